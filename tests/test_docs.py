@@ -11,9 +11,9 @@ from runs import in_process
 
 from asr import config
 from asr.attention.table import mechanism_table, option_table
-from asr.cli import main
+from asr.cli import COMMANDS, main
 from asr.commands import COMMANDS, command_module
-from asr.compare import run
+from asr.compare import launch
 from asr.report import page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,7 +95,7 @@ def test_the_commands_of_readme_and_docs_run(
     def write_when_asked(results: Any, folder: Path, *options: Any) -> Path:
         return write_report(results, folder, *options) if options else folder
 
-    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_job", in_process)
     monkeypatch.setattr(page, "write_report", write_when_asked)
     monkeypatch.chdir(tmp_path)
     asr("prepare demo", f"asr prepare demo {SMALL['prepare demo']}")

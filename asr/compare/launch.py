@@ -1,10 +1,14 @@
-"""Launchers of a comparison: its jobs as submitit's jobs, on SLURM or on this machine, or as Ray's tasks."""
+"""Executors of a comparison's jobs: worker processes here, submitit's jobs on SLURM or here, and Ray's tasks.
+
+Each is a context manager that yields a function from `Job` to `Handle`.
+"""
 
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,7 +60,7 @@ class Job:
 
 
 class Handle(Protocol):
-    """A submitted job."""
+    """A submitted job: submitit's job, the future of Ray's task, or a job that has run here."""
 
     def done(self) -> bool:
         """Return whether it has ended."""
@@ -65,14 +69,25 @@ class Handle(Protocol):
         """Return why it failed, once it has ended."""
 
 
+class Ended:
+    """The handle of a job that has run here, in which the failures of cells are recorded."""
+
+    def done(self) -> bool:
+        """See `Handle`."""
+        return True
+
+    def exception(self) -> None:
+        """See `Handle`."""
+
+
 def launch(
     folder: Path, options: CompareConfig, jobs: list[list[Cell]], advance: Callable[[Cell, float], None]
 ) -> None:
-    """Run jobs under a launcher and wait for them; the cells of a job that is lost have failed.
+    """Run jobs and wait for them; the cells of a job that is lost have failed.
 
     Args:
         folder: folder of the comparison, shared by all machines.
-        options: `launcher` and its options.
+        options: `launcher` and its options; without one, jobs run here, one after the other.
         jobs: cells of each job.
         advance: see `run_job`.
 
@@ -84,17 +99,28 @@ def launch(
         values = {key: yaml.safe_load(value) for key, _, value in pairs}
     except yaml.YAMLError:
         raise UserError(f"launch={options.launch}: expected values in YAML, such as mem_gb=8") from None
-    start = {"ray": _ray, "submitit_local": _submitit, "submitit_slurm": _submitit}[options.launcher]
-    try:
-        with start(options.launcher, folder / "jobs", values) as submit:
-            running = [(submit(Job(folder.absolute(), [cell.name for cell in job])), job) for job in jobs]
-            while running:
+    executors = {"ray": _ray, "submitit_local": _submitit, "submitit_slurm": _submitit}
+    start = executors.get(options.launcher, partial(_here, folder, advance))
+    with (
+        _refusals(options) if options.launcher else nullcontext(),
+        start(options.launcher, folder / "jobs", values) as submit,
+    ):
+        running = [(submit(Job(folder.absolute(), [cell.name for cell in job])), job) for job in jobs]
+        while running:
+            show_progress(folder, [cell for _, job in running for cell in job], advance)
+            ended = [(handle, job) for handle, job in running if handle.done()]
+            for handle, job in ended:
+                _end(folder, job, handle.exception(), advance)
+            running = [entry for entry in running if entry not in ended]
+            if running:
                 time.sleep(POLL_S)
-                show_progress(folder, [cell for _, job in running for cell in job], advance)
-                ended = [(handle, job) for handle, job in running if handle.done()]
-                for handle, job in ended:
-                    _end(folder, job, handle.exception(), advance)
-                running = [entry for entry in running if entry not in ended]
+
+
+@contextmanager
+def _refusals(options: CompareConfig) -> Iterator[None]:
+    """Name the launcher in errors of its library."""
+    try:
+        yield
     except ImportError as error:
         raise UserError(
             f"launcher={options.launcher}: needs {error.name}: pip install 'clustered-asr[launchers]'"
@@ -112,6 +138,19 @@ def _end(
         if read_state(folder, cell.name).status not in ("done", "failed"):
             write_state(folder, cell, "failed", error=f"job lost: {reason}")
     show_progress(folder, cells, advance)
+
+
+@contextmanager
+def _here(
+    folder: Path, advance: Callable[[Cell, float], None], launcher: str, jobs: Path, values: dict[str, Any]
+) -> Iterator[Callable[[Job], Handle]]:
+    """Yield a function that runs a job in worker processes and returns once it has ended."""
+
+    def submit(job: Job) -> Handle:
+        run_job(folder, [read_cell(folder, name) for name in job.names], advance)
+        return Ended()
+
+    yield submit
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from asr.compare.cell import Cell, is_done, read_state, write_cell, write_state
 from asr.compare.collect import collect
-from asr.compare.jobs import run_job
 from asr.compare.launch import launch
 from asr.compare.plan import Plan, settle_changes, timing_cells
 from asr.compare.progress import CellProgress
@@ -86,8 +85,5 @@ def _run_stage(plan: Plan, jobs: list[list[Cell]], progress: CellProgress) -> No
     pending = [job for job in pending if job]
     for cell in (cell for job in pending for cell in job):
         write_cell(plan.folder, cell)
-    if plan.options.launcher and pending:
+    if pending:
         launch(plan.folder, plan.options, pending, progress.update)
-        return
-    for job in pending:
-        run_job(plan.folder, job, progress.update)

@@ -8,7 +8,7 @@ from once import once
 from runs import in_process
 
 from asr.cli import main
-from asr.compare import run
+from asr.compare import launch
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def quicken(patch: pytest.MonkeyPatch) -> None:
     """Run all jobs in this process, and leave out the report, which has its own tests."""
-    patch.setattr(run, "run_job", in_process)
+    patch.setattr(launch, "run_job", in_process)
     patch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
 
 
@@ -36,4 +36,4 @@ def compared(tone_corpus: Path, shared: Path) -> Path:
 
 @pytest.fixture
 def fast_without_training(fast: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "run_job", train_nothing)
+    monkeypatch.setattr(launch, "run_job", train_nothing)

@@ -21,7 +21,7 @@ from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
-from asr.compare import jobs, run, worker
+from asr.compare import jobs, launch, worker
 from asr.compare.cell import Cell, read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.plan import Plan, make_plan, timing_cells
@@ -119,7 +119,7 @@ def test_models_are_trained_evaluated_and_timed(
     assert untimed(tmp_path) == before
     # Another candidate adds cells and changes none; all are timed again together.
     monkeypatch.undo()
-    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_job", in_process)
     assert main([*asked[:-2], "attentions=[full,lsh-1]", "evaluate=[full]", "dry_run=true"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"timed steps of \d+ ms \(CPU \d+ ms\)", shown)
@@ -161,7 +161,7 @@ def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
 def test_losses_with_different_outputs_are_compared_and_reported(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_job", in_process)
     both = "candidates=[{attention: full}, {attention: full, label: lf_mmi, loss: lf_mmi, loss.order: 2}]"
     assert main(arguments(tone_corpus, tmp_path, both, "evaluate=[clustered-3]")) == 0
     results = read_results(tmp_path)
@@ -200,7 +200,7 @@ def test_an_interrupted_comparison_has_the_scores_of_its_finished_models(
             raise KeyboardInterrupt
         in_process(folder, cells, advance)
 
-    monkeypatch.setattr(run, "run_job", run_job)
+    monkeypatch.setattr(launch, "run_job", run_job)
     assert main(arguments(tone_corpus, tmp_path, "attentions=[full,clustered-2]")) == 130
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "missing"]
@@ -443,7 +443,7 @@ def test_killed_at_random_points_gives_the_same_results(
     Each is killed after some CPU time: by the wall clock, one once finished before it was killed, because the
     load on the machine had changed.
     """
-    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_job", in_process)
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
     more = ["attentions=[full,clustered-3]", "evaluate=[clustered-3]", "seeds=[0,1]", "steps=12"]
     started = time.process_time()

@@ -240,7 +240,7 @@ def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) ->
 def test_comparisons_and_reports_name_the_measure(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.compare.run.run_job", in_process)
+    monkeypatch.setattr("asr.compare.launch.run_job", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
     monkeypatch.setattr("asr.report.page.write_report", plain)
     overrides = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]
