@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from asr.console import FILE_WIDTH, duration, open_console, progress, track
+from asr.console import FILE_WIDTH, Column, Table, TableCell, duration, open_console, progress, track
 
 
 class _Terminal(io.StringIO):
@@ -72,3 +72,22 @@ def test_track_yields_every_item(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_duration_is_a_dash() -> None:
     assert duration(None) == duration(float("nan")) == "–"
     assert duration(3599.6) == "1 h 00 min"
+
+
+def test_a_table_is_printed_and_written_in_markdown_as_it_is() -> None:
+    """Square brackets were taken for markup, and a bar in a cell for the end of it."""
+    rows = [["[red]a[/x]", "1"], ["b|c", "20"]]
+    table = Table.of("[title]", ["name", "number"], rows, caption="one\ntwo")
+    output = io.StringIO()
+    Console(file=output, width=80).print(table)
+    shown = output.getvalue()
+    assert all(text in shown for text in ("[title]", "[red]a[/x]", "b|c", "one", "two"))
+    assert table.markdown().splitlines() == [
+        "| name | number |",
+        "|---|---|",
+        "| [red]a[/x] | 1 |",
+        "| b\\|c | 20 |",
+    ]
+    heads = [Column("model", number=False), Column("PER %")]
+    detailed = Table("", heads, [[TableCell("full"), TableCell("8.10", detail="7.52–8.71")]])
+    assert detailed.markdown().splitlines()[-1] == "| full | 8.10 (7.52–8.71) |"

@@ -1,0 +1,66 @@
+"""Work that is timed in turns."""
+
+import gc
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from asr.benchmark import timer
+from asr.benchmark.timer import LEAST_ROUNDS, Seconds, in_turns, time_of, torch_threads
+
+
+def recorder(calls: list[str], name: str) -> Callable[[], Seconds]:
+    """Return a turn whose n-th call takes n seconds."""
+    numbers = itertools.count(1)
+
+    def turn() -> Seconds:
+        calls.append(name)
+        return Seconds(float(next(numbers)), 0.5)
+
+    return turn
+
+
+def test_turns_alternate_and_the_warm_up_does_not_count() -> None:
+    calls: list[str] = []
+    found = in_turns({name: recorder(calls, name) for name in "ab"}, rounds=2, warm_up=1)
+    assert calls == ["a", "b"] * 3
+    assert [taken.wall_s for taken in found["a"]] == [2.0, 3.0]
+    assert sum(found["b"], Seconds()) == Seconds(5.0, 1.0)
+    assert [taken.wall_s for taken in in_turns({"a": recorder([], "a")}, 2, warm_up=0)["a"]] == [1.0, 2.0]
+
+
+def test_a_time_limit_leaves_rounds_for_a_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=10.0)
+    monkeypatch.setattr(timer.time, "perf_counter", lambda: next(clock))
+    assert len(in_turns({"a": recorder([], "a")}, 9, limit_s=0.0)["a"]) == LEAST_ROUNDS
+    assert len(in_turns({"a": recorder([], "a")}, 9, limit_s=30.0)["a"]) == LEAST_ROUNDS + 3
+    assert len(in_turns({"a": recorder([], "a")}, 2, limit_s=0.0)["a"]) == 2
+
+
+@pytest.mark.parametrize("collect", [True, False])
+def test_garbage_is_collected_between_rounds_if_asked_for(collect: bool) -> None:
+    def turn() -> Seconds:
+        assert gc.isenabled() != collect
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        in_turns({"a": turn}, 1, collect=collect)
+    assert gc.isenabled()
+
+
+def test_both_clocks_are_read() -> None:
+    taken = time_of(lambda: sum(range(300_000)))
+    assert taken.by("wall") == taken.wall_s > 0
+    assert taken.by("cpu") == taken.cpu_s > 0
+    assert (taken - taken) * 2.0 == Seconds()
+
+
+def test_threads_are_those_of_the_block() -> None:
+    before = torch.get_num_threads()
+    with torch_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with torch_threads(0):
+        assert torch.get_num_threads() == before
