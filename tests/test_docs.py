@@ -11,7 +11,6 @@ from runs import in_process
 
 from asr import config
 from asr.attention.table import mechanism_table, option_table
-from asr.cli import COMMANDS, main
 from asr.commands import COMMANDS, command_module
 from asr.compare import launch
 from asr.report import page

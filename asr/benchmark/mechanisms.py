@@ -1,4 +1,7 @@
-"""Time of attention mechanisms and of whole layers, measured in turns: medians and quartiles over rounds."""
+"""Time of attention mechanisms and of whole layers, measured in turns.
+
+Results are medians and quartiles over the rounds, which a single disturbed round doesn't change.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

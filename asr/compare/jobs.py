@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asr.compare.cell import GRACE_S, Cell, current_state, log_path, read_fraction, read_state, write_state
 
-POLL_S = 0.3
+POLL_S = 0.3  # each look reads a small file of every cell, on a cluster's shared file system
 
 
 def run_job(

@@ -12,7 +12,7 @@ from asr.training.budget import CLOCKS, parse_budget
 
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
-LARGEST_SEED = 2**32 - 1
+LARGEST_SEED = 2**32 - 1  # NumPy seeds are 32 bits wide
 STEPS = "steps"
 # Options of the length of training, and those of training that they set.
 LENGTHS = {"budget": "trainer.budget", "steps": "trainer.max_steps", "epochs": "trainer.max_epochs"}
@@ -88,6 +88,7 @@ class CompareConfig(SearchOptions):
         minimum=1,
         maximum=100_000,
     )
+    # With one thread, CPU time per wall-clock time shows whether the machine was busy, see `Conditions`.
     timing_threads: int = option(
         1, help="CPU threads of timed forward passes; 0: PyTorch's default", affects="result", maximum=1024
     )

@@ -244,7 +244,7 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
 def timing_cells(plan: Plan) -> list[Cell]:
     """Return a cell per split that times every candidate with all its mechanisms.
 
-    The model is that of the first seed whose evaluation is done.
+    The model is that of the first seed whose evaluation is done, because times don't depend on weights.
     """
     timed: dict[tuple[str, str, str], Cell] = {}
     for (label, _, split, attention), cell in plan.evaluations.items():

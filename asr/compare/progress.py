@@ -22,7 +22,7 @@ from asr.report.words import counted
 from asr.training.config import train_options_from
 from asr.training.plan import TrainingPlan
 
-LINE_EVERY_S = 60.0
+LINE_EVERY_S = 60.0  # outside a terminal, where lines pile up in a log
 STEPS = 4  # timed for the estimate, after one to warm up
 ENOUGH_S = 2.0  # of timed steps; longer ones are timed less often
 

@@ -12,7 +12,8 @@ Interval = tuple[float, float]
 Values = NDArray[np.float64]
 DASH = "–"  # stands for an unknown value, and between the ends of an interval
 
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond them, the normal's.
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond them, the normal's. A table,
+# because SciPy would be a dependency for one function.
 T_95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -73,6 +74,9 @@ class Estimate:
     def level_with(self, other: "Estimate") -> bool:
         """Return whether the two ranges overlap: the measurement shows no difference.
 
+        Disjoint 95 % intervals are stricter than a test at 5 %, which suits a table of many pairs. For one pair,
+        `asr score` has tests.
+
         A value of unknown spread counts as a range of one point.
         """
         low, high = self.interval or (self.value, self.value)
@@ -129,6 +133,8 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 def spread(values: Iterable[float | None], over: str) -> Estimate | None:
     """Return the median of the known values with the lowest and the highest; None if none is known.
+
+    Disturbances only lengthen a time, so a mean would follow the worst of them.
 
     Args:
         values: times of repeats or seeds.

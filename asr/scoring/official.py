@@ -34,7 +34,7 @@ SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
 FILLERS = frozenset(
     ["uh", "um", "eh", "mm", "hm", "ah", "huh", "ha", "er", "oof", "hee", "ach", "eee", "ew", "%hesitation"]
 )
-SHORTEST_S = 0.01
+SHORTEST_S = 0.01  # CTM files have hundredths of a second, and a word needs a duration
 
 
 class Place(NamedTuple):
