@@ -11,6 +11,7 @@ from runs import in_process
 
 from asr import config
 from asr.attention.table import mechanism_table, option_table
+from asr.cli import main
 from asr.commands import COMMANDS, command_module
 from asr.compare import launch
 from asr.report import page

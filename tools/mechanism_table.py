@@ -1,9 +1,9 @@
-"""Write the tables of attention mechanisms into the README and docs/attention.md."""
+"""Write the tables of attention mechanisms into README and docs, and their names for completion."""
 
 import re
 from pathlib import Path
 
-from asr.attention.table import mechanism_table, option_table
+from asr.attention.table import default_names, mechanism_table, option_table
 from asr.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,3 +18,6 @@ def insert(table: str, name: str, path: Path) -> None:
 
 insert(mechanism_table(), "mechanisms", ROOT / "README.md")
 insert(option_table(), "options", ROOT / "docs" / "attention.md")
+NAMES = ROOT / "asr" / "config" / "names.py"
+quoted = "".join(f'    "{name}",\n' for name in default_names())
+write_text(re.sub(r"(?<=MECHANISMS = \(\n).*?(?=\)\n)", quoted, NAMES.read_text(), flags=re.S), NAMES)

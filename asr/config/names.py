@@ -1,7 +1,7 @@
 """Names that options accept, for modules that must not load PyTorch."""
 
 BACKENDS = ("auto", "reference", "native")
-# A name of each attention mechanism, with its usual number, for completion: those of asr/attention/table.py.
+# A name of each attention mechanism, with its usual number; written by tools/mechanism_table.py.
 MECHANISMS = (
     "full",
     "shared-full",

@@ -74,8 +74,8 @@ class Estimate:
     def level_with(self, other: "Estimate") -> bool:
         """Return whether the two ranges overlap: the measurement shows no difference.
 
-        Disjoint 95 % intervals are stricter than a test at 5 %, which suits a table of many pairs. For one pair,
-        `asr score` has tests.
+        Disjoint 95 % intervals are stricter than a test at 5 %, which suits a table of many pairs. For one
+        pair, `asr score` has tests.
 
         A value of unknown spread counts as a range of one point.
         """
