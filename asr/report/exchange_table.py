@@ -1,6 +1,6 @@
 """Table 1: every model run with every mechanism it can run with."""
 
-from asr.attention.table import is_causal
+from asr.attention.table import MECHANISMS, exchange, is_causal
 from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.results import Results
 from asr.console import Column, Table, TableCell, is_share
@@ -37,6 +37,7 @@ def exchange_table(results: Results, split: str) -> Table | None:
             else:
                 cells.append(rate_cell(estimate, metric, tone(estimate.value, found), own))
         rows.append(cells)
+    tied = sorted(name for name in MECHANISMS if exchange(name) not in ("yes", "no"))
     unit = " in %" if is_share(metric) else ""
     heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
     return Table(
@@ -45,8 +46,8 @@ def exchange_table(results: Results, split: str) -> Table | None:
         title=f"Trained with one mechanism, run with another: {metric_words(metric)}{unit} on {split}",
         caption=(
             "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks the "
-            "model's own mechanism, a stronger colour a lower error rate. lsh and shared-full need keys that "
-            "are tied to the queries."
+            "model's own mechanism, a stronger colour a lower error rate. "
+            f"{' and '.join(tied)} need keys that are tied to the queries."
             + (f" Not shown, because not exchangeable: {others}." if others else "")
         ),
         columns=[Column("trained with", number=False), *heads],
