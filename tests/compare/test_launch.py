@@ -145,7 +145,7 @@ def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
 
     monkeypatch.setattr(launch, "run_job", lambda folder, cells: in_process(folder, cells, lambda *_: None))
     monkeypatch.setattr(launch.platform, "node", lambda: "node7")
-    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr("asr.commands.compare.write_report", lambda results, folder: folder / "report.html")
     arguments = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
     arguments += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
     monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(submit))
@@ -202,7 +202,7 @@ def test_a_comparison_goes_on_after_a_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The jobs of two models; a process of the first is killed as soon as the model trains."""
-    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr("asr.commands.compare.write_report", lambda results, folder: folder / "report.html")
     arguments = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]
     arguments += ["attentions=[full,linear]", "steps=150", "trainer.accelerator=cpu", f"folder={tmp_path}"]
     arguments += [f"launcher={cluster}", "trainer.threads=1", "evaluate=[own]", "timing_repeats=1"]
