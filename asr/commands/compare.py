@@ -10,7 +10,7 @@ from asr.compare.run import run_plan
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import check_writable
-from asr.report import page
+from asr.report.page import write_report
 from asr.report.words import print_results
 
 
@@ -40,7 +40,7 @@ def run(paths: list[Path], request: Request) -> None:
     console.print(f"repeat or resume with: {shlex.join(results.command)}", markup=False, soft_wrap=True)
     for name in ("results.json", "results.csv"):
         print(f"{name}: {plan.folder / name}")
-    print(f"report: {page.write_report(results, plan.folder)}")
+    print(f"report: {write_report(results, plan.folder)}")
     if results.failures:
         number = len(results.failures)
         failed = ", ".join(failure.cell for failure in results.failures[:5])
