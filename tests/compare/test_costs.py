@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from runs import in_process
 from tone_corpora import TINY
 from torch import Tensor
 
 from asr.benchmark.timer import Seconds
 from asr.cli import main
-from asr.compare import costs
+from asr.compare import costs, run
 from asr.compare.cell import Cell
 from asr.compare.costs import StepTimer, step_costs, steps_within
 from asr.compare.progress import _expected, _timed_steps
@@ -194,11 +195,12 @@ def test_steps_on_a_gpu_are_not_timed_on_the_cpu(tone_corpus: Path, monkeypatch:
     assert found.columns()[1:] == ("–", "–", "not timed: trains on a GPU")
 
 
-@pytest.mark.usefixtures("fast")
+@pytest.mark.slow
 def test_a_comparison_gives_each_candidate_its_steps(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {"full": 0.5, "clustered-3": 0.25}
+    monkeypatch.setattr(run, "run_job", in_process)
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {name: seconds[name] for name in asked})
     arguments = [
         "compare",
