@@ -40,6 +40,7 @@ OPERATORS = (
     "improved_clustered_attention",
     "lsh_attention",
     "local_attention",
+    "near_attention",
 )
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
 OLDEST_GPU = 80  # sm_80; older ones lack bfloat16 products

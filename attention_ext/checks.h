@@ -169,6 +169,31 @@ inline void check_improved_saved(
   check_saved(out, {B, H, q.size(2), v.size(3)}, q.scalar_type(), q, "out");
 }
 
+inline void check_near(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& lengths, int64_t clusters,
+    int64_t window, double dropout, const std::optional<Tensor>& seed) {
+  check_vectors(q, k, v);
+  require_shape(k, {q.size(0), q.size(1), q.size(2), q.size(3)}, "k");
+  check_indices(groups, {q.size(0), q.size(1), q.size(2)}, q, "groups");
+  check_lengths(lengths, q.size(0), q, "lengths");
+  require_range(clusters, 1, 1024, "clusters");
+  if (window < 0) fail("window must be at least 0, found " + std::to_string(window));
+  check_dropout(dropout, seed, q);
+}
+
+// What the forward pass of near attention saved. `type` is that of its sums.
+inline void check_near_saved(
+    const Tensor& q, const Tensor& v, int64_t clusters, ScalarType type, const Tensor& out, const Tensor& softmax,
+    const Tensor& far, const Tensor& top) {
+  const int64_t B = q.size(0), H = q.size(1), N = q.size(2), C = std::min(clusters, N);
+  check_saved(out, {B, H, N, v.size(3)}, q.scalar_type(), q, "out");
+  check_saved(softmax, {B, H, 2, N}, type, q, "softmax");
+  check_saved(far, {B, H, 2, C}, type, q, "far");
+  require_dimensions(top, 4, "[B, H, C, K]", "top");
+  require_range(top.size(3), std::min<int64_t>(N, 1), N, "the number of top keys");
+  check_saved(top, {B, H, C, top.size(3)}, ScalarType::Int, q, "top");
+}
+
 inline void check_hash(const Tensor& x, const Tensor& planes) {
   require_dimensions(x, 4, "[B, H, N, D]", "x");
   require_dimensions(planes, 2, "[P, D]", "planes");

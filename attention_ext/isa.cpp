@@ -21,6 +21,8 @@
 #include "local_attention/bands_backward.h"
 #include "lsh_attention/buckets.h"
 #include "lsh_attention/windows.h"
+#include "near_attention/rescue.h"
+#include "near_attention/windows_backward.h"
 #include "cpu/kernels.h"
 #include "cpu/sums.h"
 
@@ -41,11 +43,13 @@ constexpr Kernels<T> kernel_table = {
     .sum_groups = sum_groups<T>,
     .dot_rows = dot_rows<T>,
     .dense_scratch = dense_scratch<T>,
-    .dense = dense_block<T>,
+    .dense = dense_block<T, false>,
+    .dense_apart = dense_block<T, true>,
     .select = select_top<T>,
     .weigh_top = weigh_top<T>,
     .dense_backward_scratch = dense_backward_scratch<T>,
-    .dense_backward = dense_backward_block<T>,
+    .dense_backward = dense_backward_block<T, false>,
+    .dense_backward_apart = dense_backward_block<T, true>,
     .exact_scratch = exact_scratch<T>,
     .exact = exact_cluster<T>,
     .exact_backward_scratch = exact_backward_scratch<T>,
@@ -58,6 +62,11 @@ constexpr Kernels<T> kernel_table = {
     .band_scratch = band_scratch<T>,
     .band = band_block<T>,
     .band_backward = band_backward_block<T>,
+    .near_scratch = near_scratch<T>,
+    .near = near_block<T>,
+    .near_backward = near_backward_block<T>,
+    .rescue = rescue_cluster<T>,
+    .rescue_backward = rescue_backward_cluster<T>,
 };
 
 }  // namespace

@@ -7,6 +7,7 @@ from attention_ext.key_grouping import native as key_grouping
 from attention_ext.kmeans import native as kmeans
 from attention_ext.local_attention import native as local_attention
 from attention_ext.lsh_attention import native as lsh_attention
+from attention_ext.near_attention import native as near_attention
 
 
 def register() -> None:
@@ -19,5 +20,6 @@ def register() -> None:
         improved_clustered_attention,
         lsh_attention,
         local_attention,
+        near_attention,
     ):
         operator.register()

@@ -39,4 +39,11 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
   library.def(
       "local_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int window, int globals, "
       "float dropout, Tensor? seed, Tensor out, Tensor softmax) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "near_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor lengths, int clusters, int topk, int window, "
+      "float dropout, Tensor? seed) -> (Tensor, Tensor, Tensor, Tensor)");
+  library.def(
+      "near_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, Tensor lengths, int clusters, "
+      "int window, float dropout, Tensor? seed, Tensor out, Tensor softmax, Tensor far, Tensor top) "
+      "-> (Tensor, Tensor, Tensor)");
 }

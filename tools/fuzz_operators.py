@@ -55,6 +55,8 @@ from attention_ext.local_attention import native as local_native
 from attention_ext.local_attention import reference as local_reference
 from attention_ext.lsh_attention import native as lsh_native
 from attention_ext.lsh_attention import reference as lsh_reference
+from attention_ext.near_attention import native as near_native
+from attention_ext.near_attention import reference as near_reference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BATCH = 500  # cases in a process
@@ -87,6 +89,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     ),
     "lsh": (lsh_native.lsh_attention, lsh_reference.lsh_attention),
     "local": (local_native.local_attention, local_reference.local_attention),
+    "near": (near_native.near_attention, near_reference.near_attention),
 }
 
 
@@ -181,7 +184,7 @@ def make_call(draw: Draw) -> Call:
     B, H = draw.of(0, *[1, 2, 3] * 8), draw.of(0, *[1, 2, 3] * 8)
     N, S = draw.of(*POSITIONS), draw.of(*POSITIONS)
     D, E = draw.of(*HEAD_SIZES), draw.of(*HEAD_SIZES)
-    alike = operator in ("lsh", "local")  # self-attention only
+    alike = operator in ("lsh", "local", "near")  # self-attention only
     S = N if alike or draw.chance(0.5) else S
     while B * H * N * S > MOST_PAIRS:
         B, H, N, S = max(1, B - 1), max(1, H - 1), N // 2, S // 2
@@ -237,15 +240,16 @@ def make_call(draw: Draw) -> Call:
         groups = draw.integers(0, max(0, draw.of(1, min(C, N)) - 1), B, H, N, dtype=torch.int32)
         groups = groups.masked_fill(padding[:, None], draw.of(-1, 2**31 - 1))
         others |= {"groups_BHN": draw.laid_out(groups), "clusters": C}
-        others |= {"topk": draw.of(*TOPK)} if operator == "improved" else {}
+        others |= {"topk": draw.of(*TOPK)} if operator in ("improved", "near") else {}
+        others |= {"window": draw.of(*WINDOWS)} if operator == "near" else {}
     needs = draw.of(*itertools.product((False, True), repeat=3), *[(True, True, True)] * 8)
     return Call(operator, vectors[:3], others, query_lengths, key_lengths, wild, needs, vectors[3])
 
 
 def attend(call: Call, native: bool, *inputs: Tensor) -> Tensor:
-    """Return the output of clustered, improved, LSH or local attention."""
+    """Return the output of clustered, improved, LSH, local or near attention."""
     lengths = {"query_lengths_B": call.query_lengths, "key_lengths_B": call.key_lengths}
-    if call.operator in ("lsh", "local"):
+    if call.operator in ("lsh", "local", "near"):
         lengths = {"lengths_B": call.query_lengths}
     return KERNELS[call.operator][0 if native else 1](*inputs, **lengths, **call.others)
 
@@ -286,7 +290,10 @@ def term_sizes(call: Call) -> tuple[list[float], float]:
 
 def ambiguous(call: Call, logit: float) -> bool:
     """Return whether rounding may change the top keys, and with them the output."""
-    if call.operator != "improved" or 0 in (*call.vectors[0].shape[:3], call.vectors[1].shape[2]):
+    if call.operator not in ("improved", "near") or 0 in (
+        *call.vectors[0].shape[:3],
+        call.vectors[1].shape[2],
+    ):
         return False
     q, k = (x.double() for x in call.vectors[:2])
     members = membership(
@@ -378,6 +385,13 @@ def raw_calls(call: Call) -> Iterator[tuple[str, list[Any]]]:
         yield "lsh_attention", arguments
         saved = ops.lsh_attention(*arguments)
         yield "lsh_attention_backward", [call.grad, *call.vectors, *sizes, *chosen, *saved]
+        return
+    if call.operator == "near":
+        sizes = [others["groups_BHN"], call.query_lengths, others["clusters"]]
+        arguments = [*call.vectors, *sizes, others["topk"], others["window"], *chosen]
+        yield "near_attention", arguments
+        saved = ops.near_attention(*arguments)
+        yield "near_attention_backward", [call.grad, *call.vectors, *sizes, others["window"], *chosen, *saved]
         return
     sizes = [others["groups_BHN"], call.query_lengths, call.key_lengths, others["clusters"]]
     topk = [others["topk"]] if call.operator == "improved" else []

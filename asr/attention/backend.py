@@ -40,6 +40,7 @@ class Operators:
     lsh_buckets: Callable[..., Tensor]
     lsh_attention: Callable[..., Tensor]
     local_attention: Callable[..., Tensor]
+    near_attention: Callable[..., Tensor]
 
 
 def load_operators(backend: str) -> Operators:
@@ -57,6 +58,7 @@ def load_operators(backend: str) -> Operators:
         lsh_buckets=load("lsh_attention", "lsh_buckets"),
         lsh_attention=load("lsh_attention", "lsh_attention"),
         local_attention=load("local_attention", "local_attention"),
+        near_attention=load("near_attention", "near_attention"),
     )
 
 
@@ -66,7 +68,7 @@ def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str 
     Args:
         clusters: C.
         backend: `auto`, `reference` or `native`.
-        keys: K of improved clustered attention.
+        keys: K of improved clustered and near attention.
     """
     if clusters > MOST_CLUSTERS:
         return dict.fromkeys(DEVICES, f"the compiled kernels support at most {MOST_CLUSTERS} clusters")

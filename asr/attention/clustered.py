@@ -32,6 +32,7 @@ class ClusteredAttention(SoftmaxMechanism):
     schema = Schema("C", CLUSTERS, GROUPING)
     source = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
     time = memory = "N·C"
+    why_not_cuda: str | None = None  # the reason why a subclass has no kernels for CUDA
 
     def __init__(
         self,
@@ -43,7 +44,10 @@ class ClusteredAttention(SoftmaxMechanism):
         keys: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters, backend, keys))
+        reasons = why_no_kernels(clusters, backend, keys)
+        if self.why_not_cuda:
+            reasons["cuda"] = self.why_not_cuda
+        super().__init__(name, backend, dropout, why_not_native=reasons)
         self.grouping = GROUPINGS[grouping](clusters, **options)
         self.operators = self.backend.operators()
 

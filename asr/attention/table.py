@@ -12,6 +12,7 @@ from asr.attention.layer import OwnParameterLayer
 from asr.attention.linear import LinearAttention
 from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
+from asr.attention.near import NearFieldAttention
 from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Spec, parse, pattern, write_value
@@ -27,6 +28,7 @@ MECHANISMS: Mapping[str, type[QueryKeyMechanism] | type[OwnParameterLayer]] = {
     "lsh": LSHAttention,
     "clustered": ClusteredAttention,
     "i-clustered": ImprovedClusteredAttention,
+    "near": NearFieldAttention,
     "local": LocalAttention,
     "linear": LinearAttention,
     "cast": CAST,

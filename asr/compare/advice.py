@@ -25,7 +25,7 @@ EXACT = "full"
 QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
 # From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
 # local attention sees no distant key. Mechanisms that the papers don't compare count as coarser than these.
-NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered", "local")
+NEARNESS = ("full", "shared-full", "near", "oracle-top", "i-clustered", "lsh", "clustered", "local")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.linear import CHUNK, LinearAttention
 from asr.attention.local import LocalAttention
+from asr.attention.near import NearFieldAttention
 from asr.attention.table import parse_name
 from asr.config import to_dict
 from asr.errors import UserError
@@ -31,8 +32,9 @@ from asr.model.acoustic_model import AcousticModel
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
+from attention_ext.near_attention.graph import near_attention
 
-FAMILY = ("full", "shared-full", "clustered", "i-clustered", "local", "linear")
+FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear")
 OPSET = 18  # of ONNX: the one in which torch.onnx writes graphs, so that none is converted
 OUTPUTS = ("log_probs", "frames")
 
@@ -70,6 +72,8 @@ def _most_needed(model: AcousticModel) -> int:
     sizes = [0]
     for module in model.modules():
         match module:
+            case NearFieldAttention():
+                sizes += [module.grouping.clusters, module.topk, module.window, SMALLEST_BLOCK]
             case ClusteredAttention():
                 sizes += [module.grouping.clusters, getattr(module, "topk", 0)]
             case LocalAttention():
@@ -98,6 +102,7 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
             mechanism.operators["reference"],
             hash_sign=hash_sign,
             improved_clustered_attention=improved_clustered_attention,
+            near_attention=near_attention,
         )
     return InputToLogProbs(model)
 

@@ -29,6 +29,7 @@ class Look:
 SHAPES = {  # SVG paths within [−1, 1] × [−1, 1]
     "circle": "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z",
     "diamond": "M0,-1L1,0L0,1L-1,0Z",
+    "hexagon": "M-.5,-.9H.5L1,0L.5,.9H-.5L-1,0Z",
     "square": "M-.8,-.8H.8V.8H-.8Z",
     "triangle-up": "M0,-.9L.95,.75H-.95Z",
     "triangle-down": "M0,.9L.95,-.75H-.95Z",
@@ -46,6 +47,7 @@ SHAPES = {  # SVG paths within [−1, 1] × [−1, 1]
 CHOSEN: dict[str, Look] = {
     "full": Look("#4d4d4d", "#c8ccd2", SHAPES["circle"]),
     "i-clustered": Look("#0068a8", "#5db2f0", SHAPES["diamond"]),
+    "near": Look("#c2185b", "#ff80ab", SHAPES["hexagon"]),
     "clustered": Look("#00835f", "#35c79d", SHAPES["square"]),
     "lsh": Look("#c65200", "#ff944d", SHAPES["triangle-up"]),
     "shared-full": Look("#8a6a00", "#e3bb4a", SHAPES["triangle-down"]),

@@ -23,17 +23,19 @@ struct KeptSize {
 };
 
 // Softmax of every centroid over all keys: statistics, weighted values and, if K > 0, the top keys. All zero without
-// valid keys.
+// valid keys. If the top keys stay apart, the sums are those of the other keys, relative to their highest score: none is
+// a difference.
 template <class T>
 struct DenseResult {
-  // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum). Apart, because exp(score − log Σ) has the
-  // rounding of the logarithm, which doubled the error of dV.
+  // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum). Two numbers, because exp(score − log Σ) has
+  // the rounding of the logarithm, which doubled the error of dV. If the top keys stay apart: Σ itself.
   T* softmax_C;
-  T* values_CE;  // [heads, C, E]
+  T* values_CE;  // [heads, C, E]; apart: Σ exp(score − maximum) · v
   int64_t K;
-  T* mass_C;        // [heads, C]: sum of the top keys' weights
+  T* mass_C;        // [heads, C]: sum of the top keys' weights; not with `apart`
   int32_t* top_CK;  // [heads, C, K]: ascending positions, then −1
   T* kept;          // [heads, KeptSize::head], or null
+  bool apart = false;
 
   void compute(const Heads<T>& in, HeadRange range) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
@@ -47,11 +49,13 @@ struct DenseResult {
     if (kept)
       for (int64_t head = range.first; head < range.end; ++head)
         std::copy_n(in.centroids_DC + head * D * padded_C, D * padded_C, kept + head * size.head + size.centroids);
-    parallel_with_scratch(first_part, end_part, in.kernel.dense_scratch(C, E, K), [&](int64_t part, char* scratch) {
+    const int64_t part_bytes = in.kernel.dense_scratch(C, E, K, apart);
+    const auto run_part = apart ? in.kernel.dense_apart : in.kernel.dense;
+    parallel_with_scratch(first_part, end_part, part_bytes, [&](int64_t part, char* scratch) {
       const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
       const int64_t keys = in.keys_in_block(head, block);
       if (keys == 0) return;
-      in.kernel.dense(
+      run_part(
           {.C = C,
            .D = D,
            .E = E,
@@ -83,7 +87,8 @@ struct DenseResult {
       std::fill_n(out, E, T(0));
       T &maximum_score = softmax_C[2 * head * C + c], &inverse_sum = softmax_C[(2 * head + 1) * C + c];
       maximum_score = inverse_sum = 0;
-      if (K) mass_C[task] = 0, std::fill_n(top_CK + task * K, K, -1);
+      if (mass_C) mass_C[task] = 0;
+      std::fill_n(top_CK + task * K, K, -1);
       const int64_t used = in.blocks_used(head);
       if (used == 0) return;
       T highest = std::numeric_limits<T>::lowest(), total = 0;
@@ -91,12 +96,12 @@ struct DenseResult {
       for (int64_t i = first; i < first + used; ++i)
         total += (sum + i * in.padded_C)[c] * std::exp((maximum + i * in.padded_C)[c] - highest);
       for (int64_t i = first; i < first + used; ++i) {
-        const T factor = std::exp((maximum + i * in.padded_C)[c] - highest) / total;
+        const T factor = std::exp((maximum + i * in.padded_C)[c] - highest) / (apart ? 1 : total);
         const T* from = values + (i * C + c) * in.padded_E;
         for (int64_t e = 0; e < E; ++e) out[e] += factor * from[e];
       }
       maximum_score = highest;
-      inverse_sum = 1 / total;
+      inverse_sum = apart ? total : 1 / total;
       if (K == 0) return;
 
       T* const weights = reinterpret_cast<T*>(scratch);
@@ -108,6 +113,10 @@ struct DenseResult {
         std::copy_n(scores + at, found, candidate_scores + count);
         std::copy_n(top + at, found, candidates + count);
         count += found;
+      }
+      if (apart) {
+        add_rejected(in, task, count, candidate_scores, candidates, weights);
+        return;
       }
       count = in.kernel.select(count, K, candidate_scores, candidates);
       std::copy_n(candidates, count, top_CK + task * K);
@@ -123,6 +132,44 @@ struct DenseResult {
       in.kernel.sum_rows(count, E, candidates, in.v.head(head / in.H, head % in.H), in.v.stride_n, weights, out);
     });
   }
+
+ private:
+  // Choose the top keys of one cluster among those of its blocks, and add the others to its sums. `weights` has room for
+  // all of them.
+  void add_rejected(
+      const Heads<T>& in, int64_t task, int64_t count, Ordered<T>* scores, int32_t* positions, T* weights) const {
+    const int64_t head = task / in.C, c = task % in.C, E = in.E;
+    int32_t* top = top_CK + task * K;
+    const std::vector<Ordered<T>> all_scores(scores, scores + count);
+    const std::vector<int32_t> all(positions, positions + count);
+    const int64_t chosen = in.kernel.select(count, K, scores, positions);
+    std::copy_n(positions, chosen, top);
+    T &highest = softmax_C[2 * head * in.C + c], &total = softmax_C[(2 * head + 1) * in.C + c];
+    T *out = values_CE + task * E, before = highest;
+    int64_t rejected = 0;
+    for (int64_t i = 0, next = 0; i < count; ++i) {
+      if (next < chosen && top[next] == all[i]) {
+        ++next;
+        continue;
+      }
+      positions[rejected] = all[i];
+      weights[rejected++] = score_of(all_scores[i]);
+      highest = std::max(highest, weights[rejected - 1]);
+    }
+    if (rejected == 0) return;
+    const T factor = std::exp(before - highest);
+    total *= factor;
+    for (int64_t e = 0; e < E; ++e) out[e] *= factor;
+    for (int64_t i = 0; i < rejected; ++i) {
+      weights[i] = std::exp(weights[i] - highest);
+      total += weights[i];
+      if (in.dropout.probability > 0)
+        weights[i] *= keep_factor(
+            in.rows_C[task], key_code(positions[i]), drop_threshold(in.dropout.probability),
+            static_cast<T>(1 / (1 - in.dropout.probability)));
+    }
+    in.kernel.sum_rows(rejected, E, positions, in.v.head(head / in.H, head % in.H), in.v.stride_n, weights, out);
+  }
 };
 
 // Gradients through the same pass.
@@ -137,7 +184,8 @@ struct DenseGradients {
         delta_C(in.heads * in.padded_C) {}
 
   // Compute centroid_CD, and dK and dV of all keys (zero at padding), from grads_CE and delta_C; with K > 0 also from
-  // grad_mass_C and the top keys.
+  // grad_mass_C and the top keys. Without grad_mass_C the top keys stay apart, the weights are exp(score − maximum), and
+  // centroid_CD is not yet divided among the members.
   void pass(
       const Heads<T>& in, HeadRange range, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
       const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v) const {
@@ -148,13 +196,15 @@ struct DenseGradients {
     const Buffer<T> maximum = buffer(padded_C), inverse_sum = buffer(padded_C);
     const Buffer<T> partial(parts * C * in.padded_D, first_part * C * in.padded_D);
     const KeptSize size(in.N, in.S, D, C, K);
+    const bool apart = K > 0 && !grad_mass_C;
+    const auto run_part = apart ? in.kernel.dense_backward_apart : in.kernel.dense_backward;
     if (!kept) in.find_centroids(range);
     parallel(range.first, range.end, [&](int64_t head) {
       if (kept)
         std::copy_n(kept + head * size.head + size.centroids, D * padded_C, in.centroids_DC + head * D * padded_C);
       for (int64_t c = 0; c < padded_C; ++c) {
         (maximum + head * padded_C)[c] = c < C ? softmax_C[2 * head * C + c] : 0;
-        (inverse_sum + head * padded_C)[c] = c < C ? softmax_C[(2 * head + 1) * C + c] : 0;
+        (inverse_sum + head * padded_C)[c] = c >= C ? 0 : apart ? 1 : softmax_C[(2 * head + 1) * C + c];
         if (c >= C) (delta_C + head * padded_C)[c] = 0;
         for (int64_t e = 0; e < E; ++e)
           (grads_EC + (head * E + e) * padded_C)[c] = c < C ? (grads_CE + (head * C + c) * in.padded_E)[e] : 0;
@@ -173,7 +223,7 @@ struct DenseGradients {
         std::fill_n(grad_v + (head * in.S + in.keys(head)) * E, (in.S - in.keys(head)) * E, T(0));
       }
       if (keys == 0) return;
-      in.kernel.dense_backward(
+      run_part(
           {.C = C,
            .D = D,
            .E = E,
@@ -187,7 +237,7 @@ struct DenseGradients {
            .maximum_C = maximum + head * padded_C,
            .inverse_sum_C = inverse_sum + head * padded_C,
            .delta_C = delta_C + head * padded_C,
-           .grad_mass_C = grad_mass_C + head * C,
+           .grad_mass_C = apart ? nullptr : grad_mass_C + head * C,
            .top_CK = top_CK + head * C * K,
            .top_count_C = top_count_C + head * C,
            .k = in.k.head(b, h),
@@ -211,6 +261,7 @@ struct DenseGradients {
       const int64_t used = in.blocks_used(head);
       for (int64_t i = head * in.blocks; i < head * in.blocks + used; ++i)
         for (int64_t d = 0; d < D; ++d) sum[d] += (partial + (i * C + c) * in.padded_D)[d];
+      if (apart) return;
       const T share = 1 / static_cast<T>(std::max<int64_t>(in.members(head, c), 1));
       for (int64_t d = 0; d < D; ++d) sum[d] *= share;
     });

@@ -46,10 +46,12 @@ template <class T>
 struct DenseScratch {
   T *scores, *rows, *highest, *rescale;
   TopKeys<T> top;
+  TopKeys<T> last;  // candidates before the chunk, if the top keys stay apart
+  int32_t* last_count;
   int64_t bytes;
-  DenseScratch(char* memory, int64_t C, int64_t E, int64_t K) {
+  DenseScratch(char* memory, int64_t C, int64_t E, int64_t K, bool apart) {
     constexpr int64_t W = Simd<T>::width;
-    const int64_t chunk = chunk_keys<T>(round_up(C, W), forward_chunk);
+    const int64_t chunk = chunk_keys<T>(round_up(C, W), forward_chunk), copies = apart && K ? C : 0;
     Scratch scratch{memory};
     scores = scratch.take<T>(chunk * round_up(C, W));
     rows = scratch.take<T>(E % W ? chunk * round_up(E, W) : 0);
@@ -60,13 +62,17 @@ struct DenseScratch {
     top.threshold = scratch.take<T>(K ? round_up(C, W) : 0);
     top.scores = scratch.take<Ordered<T>>(K ? C * top.capacity : 0);
     top.positions = scratch.take<int32_t>(K ? C * top.capacity : 0);
+    last.capacity = top.capacity;
+    last.scores = scratch.take<Ordered<T>>(copies * top.stride(K));
+    last.positions = scratch.take<int32_t>(copies * top.stride(K));
+    last_count = scratch.take<int32_t>(copies);
     bytes = scratch.used;
   }
 };
 
 template <class T>
-int64_t dense_scratch(int64_t C, int64_t E, int64_t K) {
-  return DenseScratch<T>(nullptr, C, E, K).bytes;
+int64_t dense_scratch(int64_t C, int64_t E, int64_t K, bool apart) {
+  return DenseScratch<T>(nullptr, C, E, K, apart).bytes;
 }
 
 // Largest score of each column.
@@ -81,8 +87,9 @@ inline void column_maxima(int64_t keys, const T* scores, int64_t stride, T* high
   for (int j = 0; j < V; ++j) store(highest + j * W, top[j]);
 }
 
-// Update the running maximum, replace scores by exp(score − maximum) and add to their sum; V vectors of clusters.
-template <class T, int V>
+// Update the running maximum, replace scores by exp(score − maximum) and add to their sum; V vectors of clusters. With
+// `Apart`, the weight of `lowest_score` is 0.
+template <class T, int V, bool Apart = false>
 void softmax_columns(int64_t keys, T* scores, int64_t stride, const T* highest, T* maximum, T* rescale, T* sum) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> before[V], top[V], total[V];
@@ -102,7 +109,9 @@ void softmax_columns(int64_t keys, T* scores, int64_t stride, const T* highest, 
     for (int64_t s = start; s < keys && s < start + 16; ++s)
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) {
-        const Vec<T> weight = exp_vec(load(scores + s * stride + j * W) - top[j]);
+        const Vec<T> score = load(scores + s * stride + j * W);
+        Vec<T> weight = exp_vec(score - top[j]);
+        if constexpr (Apart) weight = score == lowest_score<T>() ? Vec<T>{} : weight;
         part[j] += weight;
         store(scores + s * stride + j * W, weight);
       }
@@ -123,12 +132,66 @@ void drop_columns(
   }
 }
 
+// Add one key to the sums of cluster c.
 template <class T>
+void add_key(const DenseTask<T>& task, int64_t c, T score, int64_t position) {
+  const int64_t padded_E = round_up(task.E, Simd<T>::width);
+  T &maximum = task.maximum_C[c], *values = task.values_CE + c * padded_E;
+  if (score > maximum) {
+    const T factor = exp_vec(splat(maximum - score))[0];
+    task.sum_C[c] *= factor;
+    for (int64_t e = 0; e < padded_E; ++e) values[e] *= factor;
+    maximum = score;
+  }
+  T weight = exp_vec(splat(score - maximum))[0];
+  task.sum_C[c] += weight;
+  if (task.dropout > 0)
+    weight *= keep_factor(
+        task.rows_C[c], key_code(position), drop_threshold(task.dropout), static_cast<T>(1 / (1 - task.dropout)));
+  const T* row = task.v + position * task.stride_v;
+  for (int64_t e = 0; e < task.E; ++e) values[e] += weight * row[e];
+}
+
+// Copy the candidates of all clusters.
+template <class T>
+void remember_candidates(const DenseTask<T>& task, const DenseScratch<T>& scratch) {
+  for (int64_t c = 0; c < task.C; ++c) {
+    const int64_t count = scratch.last_count[c] = task.top_count_C[c];
+    memcpy(scratch.last.list(c, task.K), scratch.top.list(c, task.K), count * sizeof(T));
+    memcpy(scratch.last.places(c, task.K), scratch.top.places(c, task.K), count * sizeof(int32_t));
+  }
+}
+
+// Add the keys that are candidates no longer to their clusters' sums.
+template <class T>
+void add_rejected(const DenseTask<T>& task, const DenseScratch<T>& scratch) {
+  for (int64_t c = 0; c < task.C; ++c) {
+    const int32_t *now = scratch.top.places(c, task.K), *end = now + task.top_count_C[c];
+    const int32_t* before = scratch.last.places(c, task.K);
+    for (int64_t i = 0; i < scratch.last_count[c]; ++i)
+      if (now < end && *now == before[i])
+        ++now;
+      else
+        add_key<T>(task, c, scratch.last.list(c, task.K)[i], before[i]);
+  }
+}
+
+// Take the candidates of a chunk out of its scores.
+template <class T>
+void take_out_candidates(const DenseTask<T>& task, const TopKeys<T>& top, int64_t start, int64_t stride, T* scores) {
+  for (int64_t c = 0; c < task.C; ++c) {
+    const int32_t* places = top.places(c, task.K);
+    for (int64_t i = task.top_count_C[c]; i > 0 && places[i - 1] >= start; --i)
+      scores[(places[i - 1] - start) * stride + c] = lowest_score<T>();
+  }
+}
+
+template <class T, bool Apart>
 void dense_block(const DenseTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
   const int64_t C = task.C, padded_C = round_up(C, W), padded_E = round_up(task.E, W);
   const int64_t chunk = chunk_keys<T>(padded_C, forward_chunk);
-  DenseScratch<T> scratch(task.scratch, C, task.E, task.K);
+  DenseScratch<T> scratch(task.scratch, C, task.E, task.K, Apart);
   for (int64_t c = 0; c < padded_C; c += W) {
     store(task.maximum_C + c, splat<T>(lowest_score<T>()));
     store(task.sum_C + c, Vec<T>{});
@@ -141,16 +204,19 @@ void dense_block(const DenseTask<T>& task) {
     gemm<T, Order::rows>(
         keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C, scores,
         padded_C, false);
+    if constexpr (Apart) remember_candidates<T>(task, scratch);
     if (task.K) scratch.top.search(C, padded_C, task.K, start, keys, scores, task.top_count_C, scratch.highest);
+    if constexpr (Apart) take_out_candidates<T>(task, scratch.top, start, padded_C, scores);
+    const bool maxima = Apart || !task.K;  // else the search has found them
     int64_t c = 0;
     for (; c + 2 * W <= padded_C; c += 2 * W) {
-      if (!task.K) column_maxima<T, 2>(keys, scores + c, padded_C, scratch.highest + c);
-      softmax_columns<T, 2>(
+      if (maxima) column_maxima<T, 2>(keys, scores + c, padded_C, scratch.highest + c);
+      softmax_columns<T, 2, Apart>(
           keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
     }
     if (c < padded_C) {
-      if (!task.K) column_maxima<T, 1>(keys, scores + c, padded_C, scratch.highest + c);
-      softmax_columns<T, 1>(
+      if (maxima) column_maxima<T, 1>(keys, scores + c, padded_C, scratch.highest + c);
+      softmax_columns<T, 1, Apart>(
           keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
     }
     if (task.kept) memcpy(task.kept_maxima + start / chunk * padded_C, task.maximum_C, padded_C * sizeof(T));
@@ -170,8 +236,11 @@ void dense_block(const DenseTask<T>& task) {
       gemm<T, Order::columns>(
           C, padded_E, keys - s < 128 ? keys - s : 128, scores + s * padded_C, padded_C, v.data + s * v.stride,
           v.stride, task.values_CE, padded_E, add || s > 0);
+    if constexpr (Apart) add_rejected<T>(task, scratch);
   }
+  if constexpr (Apart) remember_candidates<T>(task, scratch);
   if (task.K) scratch.top.finish(C, task.K, task.top_count_C, task.top_scores_CK, task.top_CK);
+  if constexpr (Apart) add_rejected<T>(task, scratch);
 }
 
 template <class T>
@@ -209,9 +278,24 @@ void gemm_to_rows(int64_t rows, int64_t size, int64_t K, const T* a, int64_t str
     for (int64_t i = 0; i < rows; ++i) memcpy(to + i * size, out + i * padded, size * sizeof(T));
 }
 
+// Set the entries of the top keys among a chunk's keys in a [keys, C] array to value(c). `next` holds each cluster's
+// first top key that is not before the chunk.
+template <class T, class Value>
+inline void set_top(
+    const DenseBackwardTask<T>& task, const int32_t* next, int64_t start, int64_t keys, int64_t stride, T* to,
+    const Value& value) {
+  for (int64_t c = 0; c < task.C; ++c)
+    for (int32_t i = next[c]; i < task.top_count_C[c]; ++i) {
+      const int64_t s = task.top_CK[c * task.K + i] - start;
+      if (s >= keys) break;
+      to[s * stride + c] = value(c);
+    }
+}
+
 // With weights P and summed output gradients G: dV = Pᵀ G, dP = G Vᵀ, dS = P ∘ (dP − δ). The top keys belong to the
-// exact part: they contribute no dV here, and their dP is the derivative with respect to the mass.
-template <class T>
+// exact part: they contribute no dV here, and their dP is the derivative with respect to the mass; with `Apart` they
+// contribute nothing.
+template <class T, bool Apart>
 void dense_backward_block(const DenseBackwardTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
   const int64_t C = task.C, D = task.D, E = task.E, padded_C = round_up(C, W), padded_D = round_up(D, W);
@@ -234,13 +318,11 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
           keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
     gemm<T, Order::rows>(keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
     if (task.dropout > 0) drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.slopes);
-    if (task.K)
-      for (int64_t c = 0; c < C; ++c)
-        for (int32_t i = scratch.next[c]; i < task.top_count_C[c]; ++i) {
-          const int64_t s = task.top_CK[c * task.K + i] - start;
-          if (s >= keys) break;
-          scratch.slopes[s * padded_C + c] = task.grad_mass_C[c];
-        }
+    if constexpr (Apart)
+      set_top<T>(task, scratch.next, start, keys, padded_C, scratch.weights, [](int64_t) { return lowest_score<T>(); });
+    else if (task.K)
+      set_top<T>(
+          task, scratch.next, start, keys, padded_C, scratch.slopes, [&](int64_t c) { return task.grad_mass_C[c]; });
     if (task.kept) {
       // Forward kept exp(score − running maximum at this chunk).
       const T* maximum = task.kept_maxima + start / chunk_keys<T>(padded_C, forward_chunk) * padded_C;
@@ -258,7 +340,9 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
       for (int64_t s = 0; s < keys; ++s)
         for (int64_t c = 0; c < padded_C; c += W) {
           T* at = scratch.weights + s * padded_C + c;
-          const Vec<T> weight = exp_vec(load(at) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c);
+          const Vec<T> score = load(at);
+          Vec<T> weight = exp_vec(score - load(task.maximum_C + c)) * load(task.inverse_sum_C + c);
+          if constexpr (Apart) weight = score == lowest_score<T>() ? Vec<T>{} : weight;
           T* slope = scratch.slopes + s * padded_C + c;
           store(slope, weight * (load(slope) - load(task.delta_C + c)));
           store(at, weight);

@@ -133,7 +133,8 @@ struct UpdateTask {
   uint8_t* changed_C;
 };
 
-// Attention of all centroids over one block of keys.
+// Attention of all centroids over one block of keys. If the top keys stay apart (`dense_apart`), maximum, sum and values
+// are those of the other keys; without any, `lowest_score` and zeros.
 template <class T>
 struct DenseTask {
   int64_t C, D, E, K;     // K = 0: no top keys
@@ -190,8 +191,9 @@ struct ExactTask {
   const T *q, *k, *v;
   int64_t stride_q, stride_k, stride_v;
   T scale, mass;
-  const T* base_E;  // output of the other keys
-  T* out_NE;        // rows of E values
+  const T* base_E;        // output of the other keys, or null
+  T* out_NE;              // rows of E values
+  T *maximum_N, *sum_N;   // if not null: weights are exp(score − maximum), stored here with their sum; `mass` is not used
   Dropout dropout;
   uint64_t first_row;  // index of the head's first query among all rows
   T* kept;             // weights of the members for backward, padded rows, or null
@@ -206,7 +208,8 @@ struct ExactBackwardTask {
   const T *q, *k, *v, *grad;
   int64_t stride_q, stride_k, stride_v, stride_grad;
   T scale, mass;
-  const T* grad_query_D;             // each member's gradient through the centroid
+  const T *maximum_N, *inverse_sum_N, *delta_N;  // if not null: the softmax over all keys; `mass` is not used
+  const T* grad_query_D;             // each member's gradient through the centroid, or null to add to grad_q_ND
   T* grad_q_ND;                      // rows of D values, overwritten
   T *grad_k_SD, *grad_v_SE;          // rows to add the keys' gradients to, or null to write them to
   T *grad_keys_KD, *grad_values_KE;  // these padded rows
@@ -300,6 +303,71 @@ struct BandBackwardTask {
   char* scratch;
 };
 
+// Where a query's weights sum to less than one in so many of what its cluster gives to far keys, the difference has
+// lost accuracy: the query must be rescued.
+constexpr int near_least_share = 4;
+
+// The near field of a block of one head's queries: their windows, joined with what their clusters' top keys and far keys
+// contribute.
+template <class T>
+struct NearTask {
+  BandBlock<T> block;  // without global positions
+  int64_t C, K;
+  const int32_t* groups_N;
+  const T* centroids_CD;  // mean queries over √D, padded rows
+  const int32_t* top_CK;  // ascending positions, then −1
+  const uint32_t* rows_C;
+  const T *far_maximum_C, *far_sum_C;  // Σ exp(score − maximum) over the keys that are not top keys
+  const T* far_values_CE;
+  T *maximum_N, *sum_N;  // in: those of the top keys; out: maximum and 1 / Σ of all keys, unless rescued
+  T* out_NE;             // in: Σ exp(score − maximum) · v over the top keys; out: attention, unless rescued
+  uint8_t* rescued_N;    // out: whether the far keys' sums cancelled, so that `rescue` must process the query
+  char* scratch;
+};
+
+template <class T>
+struct NearBackwardTask {
+  BandBlock<T> block;
+  int64_t C, K;
+  const int32_t* groups_N;
+  const T* centroids_CD;
+  const int32_t* top_CK;
+  const uint32_t* rows_C;
+  const T *grad;
+  int64_t stride_grad;
+  const T *maximum_N, *inverse_sum_N;
+  const T* delta_N;           // gradient · output
+  const uint8_t* rescued_N;   // queries to leave out
+  T* grad_q_ND;               // rows of D values, overwritten
+  T *grad_k_ND, *grad_v_NE;   // rows to add to
+  T* grad_centroid_ND;        // gradient of each query's centroid, padded rows, overwritten
+  char* scratch;
+};
+
+// Queries of one cluster whose windows hold nearly all that the cluster gives to its far keys.
+template <class T>
+struct RescueTask {
+  int64_t count;
+  const int32_t* queries;  // ascending
+  int64_t D, E, K, window, length;
+  const T* centroid_D;  // over √D
+  const int32_t* top;   // K positions
+  const T *q, *k, *v;
+  int64_t stride_q, stride_k, stride_v;
+  T scale;
+  Dropout dropout;
+  uint64_t first_row;
+  uint32_t row_code;  // of the cluster
+  T *maximum_N, *sum_N, *out_NE;  // as in NearTask
+  // Backward only.
+  const T* grad;
+  int64_t stride_grad;
+  const T *inverse_sum_N, *delta_N;
+  T *grad_q_ND, *grad_k_ND, *grad_v_NE;
+  T* grad_centroid_D;  // to add to
+  T* scratch;          // length + 2 · (D + E) values
+};
+
 template <class T>
 struct Kernels {
   int64_t width;  // lanes of a vector
@@ -322,12 +390,14 @@ struct Kernels {
   T (*dot_rows)(
       int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b, int64_t stride_b);
 
-  int64_t (*dense_scratch)(int64_t C, int64_t E, int64_t K);  // bytes
+  int64_t (*dense_scratch)(int64_t C, int64_t E, int64_t K, bool apart);  // bytes
   void (*dense)(const DenseTask<T>&);
+  void (*dense_apart)(const DenseTask<T>&);
   int64_t (*select)(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positions);
   T (*weigh_top)(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T* weights);
   int64_t (*dense_backward_scratch)(int64_t C, int64_t D, int64_t E);
   void (*dense_backward)(const DenseBackwardTask<T>&);
+  void (*dense_backward_apart)(const DenseBackwardTask<T>&);
 
   int64_t (*exact_scratch)(int64_t D, int64_t E, int64_t K);
   void (*exact)(const ExactTask<T>&);
@@ -343,6 +413,12 @@ struct Kernels {
   int64_t (*band_scratch)(int64_t D, int64_t E, bool backward);
   void (*band)(const BandTask<T>&);
   void (*band_backward)(const BandBackwardTask<T>&);
+
+  int64_t (*near_scratch)(int64_t D, int64_t E, bool backward);
+  void (*near)(const NearTask<T>&);
+  void (*near_backward)(const NearBackwardTask<T>&);
+  void (*rescue)(const RescueTask<T>&);
+  void (*rescue_backward)(const RescueTask<T>&);
 };
 
 struct WordKernels {

@@ -110,9 +110,10 @@ void gather_rows(
   for (int64_t j = rows * padded; j < padded_rows * padded; j += W) store(to + j, Vec<T>{});
 }
 
-// to[columns, rows] = from[rows, columns]ᵀ; both sizes are multiples of the vector width.
+// to[columns, rows] = from[rows, columns]ᵀ; both sizes are multiples of the vector width. `stride`: between the rows of
+// `to`.
 template <class T>
-void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
+void transpose(int64_t rows, int64_t columns, const T* from, T* to, int64_t stride) {
   constexpr int64_t W = Simd<T>::width;
   for (int64_t i = 0; i < rows; i += W)
     for (int64_t j = 0; j < columns; j += W) {
@@ -121,8 +122,13 @@ void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
       for (int64_t r = 0; r < W; ++r) x[r] = load(from + (i + r) * columns + j);
       transpose_square<T>(x);
 #pragma GCC unroll 16
-      for (int64_t r = 0; r < W; ++r) store(to + (j + r) * rows + i, x[r]);
+      for (int64_t r = 0; r < W; ++r) store(to + (j + r) * stride + i, x[r]);
     }
+}
+
+template <class T>
+void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
+  transpose<T>(rows, columns, from, to, rows);
 }
 
 // to[size, padded count] = chosen rows, transposed; by way of `rows` if a size is not a whole number of vectors.

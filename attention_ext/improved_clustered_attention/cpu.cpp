@@ -1,25 +1,9 @@
 // Improved clustered attention on the CPU.
 #include "../clusters/cpu_dense.h"
+#include "../clusters/cpu_top.h"
 
 namespace attention_ext {
 namespace {
-
-// Number of top keys of a cluster.
-int64_t count_top(int64_t K, const int32_t* top_K) { return std::find(top_K, top_K + K, -1) - top_K; }
-
-// The same for all clusters of a call's heads, checked: positions of valid keys in ascending order, then −1.
-template <class T>
-std::vector<int32_t> checked_top_counts(const Heads<T>& in, int64_t K, const int32_t* top_CK) {
-  std::vector<int32_t> count_C(in.heads * in.C);
-  for (int64_t c = 0; c < in.heads * in.C; ++c) {
-    const int32_t* top = top_CK + c * K;
-    const int64_t count = count_top(K, top), keys = in.keys(c / in.C);
-    for (int64_t i = 0; i < count; ++i)
-      if (top[i] < (i ? top[i - 1] + 1 : 0) || top[i] >= keys) fail("top must be what forward returned");
-    count_C[c] = static_cast<int32_t>(count);
-  }
-  return count_C;
-}
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
@@ -161,45 +145,15 @@ std::tuple<Tensor, Tensor, Tensor> backward(
                               : nullptr,
          .scratch = scratch});
   };
-  const int64_t threads = torch::stable::get_num_threads(), bytes = in.kernel.exact_backward_scratch(D, E, K);
-  if (in.by_head())
+  const int64_t bytes = in.kernel.exact_backward_scratch(D, E, K);
+  if (in.by_head()) {
     parallel_with_scratch(in.heads, bytes, [&](int64_t head, char* scratch) {
       dense_part({head, head + 1});
       for (int64_t c = 0; c < C; ++c) exact(head, c, nullptr, nullptr, scratch);
     });
-  else
+  } else {
     dense_part({0, in.heads});
-
-  // Otherwise process as many heads at a time as there are threads: each cluster buffers the gradients of its K keys,
-  // then blocks of keys add them in the order of the clusters, as above.
-  const int64_t wave = in.by_head() ? 0 : std::min<int64_t>(in.heads, threads);
-  Buffer<T> grad_keys(wave * C * kernels<T>().padded(K) * in.padded_D);
-  Buffer<T> grad_values(wave * C * kernels<T>().padded(K) * in.padded_E);
-  for (int64_t first = 0; first < in.heads && wave > 0; first += wave) {
-    const int64_t heads = std::min(wave, in.heads - first);
-    parallel_with_scratch(heads * C, bytes, [&](int64_t task, char* scratch) {
-      exact(
-          first + task / C, task % C, grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E,
-          scratch);
-    });
-    parallel(heads * in.blocks, [&](int64_t task) {
-      const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys(head);
-      for (int64_t c = 0; c < C; ++c) {
-        if (in.members(head, c) == 0) continue;
-        const int32_t* positions = top_CK + (head * C + c) * K;
-        const int32_t* end = positions + top_count_C[head * C + c];
-        const int64_t slot = (task / in.blocks * C + c) * K;
-        for (const int32_t* at = std::lower_bound(positions, end, start); at < end && *at < start + in.block_keys(head);
-             ++at) {
-          const T* from_k = grad_keys + (slot + (at - positions)) * in.padded_D;
-          const T* from_v = grad_values + (slot + (at - positions)) * in.padded_E;
-          T* to_k = grad_k_SD + (head * S + *at) * D;
-          T* to_v = grad_v_SE + (head * S + *at) * E;
-          for (int64_t d = 0; d < D; ++d) to_k[d] += from_k[d];
-          for (int64_t e = 0; e < E; ++e) to_v[e] += from_v[e];
-        }
-      }
-    });
+    add_top_gradients(in, K, top_CK, top_count_C, bytes, grad_k_SD, grad_v_SE, exact);
   }
   zero_padding(in, {0, in.heads}, D, grad_q_ND);
   const ScalarType type = like.scalar_type();

@@ -94,7 +94,7 @@ void exact_cluster(const ExactTask<T>& task) {
   const Rows<const T> v = picked_rows<T>(task.v, task.stride_v, task.top, K, E, scratch.values_KE, scratch.numbers);
   prefetch_rows<T>(v.data, v.stride, v.picked, K, E);
   find_rows<const T>(v, K, scratch.values_at);
-  find_rows<const T>({task.base_E, 0}, query_tile, scratch.base_at);
+  if (task.base_E) find_rows<const T>({task.base_E, 0}, query_tile, scratch.base_at);
 
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
@@ -108,7 +108,10 @@ void exact_cluster(const ExactTask<T>& task) {
          .a = q,
          .b = {scratch.keys_DK, padded_K},
          .c = {weights, padded_K}});
-    softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, weights);
+    if (task.maximum_N)
+      exp_rows<T>(rows, K, padded_K, task.scale, weights, order, task.maximum_N, task.sum_N);
+    else
+      softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, weights);
     if (task.dropout.probability > 0) {
       if (task.kept) memcpy(scratch.weights, weights, rows * padded_K * sizeof(T));
       weights = scratch.weights;
@@ -124,7 +127,7 @@ void exact_cluster(const ExactTask<T>& task) {
          .stride_a = padded_K,
          .b = scratch.values_at,
          .c = scratch.out_at,
-         .plus = scratch.base_at});
+         .plus = task.base_E ? scratch.base_at : nullptr});
     if (E % W)
       for (int64_t i = 0; i < rows; ++i) memcpy(task.out_NE + order[i] * E, scratch.out + i * padded_E, E * sizeof(T));
   }
@@ -209,7 +212,7 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   const Rows<T> grad_v = direct ? Rows<T>{task.grad_v_SE, E, task.top} : Rows<T>{sum_v, padded_E};
 
   find_rows<const T>(k, K, scratch.keys_at);
-  find_rows<const T>({task.grad_query_D, 0}, query_tile, scratch.grad_query_at);
+  if (task.grad_query_D) find_rows<const T>({task.grad_query_D, 0}, query_tile, scratch.grad_query_at);
   find_rows<T>(grad_k, K, scratch.grad_k_at);
   find_rows<T>(grad_v, K, scratch.grad_v_at);
 
@@ -236,11 +239,18 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
            .a = q,
            .b = {scratch.keys_DK, padded_K},
            .c = {scratch.weights, padded_K}});
-      softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
+      if (task.maximum_N)
+        given_weights<T>(
+            rows, K, padded_K, task.scale, order, task.maximum_N, task.inverse_sum_N, scratch.weights);
+      else
+        softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
     }
     if (task.dropout.probability > 0)
       drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.slopes);
-    softmax_slopes<T>(rows, padded_K, weights, task.mass, task.scale, scratch.slopes);
+    if (task.maximum_N)
+      given_slopes<T>(rows, padded_K, task.scale, order, task.delta_N, weights, scratch.slopes);
+    else
+      softmax_slopes<T>(rows, padded_K, weights, task.mass, task.scale, scratch.slopes);
     if (task.dropout.probability > 0) {
       if (task.kept) memcpy(scratch.weights, weights, rows * padded_K * sizeof(T));
       weights = scratch.weights;
@@ -250,6 +260,10 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
     find_rows<const T>(grad, rows, scratch.grads_at);
     const Rows<T> grad_q = D % W ? Rows<T>{scratch.out, padded_D} : Rows<T>{task.grad_q_ND, D, order};
     find_rows<T>(grad_q, rows, scratch.grad_q_at);
+    if (!task.grad_query_D) {
+      if (D % W) gather_rows<T>(task.grad_q_ND, D, order, rows, rows, D, scratch.out);
+      for (int64_t i = 0; i < rows; ++i) scratch.grad_query_at[i] = scratch.grad_q_at[i];
+    }
     picked_gemm<T, Order::rows>(
         {.rows = rows,
          .columns = padded_D,

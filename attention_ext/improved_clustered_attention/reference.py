@@ -48,7 +48,7 @@ def improved_clustered_attention(
     v_BHSE, out_dtype = zero_padding(v_BHSE, key_lengths_B).to(weights.rest_BHCS.dtype), v_BHSE.dtype
     exact_BHMIE = F.dropout(weights.exact_BHMIK, dropout) @ gather_rows(v_BHSE, weights.top_BHMK)
     rest_BHCE = F.dropout(weights.rest_BHCS, dropout) @ v_BHSE
-    out_BHNE = _from_blocks(exact_BHMIE, weights.slots_BHN) + weights.members_BHNC @ rest_BHCE
+    out_BHNE = from_blocks(exact_BHMIE, weights.slots_BHN) + weights.members_BHNC @ rest_BHCE
     return zero_padding(out_BHNE, query_lengths_B).to(out_dtype)
 
 
@@ -63,8 +63,8 @@ def improved_clustered_weights(
 ) -> Tensor:
     """Return the dense [B, H, N, S] weights W that `improved_clustered_attention` implies: output = W @ v."""
     weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
-    exact_BHNK = _from_blocks(weights.exact_BHMIK, weights.slots_BHN)
-    top_BHNK = _from_blocks(weights.top_BHMK.unsqueeze(3).expand_as(weights.exact_BHMIK), weights.slots_BHN)
+    exact_BHNK = from_blocks(weights.exact_BHMIK, weights.slots_BHN)
+    top_BHNK = from_blocks(weights.top_BHMK.unsqueeze(3).expand_as(weights.exact_BHMIK), weights.slots_BHN)
     weights_BHNS = (weights.members_BHNC @ weights.rest_BHCS).scatter_add(3, top_BHNK, exact_BHNK)
     return zero_padding(weights_BHNS, query_lengths_B)
 
@@ -176,11 +176,11 @@ def _weights(
     slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
     B, H, M = cluster_BHM.shape
     top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, top_BHCK.shape[-1]))
-    query_BHMID = _to_blocks(q_BHND * q_BHND.shape[-1] ** -0.5, slots_BHN, M, block)
+    query_BHMID = to_blocks(q_BHND * q_BHND.shape[-1] ** -0.5, slots_BHN, M, block)
     scores_BHMIK = query_BHMID @ gather_rows(k_BHSD, top_BHMK).mT
     if bias is not None:
         bias_BHNK = bias.of_keys(keys_of_queries(top_BHCK, groups_BHN))
-        scores_BHMIK = scores_BHMIK + _to_blocks(bias_BHNK, slots_BHN, M, block)
+        scores_BHMIK = scores_BHMIK + to_blocks(bias_BHNK, slots_BHN, M, block)
     # The top keys fill the first min(K, length) slots, so that the key lengths mask unused slots.
     own_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
     exact_BHMIK = mass_BHC.gather(2, cluster_BHM)[..., None, None] * own_BHMIK
@@ -199,7 +199,7 @@ def keys_of_queries(top_BHCK: Tensor, groups_BHN: Tensor) -> Tensor:
     return top_BHCK.gather(2, index_BHN1.expand(-1, -1, -1, top_BHCK.shape[-1]))
 
 
-def _to_blocks(x_BHND: Tensor, slots_BHN: Tensor, blocks: int, size: int) -> Tensor:
+def to_blocks(x_BHND: Tensor, slots_BHN: Tensor, blocks: int, size: int) -> Tensor:
     """Arrange the rows of x in blocks, [B, H, M, I, D]; zeros in empty slots."""
     B, H, N, D = x_BHND.shape
     # Padded queries share one extra slot.
@@ -208,7 +208,7 @@ def _to_blocks(x_BHND: Tensor, slots_BHN: Tensor, blocks: int, size: int) -> Ten
     return x_slots[:, :, :-1].unflatten(2, (blocks, size))
 
 
-def _from_blocks(x_BHMIE: Tensor, slots_BHN: Tensor) -> Tensor:
+def from_blocks(x_BHMIE: Tensor, slots_BHN: Tensor) -> Tensor:
     """Gather the slots in query order, [B, H, N, E]; padded queries get an arbitrary slot."""
     x_slots = x_BHMIE.flatten(2, 3)
     index_BHN = slots_BHN.clamp(max=x_slots.shape[2] - 1)

@@ -8,10 +8,10 @@
 namespace attention_ext {
 namespace {
 
-// Softmax over the first K values of each of `rows` ≤ W padded rows, scaled to sum to `total`.
+// Replace the first K values of each of `rows` ≤ W padded rows by exp(scale · (value − highest)). Returns the rows' sums.
 template <class T>
-inline __attribute__((always_inline)) void softmax_group(
-    int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T* scores) {
+inline __attribute__((always_inline)) Vec<T> exp_group(
+    int64_t rows, int64_t K, int64_t padded_K, T scale, T* scores, T* highest) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> lanes[W] = {};
   for (int64_t i = 0; i < rows; ++i) {
@@ -20,7 +20,6 @@ inline __attribute__((always_inline)) void softmax_group(
     lanes[i] = load(row);
     for (int64_t j = W; j < padded_K; j += W) lanes[i] = larger<T>(lanes[i], load(row + j));
   }
-  T highest[W], factor[W];
   store(highest, fold_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); }));
   for (int64_t i = 0; i < rows; ++i) {
     T* row = scores + i * padded_K;
@@ -31,7 +30,16 @@ inline __attribute__((always_inline)) void softmax_group(
       store(row + j, weight);
     }
   }
-  store(factor, total / fold_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return a + b; }));
+  return fold_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return a + b; });
+}
+
+// Softmax over the first K values of each row, scaled to sum to `total`.
+template <class T>
+inline __attribute__((always_inline)) void softmax_group(
+    int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T* scores) {
+  constexpr int64_t W = Simd<T>::width;
+  T highest[W], factor[W];
+  store(factor, total / exp_group<T>(rows, K, padded_K, scale, scores, highest));
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < padded_K; j += W)
       store(scores + i * padded_K + j, load(scores + i * padded_K + j) * factor[i]);
@@ -44,6 +52,46 @@ void softmax_rows(int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T
   int64_t i = 0;
   for (; i + W <= rows; i += W) softmax_group<T>(W, K, padded_K, scale, total, scores + i * padded_K);
   if (i < rows) softmax_group<T>(rows - i, K, padded_K, scale, total, scores + i * padded_K);
+}
+
+// The weights exp(scale · (value − highest)) of any number of rows; row i's scaled maximum and sum go to picked[i].
+template <class T>
+void exp_rows(
+    int64_t rows, int64_t K, int64_t padded_K, T scale, T* scores, const int32_t* picked, T* maximum, T* sum) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < rows; i += W) {
+    const int64_t count = rows - i < W ? rows - i : W;
+    T highest[W], total[W];
+    T* from = scores + i * padded_K;
+    store(total, count == W ? exp_group<T>(W, K, padded_K, scale, from, highest)
+                            : exp_group<T>(count, K, padded_K, scale, from, highest));
+    for (int64_t j = 0; j < count; ++j) maximum[picked[i + j]] = scale * highest[j], sum[picked[i + j]] = total[j];
+  }
+}
+
+// Given the maximum, 1/Σ and δ = gradient · output of a softmax over more keys: replace scores by weights.
+template <class T>
+void given_weights(
+    int64_t rows, int64_t K, int64_t padded_K, T scale, const int32_t* picked, const T* maximum, const T* inverse_sum,
+    T* scores) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = scores + i * padded_K;
+    for (int64_t j = K; j < padded_K; ++j) row[j] = lowest_score<T>();
+    for (int64_t j = 0; j < padded_K; j += W)
+      store(row + j, exp_vec(load(row + j) * scale - maximum[picked[i]]) * inverse_sum[picked[i]]);
+    for (int64_t j = K; j < padded_K; ++j) row[j] = 0;
+  }
+}
+
+// Then replace da by ds = a (da − δ), scaled.
+template <class T>
+void given_slopes(
+    int64_t rows, int64_t padded_K, T scale, const int32_t* picked, const T* delta, const T* weights, T* slopes) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = i * padded_K; j < (i + 1) * padded_K; j += W)
+      store(slopes + j, load(weights + j) * ((load(slopes + j) - delta[picked[i]]) * scale));
 }
 
 // Replace da by ds = a ∘ (da − Σ a da) in each of `rows` ≤ W rows. `weights` are a · mass; ds is scaled by

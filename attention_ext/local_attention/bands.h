@@ -16,9 +16,11 @@ namespace {
 constexpr int64_t band_lanes = 16;
 constexpr int64_t band_piece = 256;  // keys at a time
 
+// `sets`: vectors for every query of a tile, 1 or, in near attention, 2: its own and its cluster's centroid. Those of the
+// second set follow the first in rows of `queries_DM`, `scores` and `slopes`, and after the rows of `queries`.
 template <class T>
 struct BandScratch {
-  int64_t lanes;
+  int64_t lanes, stride;    // queries of a tile; length of a row
   T *queries, *queries_DM;  // a tile's queries over √D, and their transpose
   T *scores, *out;
   T *keys, *values;              // rows of a piece, if a row is not a whole number of vectors
@@ -26,15 +28,16 @@ struct BandScratch {
   T *grads, *grads_EM, *slopes;  // backward only
   int64_t bytes;
 
-  BandScratch(char* memory, int64_t D, int64_t E, bool backward) {
+  BandScratch(char* memory, int64_t D, int64_t E, bool backward, int64_t sets = 1) {
     constexpr int64_t W = Simd<T>::width;
     const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), wide = backward ? 1 : 0;
     lanes = round_up(band_lanes, W);
+    stride = sets * lanes;
     Scratch scratch{memory};
-    queries = scratch.take<T>(lanes * padded_D);
-    queries_DM = scratch.take<T>(lanes * padded_D);
-    scores = scratch.take<T>(band_piece * lanes);
-    out = scratch.take<T>(lanes * (padded_D > padded_E ? padded_D : padded_E));
+    queries = scratch.take<T>(stride * padded_D);
+    queries_DM = scratch.take<T>(stride * padded_D);
+    scores = scratch.take<T>(band_piece * stride);
+    out = scratch.take<T>(stride * (padded_D > padded_E ? padded_D : padded_E));
     keys = scratch.take<T>(D == padded_D ? 0 : band_piece * padded_D);
     values = scratch.take<T>(E == padded_E ? 0 : band_piece * padded_E);
     maximum = scratch.take<T>(lanes);
@@ -42,7 +45,7 @@ struct BandScratch {
     sum = scratch.take<T>(lanes);
     grads = scratch.take<T>(wide * lanes * padded_E);
     grads_EM = scratch.take<T>(wide * lanes * padded_E);
-    slopes = scratch.take<T>(wide * band_piece * lanes);
+    slopes = scratch.take<T>(wide * band_piece * stride);
     bytes = scratch.used;
   }
 };
@@ -102,17 +105,17 @@ void load_queries(const BandBlock<T>& block, const BandScratch<T>& scratch, int6
   copy_rows<T>(block.q + query * block.stride_q, block.stride_q, count, block.D, scratch.queries);
   for (int64_t j = 0; j < count * padded; j += W) store(scratch.queries + j, load(scratch.queries + j) * block.scale);
   memset(scratch.queries + count * padded, 0, (lanes - count) * padded * sizeof(T));
-  transpose<T>(lanes, padded, scratch.queries, scratch.queries_DM);
+  transpose<T>(lanes, padded, scratch.queries, scratch.queries_DM, scratch.stride);
 }
 
-// Compute scores[keys, lanes]; those outside the window become `lowest_score`.
+// Compute scores[keys, stride]; those of queries outside their windows become `lowest_score`.
 template <class T>
 void band_scores(const BandBlock<T>& block, const BandScratch<T>& scratch, const BandPiece& piece) {
   constexpr int64_t W = Simd<T>::width;
-  const int64_t lanes = scratch.lanes;
+  const int64_t lanes = scratch.lanes, stride = scratch.stride;
   gemm<T, Order::rows>(
-      piece.keys, lanes, block.D, block.k + piece.key * block.stride_k, block.stride_k, scratch.queries_DM, lanes,
-      scratch.scores, lanes, false);
+      piece.keys, stride, block.D, block.k + piece.key * block.stride_k, block.stride_k, scratch.queries_DM, stride,
+      scratch.scores, stride, false);
   if (!piece.banded) return;
   Mask<T> lane;
   for (int i = 0; i < W; ++i) lane[i] = i;
@@ -123,7 +126,7 @@ void band_scores(const BandBlock<T>& block, const BandScratch<T>& scratch, const
       // |ahead − lane − j| > window, in numbers that fit the mask's type
       const auto first = static_cast<Ordered<T>>(later(ahead - block.window - j, 0));
       const auto end = static_cast<Ordered<T>>(later(earlier(ahead + block.window + 1 - j, W), 0));
-      T* score = scratch.scores + s * lanes + j;
+      T* score = scratch.scores + s * stride + j;
       const Mask<T> seen = (lane >= first) & (lane < end);
       store(score, seen ? load(score) : splat<T>(lowest_score<T>()));
     }
@@ -164,7 +167,7 @@ void band_softmax(const BandScratch<T>& scratch, int64_t keys) {
   }
 }
 
-// Dropout: multiply entries[keys, lanes] by 0 or 1 / (1 − p).
+// Dropout: multiply entries[keys, stride] of queries by 0 or 1 / (1 − p).
 template <class T>
 void drop_band(const BandBlock<T>& block, const BandScratch<T>& scratch, const BandPiece& piece, T* entries) {
   const uint32_t threshold = drop_threshold(block.dropout.probability);
@@ -172,7 +175,7 @@ void drop_band(const BandBlock<T>& block, const BandScratch<T>& scratch, const B
   for (int64_t i = 0; i < piece.count; ++i) {
     const uint32_t row = row_code(block.dropout.seed, block.first_row + piece.query + i);
     for (int64_t s = 0; s < piece.keys; ++s)
-      entries[s * scratch.lanes + i] *= keep_factor(row, key_code(piece.key + s), threshold, factor);
+      entries[s * scratch.stride + i] *= keep_factor(row, key_code(piece.key + s), threshold, factor);
   }
 }
 

@@ -52,7 +52,7 @@ def local_attention(
     Returns:
         [B, H, N, E] of v's type; zeros at padding.
     """
-    dtype, G = compute_dtype(q_BHND), _clamp(first, q_BHND.shape[2])
+    dtype, G = compute_dtype(q_BHND), clamp(first, q_BHND.shape[2])
     q, k, v = (zero_padding(x, lengths_B).to(dtype) for x in (q_BHND, k_BHND, v_BHNE))
     q = q * q.shape[-1] ** -0.5
     blocks = make_blocks(q, k, v, lengths_B, window, first)
@@ -70,14 +70,14 @@ def make_blocks(
 ) -> Blocks:
     """Return the blocks of all queries; those of the first G queries don't see all that they should."""
     N = q_BHND.shape[2]
-    m, G = _clamp(max(window, SMALLEST_BLOCK), N), _clamp(first, N)
+    m, G = clamp(max(window, SMALLEST_BLOCK), N), clamp(first, N)
     query_LM1 = torch.arange(N + -N % m, device=q_BHND.device).view(-1, m, 1)
     key_L1W = query_LM1[:, :1] - m + torch.arange(3 * m, device=q_BHND.device)
     # Global keys are appended to the window, which leaves them out.
     seen_LMW = ((query_LM1 - key_L1W).abs() <= window) & (key_L1W >= G)
     seen_B1LMW = seen_LMW & (key_L1W < lengths_B.view(-1, 1, 1, 1, 1))
     seen_B1LMW = seen_B1LMW | (query_LM1 == key_L1W)
-    k, v = _with_neighbours(k_BHND, m), _with_neighbours(v_BHNE, m)
+    k, v = with_neighbours(k_BHND, m), with_neighbours(v_BHNE, m)
     if first:
         k, v = (_append(x, first_x[:, :, :G]) for x, first_x in ((k, k_BHND), (v, v_BHNE)))
         valid_BG = torch.arange(G, device=q_BHND.device) < lengths_B.unsqueeze(-1)
@@ -98,12 +98,12 @@ def local_weights(q_BHND: Tensor, k_BHND: Tensor, lengths_B: Tensor, window: int
     return zero_padding(masked_softmax(scores_BHNN.masked_fill(~seen_NN, lowest), lengths_B), lengths_B)
 
 
-def _clamp(size: int, N: int) -> int:
+def clamp(size: int, N: int) -> int:
     """Return min(size, N), or size in a graph with dynamic N, where more positions than N are padding."""
     return min(size, N) if isinstance(N, int) else size
 
 
-def _with_neighbours(x_BHND: Tensor, m: int) -> Tensor:
+def with_neighbours(x_BHND: Tensor, m: int) -> Tensor:
     """Return blocks of m positions with the blocks before and after: [B, H, L, 3·m, D]."""
     x_BHLMD = F.pad(x_BHND, (0, 0, m, m + -x_BHND.shape[2] % m)).unflatten(2, (-1, m))
     return torch.cat((x_BHLMD[:, :, :-2], x_BHLMD[:, :, 1:-1], x_BHLMD[:, :, 2:]), dim=3)

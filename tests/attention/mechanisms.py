@@ -25,8 +25,13 @@ BIASED = f"clustered-{C}:planes=fresh,bias=true"
 CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", BIASED, *KEYS, f"i-clustered-{C}:topk={K}"]
 SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
 SHARED += ["lsh-3:chunk=4,buckets=8,planes=layer,rounds=mean"]
+NEAR = [
+    f"near-{C}:topk={K},window=2",
+    f"near-{C}:topk=1,window=0,grouping=hash",
+    f"near-{C}:topk=2,window=70",
+]
 LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
-SOFTMAX = [*CROSS, "full:causal=true", *SHARED, *LOCAL]
+SOFTMAX = [*CROSS, "full:causal=true", *SHARED, *LOCAL, *NEAR]
 LINEAR = ["linear", "linear:causal=true"]
 OWN = [
     "cast-3",
@@ -108,7 +113,7 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
         return oracles.linear(q, k, mechanism.causal)
     if kind == "oracle-top":
         return oracles.oracle_top(q, k, mechanism.topk)
-    if kind in ("clustered", "i-clustered"):
+    if kind in ("clustered", "i-clustered", "near"):
         grouping = mechanism.grouping
         if grouping.needs_keys:
             groups = oracles.key_groups(q, k, grouping.clusters, grouping.rank, grouping.iterations)
@@ -116,11 +121,12 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
             planes_PD = grouping.planes_PD(q.shape[1]).double()
             hashes = oracles.sign_hash(q, planes_PD[:, : q.shape[1]], planes_PD[:, q.shape[1] :])
             groups = oracles.hamming_kmeans(hashes, grouping.clusters, grouping.iterations, grouping.bits)
-        return (
-            oracles.clustered(q, k, groups)
-            if kind == "clustered"
-            else oracles.improved(q, k, groups, mechanism.topk)
-        )
+        match kind:
+            case "clustered":
+                return oracles.clustered(q, k, groups)
+            case "i-clustered":
+                return oracles.improved(q, k, groups, mechanism.topk)
+        return oracles.near(q, k, groups, mechanism.topk, mechanism.window)
     if kind in ("full", "shared-full"):
         return oracles.full(q, k, causal=mechanism.causal)
     return getattr(oracles, kind.replace("-", "_"))(q, k, mechanism)

@@ -144,6 +144,20 @@ def improved(q: Tensor, k: Tensor, groups: list[int], topk: int) -> Tensor:
     return weights
 
 
+def near(q: Tensor, k: Tensor, groups: list[int], topk: int, window: int) -> Tensor:
+    """One softmax: the query's logits on its cluster's best keys and its neighbours, else the centroid's."""
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    every = list(range(len(k)))
+    for i, query in enumerate(q):
+        members = [m for m, g in enumerate(groups) if g == groups[i]]
+        far = logits(sum(q[m] for m in members) / len(members), k, every)
+        exact = logits(query, k, every)
+        chosen = set(best(far, topk)) | {key for key in every if abs(key - i) <= window}
+        row = softmax([exact[key] if key in chosen else far[key] for key in every])
+        weights[i] = torch.tensor(row, dtype=torch.float64)
+    return weights
+
+
 def lsh(q: Tensor, k: Tensor, rotations: Tensor, chunk: int) -> Tensor:
     """Reformer, section 2: a softmax over the union of the keys that each round makes visible."""
     n = len(q)

@@ -36,6 +36,7 @@ def count(name: str, size: int) -> CountBytes:
 LINEAR = [
     "clustered-20",
     "i-clustered-20:topk=16",
+    "near-20:topk=16,window=20",
     "lsh-2",
     "local-20",
     "local-100:global=7",

@@ -21,6 +21,7 @@ NAMES = [
     "clustered-4:grouping=keys",
     "i-clustered-4:topk=5",
     "i-clustered-4:topk=5,grouping=keys",
+    "near-4:topk=5,window=2",
 ]
 LENGTHS = torch.tensor([37, 20, 1, 0])
 B, H, N, D = 4, 2, 37, 8
@@ -78,6 +79,11 @@ def dense_weights(name: str, q: Tensor, k: Tensor, bias: GatedBias, groups: Tens
         members = groups == group
         shared = logits[members].mean(0).softmax(-1)
         weights[members] = shared
+        if name.startswith("near"):
+            place = torch.arange(n)
+            exact = (place - place.unsqueeze(-1)).abs() <= 2
+            exact[:, shared.topk(min(5, n)).indices] = True
+            weights[members] = torch.where(exact, logits, logits[members].mean(0)).softmax(-1)[members]
         if name.startswith("i-"):
             top = shared.topk(min(5, n)).indices
             weights[members.nonzero(), top] = shared[top].sum() * logits[members][:, top].softmax(-1)
@@ -97,7 +103,7 @@ def test_outputs_follow_the_equations_with_any_padding(
             own[:, length:] = torch.nan
     with torch.set_grad_enabled(training):
         out = biased_attention(mechanism, q, k, v, bias, LENGTHS)
-    groups = mechanism.clusters(q, LENGTHS, k) if "clustered" in name else None  # type: ignore[operator]
+    groups = mechanism.clusters(q, LENGTHS, k) if "clustered" in name or "near" in name else None  # type: ignore[operator]
     for b, length in enumerate(LENGTHS.tolist()):
         assert not out[b, :, length:].any()
         for h in range(H if length else 0):

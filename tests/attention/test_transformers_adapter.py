@@ -40,7 +40,9 @@ def encode(model: torch.nn.Module, name: str | None, **inputs: torch.Tensor) -> 
     return model(**inputs).last_hidden_state
 
 
-@pytest.mark.parametrize("name", ["full", "clustered-40", "i-clustered-3:topk=40", "oracle-top-40"])
+@pytest.mark.parametrize(
+    "name", ["full", "clustered-40", "i-clustered-3:topk=40", "near-3:topk=2,window=40", "oracle-top-40"]
+)
 def test_exact_settings_equal_sdpa(name: str) -> None:
     """With padding, so that this fails for every mechanism without the mask function."""
     model = tiny_bert()

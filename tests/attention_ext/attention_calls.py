@@ -1,4 +1,4 @@
-"""Random calls of the four attention kernels, native or reference, with the same settings by default."""
+"""Random calls of the five attention kernels, native or reference, with the same settings by default."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +15,8 @@ from attention_ext.local_attention import native as local_native
 from attention_ext.local_attention import reference as local_reference
 from attention_ext.lsh_attention import native as lsh_native
 from attention_ext.lsh_attention import reference as lsh_reference
+from attention_ext.near_attention import native as near_native
+from attention_ext.near_attention import reference as near_reference
 
 KERNELS: dict[str, tuple[Attention, Attention, dict[str, int]]] = {
     "clustered": (
@@ -29,6 +31,11 @@ KERNELS: dict[str, tuple[Attention, Attention, dict[str, int]]] = {
     ),
     "lsh": (lsh_native.lsh_attention, lsh_reference.lsh_attention, {"rounds": 2, "chunk": 8}),
     "local": (local_native.local_attention, local_reference.local_attention, {"window": 8, "first": 2}),
+    "near": (
+        near_native.near_attention,
+        near_reference.near_attention,
+        {"clusters": 6, "topk": 8, "window": 3},
+    ),
 }
 
 
@@ -107,6 +114,8 @@ def make(
         ]
     elif kernel == "local":
         others = [p.query_lengths, *chosen.values()]
+    elif kernel == "near":
+        others = [p.groups, p.query_lengths, *chosen.values()]
     else:
         others = [p.groups, p.query_lengths, p.key_lengths, *chosen.values()]
     return Call(p.q, p.k, p.v, p.grad, kernel, (p.query_lengths, p.key_lengths), others)

@@ -159,13 +159,15 @@ def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
 
 
 def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
-    """The same for the operators of LSH and local attention, which CUDA lacks."""
+    """The same for the operators of LSH, local and near attention, which CUDA lacks."""
     clustered = valid_calls(ops)["clustered_attention_backward"]
     q = clustered["q"]
     vectors = {"q": q, "k": q, "v": clustered["v"], "lengths": clustered["query_lengths"]}
     common, local = {**vectors, "chunk": 2}, {**vectors, "window": 2, "globals": 1}
     dropout = {"dropout": 0.0, "seed": None}
     saved_local = dict(zip(["out", "softmax"], ops.local_attention(**local, **dropout), strict=True))
+    near = {**vectors, "groups": clustered["groups"], "clusters": 3, "window": 2, **dropout}
+    saved_near = dict(zip(["out", "softmax", "far", "top"], ops.near_attention(**near, topk=2), strict=True))
     buckets = torch.arange(36, dtype=torch.int32).view(2, 2, 1, 9)
     names = ["out", "softmax", "order"]
     saved = dict(zip(names, ops.lsh_attention(**common, buckets=buckets, **dropout), strict=True))
@@ -175,6 +177,8 @@ def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
         "lsh_attention_backward": {"grad": clustered["grad"], **common, **dropout, **saved},
         "local_attention": {**local, **dropout},
         "local_attention_backward": {"grad": clustered["grad"], **local, **dropout, **saved_local},
+        "near_attention": {**near, "topk": 2},
+        "near_attention_backward": {"grad": clustered["grad"], **near, **saved_near},
     }
 
 

@@ -1,4 +1,4 @@
-"""Compares the attention kernels with their references in float64: what all four must fulfil."""
+"""Compares the attention kernels with their references in float64: what all five must fulfil."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,17 @@ LOCAL: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "pieces": ((1, 1, 700, 8, 24), {"window": 300, "first": 20}),
     "largest heads": ((1, 1, 70, 256, 256), {"window": 9}),
 }
+NEAR: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "small": ((1, 1, 50, 16, 16), {"clusters": 7}),
+    "padded": ((2, 3, 200, 64, 64, [200, 133]), {"clusters": 20, "topk": 32, "window": 16}),
+    "odd sizes": ((3, 1, 97, 33, 20, [97, 0, 5]), {"clusters": 10, "topk": 1, "window": 0}),
+    "one position": ((2, 1, 1, 3, 2, [1, 1]), {"clusters": 4}),
+    "lengths around K and W": ((4, 1, 40, 8, 8, [40, 31, 32, 33]), {"clusters": 5, "topk": 32, "window": 31}),
+    "many clusters": ((1, 1, 700, 8, 24), {"clusters": 300, "window": 20}),
+    "blocks": ((1, 1, 2600, 32, 32, [2599]), {"clusters": 40, "topk": 32, "window": 16}),
+    "pieces": ((1, 1, 700, 8, 24), {"clusters": 9, "window": 300}),
+    "largest heads": ((1, 1, 70, 256, 256), {"clusters": 8}),
+}
 CALLS = {
     **{f"clustered: {name}": ("clustered", case) for name, case in CLUSTERED.items()},
     **{
@@ -52,6 +63,7 @@ CALLS = {
     },
     **{f"lsh: {name}": ("lsh", case) for name, case in LSH.items()},
     **{f"local: {name}": ("local", case) for name, case in LOCAL.items()},
+    **{f"near: {name}": ("near", case) for name, case in NEAR.items()},
 }
 HARDEST = [
     name for name in CALLS if name.endswith((": padded", "blocks", "pieces", "heads")) and "= 1:" not in name
@@ -105,6 +117,7 @@ def test_gradcheck(kernel: str) -> None:
         ("improved", {"S": 13, "key_lengths": [13, 9], "topk": 6}),
         ("lsh", {"chunk": 1}),
         ("local", {"window": 1}),
+        ("near", {"window": 0, "topk": 1}),
     ],
 )
 def test_gradcheck_of_cross_attention_and_of_lone_positions(kernel: str, settings: dict[str, Any]) -> None:
@@ -123,7 +136,8 @@ def test_operators_pass_opcheck(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "keys"), [("clustered", [70, 1, 5]), ("improved", [70, 1, 5]), ("lsh", None), ("local", None)]
+    ("kernel", "keys"),
+    [("clustered", [70, 1, 5]), ("improved", [70, 1, 5]), ("lsh", None), ("local", None), ("near", None)],
 )
 def test_padding_is_never_read(kernel: str, keys: list[int] | None) -> None:
     p = make(kernel, 3, 2, 90, 16, 16, [90, 41, 0], 70 if keys else 0, keys)
@@ -146,6 +160,9 @@ def test_padding_is_never_read(kernel: str, keys: list[int] | None) -> None:
         ("local", 700, {"window": 60, "first": 3}),
         ("local", 700, {"window": 1000, "first": 1}),
         ("local", 700, {"window": 3, "first": 1000}),
+        ("near", 90, {"clusters": 9}),
+        ("near", 700, {"clusters": 9, "window": 60}),
+        ("near", 700, {"clusters": 70, "topk": 100, "window": 1000}),
     ],
 )
 def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(
@@ -180,6 +197,7 @@ def test_a_gradient_expanded_from_one_number_equals_a_copy(kernel: str) -> None:
         *((kernel, {"clusters": C, "S": 2100}) for kernel in ("clustered", "improved") for C in (5, 30, 200)),
         ("lsh", {"chunk": 32}),
         ("local", {"window": 32, "first": 5}),
+        *(("near", {"clusters": C, "window": 16}) for C in (5, 30, 200)),
     ],
 )
 def test_any_number_of_threads_gives_the_same_bits(kernel: str, settings: dict[str, int]) -> None:
@@ -245,7 +263,9 @@ def test_dropout_gradcheck(kernel: str) -> None:
     assert torch.autograd.gradcheck(seeded, p.inputs(torch.float64))
 
 
-@pytest.mark.parametrize(("kernel", "names"), [("lsh", ["chunk"]), ("local", ["window", "first"])])
+@pytest.mark.parametrize(
+    ("kernel", "names"), [("lsh", ["chunk"]), ("local", ["window", "first"]), ("near", ["topk", "window"])]
+)
 def test_any_size_beyond_the_sequence_equals_the_sequence(kernel: str, names: list[str]) -> None:
     """The reference of LSH once padded the sequence to a whole chunk, and ran out of memory."""
     for attend in (Call.native, Call.reference):

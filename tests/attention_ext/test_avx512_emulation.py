@@ -13,7 +13,7 @@ from kernel_cases import instruction_sets
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-KERNELS = ("grouping", "attention", "clustered", "lsh")
+KERNELS = ("grouping", "attention", "clustered", "lsh", "near")
 # Tests that do not depend on the instruction set.
 LEFT_OUT = "not opcheck and not graph_breaks"
 RUN = """

@@ -117,6 +117,7 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
         pytest.param("i-clustered-8:topk=8,iterations=2", "ebranchformer", "hmm", marks=pytest.mark.slow),
         pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
+        pytest.param("near-8:topk=8,window=3", "transformer", "ctc", marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block, topology):

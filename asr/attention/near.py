@@ -1,0 +1,81 @@
+"""Near-field attention: exact weights near each query, its cluster's weights far from it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from asr.attention.backend import Operators
+from asr.attention.clustered import CLUSTERS, ClusteredAttention
+from asr.attention.grouping import GROUPING
+from asr.attention.spec import TOPK, Option, Schema
+from attention_ext.near_attention.reference import near_weights
+
+
+class NearFieldAttention(ClusteredAttention):
+    """One softmax over a query's own logits on the keys near it and its centroid's logits on the others.
+
+    For query i of cluster j, let s_il = q_i·k_l/√D, and s^c_jl the same of the cluster's mean query. Near the
+    query are T_i = {K keys with the highest s^c_j} ∪ {l : |l − i| ≤ W}, and
+
+        A_il = exp(s_il) / Z_i for l in T_i, else exp(s^c_jl) / Z_i,
+        Z_i = Σ_T_i exp(s_il) + Σ_∉T_i exp(s^c_jl).
+
+    `i-clustered` gives the top keys the mass that they have for the centroid (eq. 9 and 10 of *Fast
+    Transformers with Clustered Attention*), which is too little for a query whose own neighbours matter most.
+    Here the query's own logits decide, and its neighbours are always among the exact keys. It is exact if
+    clusters have one member or T_i holds all keys. Near field and far field are the terms of fast multipole
+    methods for the two parts, hence the name.
+
+    Args:
+        name, backend, dropout, clusters, grouping, options: see `ClusteredAttention`.
+        topk: K, clamped to each sequence's length.
+        window: W, neighbours on each side.
+    """
+
+    schema = Schema(
+        "C",
+        CLUSTERS,
+        (
+            TOPK,
+            Option("window", 16, range(65_537), "neighbours on each side with exact weights, W"),
+            # Closer to full attention than hashes on the queries and keys of a published recogniser.
+            replace(GROUPING[0], default="keys"),
+            *GROUPING[1:],
+        ),
+    )
+    source = "this project, after Vyas et al. 2020"
+    time, memory = "N·(C + topk + window)", "N·(C + topk + window) (native: N)"
+    cross_attention = False  # distances are between positions of one sequence
+    why_not_cuda = "near-field attention has no CUDA kernels"
+
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        dropout: float,
+        clusters: int,
+        topk: int,
+        window: int,
+        grouping: str,
+        **options: Any,
+    ) -> None:
+        super().__init__(name, backend, dropout, clusters, grouping, keys=topk, **options)
+        self.topk, self.window = topk, window
+
+    def operator(self, operators: Operators) -> Callable[..., Tensor]:
+        """Return the operator that computes attention from clusters."""
+
+        def attend(
+            q: Tensor, k: Tensor, v: Tensor, groups: Tensor, lengths: Tensor, _: Tensor, **options: Any
+        ) -> Tensor:
+            near = {"topk": self.topk, "window": self.window}
+            return operators.near_attention(q, k, v, groups, lengths, **near, **options)
+
+        return attend
+
+    def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+        """Compute `weights`."""
+        groups_BHN = self.clusters(q, query_lengths, k, key_lengths)
+        return near_weights(q, k, groups_BHN, query_lengths, self.grouping.clusters, self.topk, self.window)

@@ -1,0 +1,77 @@
+"""Near-field attention on the compiled kernels, with its derivative."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_ext.autograd import DifferentiableOperator
+from attention_ext.library import require
+from attention_ext.tensors import compute_dtype, dropout_seed
+
+
+def near_attention(
+    q_BHND: Tensor,
+    k_BHND: Tensor,
+    v_BHNE: Tensor,
+    groups_BHN: Tensor,
+    lengths_B: Tensor,
+    clusters: int,
+    topk: int,
+    window: int,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend to keys near each query by its own logits, to others by its cluster's; equals the reference.
+
+    The gradients are exact, with groups and top keys held constant. Sums are accumulated in float32 (float64
+    for float64). Memory grows with N·(D + E) + C·(D + E + K); weights are never stored. Padded positions are
+    never read.
+
+    Args:
+        q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.
+        groups_BHN: int32 cluster of each query, 0 … min(C, N) − 1; anything at padding.
+        lengths_B: valid positions of each sequence.
+        clusters: C, 1 … 1024.
+        topk: K ≥ 1, clamped to each sequence's length.
+        window: W ≥ 0, neighbours on each side.
+        dropout: dropout probability of the weights; a cluster's members share the mask of its far keys.
+
+    Returns:
+        [B, H, N, E]; zeros at padding.
+    """
+    if not torch.compiler.is_compiling():
+        require(q_BHND.device.type)
+        register()
+    seed = dropout_seed(q_BHND, dropout)
+    return _differentiable(
+        q_BHND, k_BHND, v_BHNE, groups_BHN, lengths_B, clusters, topk, window, dropout, seed
+    )
+
+
+def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    *tensors, clusters, _, window, dropout, seed = inputs
+    return (*tensors, clusters, window, dropout, seed, *output)
+
+
+_differentiable = DifferentiableOperator("near_attention", _backward_arguments)
+
+
+@functools.cache
+def register() -> None:
+    """Register output shapes and the derivative with PyTorch."""
+
+    @torch.library.register_fake("attention_ext::near_attention")
+    def _(
+        q: Tensor, k: Tensor, v: Tensor, groups: Tensor, lengths: Tensor, clusters: int, topk: int, *_: Any
+    ) -> tuple[Tensor, ...]:
+        B, H, N, _D = q.shape
+        C, K, sums = min(clusters, N), min(topk, N), compute_dtype(q)
+        return (
+            q.new_empty(B, H, N, v.shape[3]),
+            q.new_empty(B, H, 2, N, dtype=sums),
+            q.new_empty(B, H, 2, C, dtype=sums),
+            q.new_empty(B, H, C, K, dtype=torch.int32),
+        )
+
+    _differentiable.register()
