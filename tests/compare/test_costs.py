@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asr.benchmark.timer import Seconds
 from asr.cli import main
-from asr.compare import costs, run
+from asr.compare import costs, launch
 from asr.compare.cell import Cell
 from asr.compare.costs import StepTimer, step_costs, steps_within
 from asr.compare.progress import _expected, _timed_steps
@@ -200,7 +200,7 @@ def test_a_comparison_gives_each_candidate_its_steps(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {"full": 0.5, "clustered-3": 0.25}
-    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_job", in_process)
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {name: seconds[name] for name in asked})
     arguments = [
         "compare",
