@@ -40,6 +40,13 @@ def why_unavailable(device: str) -> str | None:
     return None
 
 
+def lacks(operator: str) -> bool:
+    """Return whether the loaded CPU library, built from older sources, lacks an operator."""
+    import torch
+
+    return why_unavailable("cpu") is None and not hasattr(torch.ops.attention_ext, operator)
+
+
 def require(device: str) -> None:
     """Load the library for a device.
 

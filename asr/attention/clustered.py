@@ -32,7 +32,7 @@ class ClusteredAttention(SoftmaxMechanism):
     schema = Schema("C", CLUSTERS, GROUPING)
     source = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
     time = memory = "N·C"
-    why_not_cuda: str | None = None  # the reason why a subclass has no kernels for CUDA
+    why_no_kernels = staticmethod(why_no_kernels)
 
     def __init__(
         self,
@@ -44,9 +44,7 @@ class ClusteredAttention(SoftmaxMechanism):
         keys: int = 0,
         **options: Any,
     ) -> None:
-        reasons = why_no_kernels(clusters, backend, keys)
-        if self.why_not_cuda:
-            reasons["cuda"] = self.why_not_cuda
+        reasons = self.why_no_kernels(clusters, backend, keys)
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.grouping = GROUPINGS[grouping](clusters, **options)
         self.operators = self.backend.operators()

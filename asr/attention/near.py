@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.attention.backend import Operators
+from asr.attention.backend import Operators, why_no_kernels
 from asr.attention.clustered import CLUSTERS, ClusteredAttention
 from asr.attention.grouping import GROUPING
 from asr.attention.spec import TOPK, Option, Schema
+from attention_ext.library import lacks
 from attention_ext.near_attention.reference import near_weights
 
 
@@ -48,7 +49,6 @@ class NearFieldAttention(ClusteredAttention):
     source = "this project, after Vyas et al. 2020"
     time, memory = "N·(C + topk + window)", "N·(C + topk + window) (native: N)"
     cross_attention = False  # distances are between positions of one sequence
-    why_not_cuda = "near-field attention has no CUDA kernels"
 
     def __init__(
         self,
@@ -63,6 +63,14 @@ class NearFieldAttention(ClusteredAttention):
     ) -> None:
         super().__init__(name, backend, dropout, clusters, grouping, keys=topk, **options)
         self.topk, self.window = topk, window
+
+    @staticmethod
+    def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str | None]:
+        """See `asr.attention.backend.why_no_kernels`."""
+        reasons = why_no_kernels(clusters, backend, keys)
+        if lacks("near_attention"):
+            reasons["cpu"] = "the kernels were built before this mechanism: install the package again"
+        return reasons | {"cuda": "this mechanism has no CUDA kernels"}
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
         """Return the operator that computes attention from clusters."""

@@ -4,9 +4,11 @@ import pytest
 import torch
 from mechanisms import LENGTHS, build, inputs
 
-from asr.attention import build_mechanism, parse_name
+from asr.attention import build_mechanism, near, parse_name
 from asr.errors import UserError
+from attention_ext import operators
 from attention_ext.near_attention import graph, reference
+from attention_ext.near_attention import native as near_native
 from attention_ext.near_attention.reference import near_weights
 
 
@@ -45,9 +47,9 @@ def test_closer_to_full_attention_where_heads_look_at_neighbours() -> None:
         torch.cat((position, torch.randn(600, 24, generator=generator, dtype=torch.float64)), -1)[None, None]
         for _ in range(2)
     )
-    near, improved, local = distances(q, k)
-    assert near < 0.75 * improved
-    assert near < 0.5 * local
+    ours, improved, local = distances(q, k)
+    assert ours < 0.75 * improved
+    assert ours < 0.5 * local
 
 
 def test_proposition_2_does_not_hold() -> None:
@@ -56,8 +58,8 @@ def test_proposition_2_does_not_hold() -> None:
     walk = torch.randn(1, 2, 600, 16, generator=generator, dtype=torch.float64).cumsum(2)
     k = walk / walk.std(2, keepdim=True)
     q = 2 * k + 0.5 * torch.randn(k.shape, generator=generator, dtype=torch.float64)
-    near, improved, _ = distances(q, k)
-    assert near > 1.2 * improved
+    ours, improved, _ = distances(q, k)
+    assert ours > 1.2 * improved
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 129, 257, 700])
@@ -114,3 +116,13 @@ def test_cross_attention_is_refused() -> None:
     mechanism = build_mechanism("near-3")
     with pytest.raises(UserError, match="'near-3' is self-attention only: queries and keys must coincide"):
         mechanism(torch.zeros(1, 1, 4, 2), *torch.zeros(2, 1, 1, 5, 2))
+
+
+def test_kernels_built_before_the_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a library of older sources, every mechanism failed because one operator was not there."""
+    monkeypatch.setattr(operators, "lacks", lambda _: True)
+    monkeypatch.setattr(near_native, "register", pytest.fail)
+    operators.register()
+    monkeypatch.setattr(near, "lacks", lambda _: True)
+    assert build_mechanism("near-3").backend.on("cpu") == "reference"
+    assert "install the package again" in str(build_mechanism("near-3").backend.reasons["cpu"])
