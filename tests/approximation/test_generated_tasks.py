@@ -1,4 +1,4 @@
-"""The generated tasks of `tools/approximation_benchmark.py`, checked by reading the contexts again."""
+"""The generated tasks of `tools/facts.py`, checked by reading the contexts again."""
 
 import importlib.util
 import random
@@ -8,8 +8,7 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
-TOOL = Path(__file__).parents[2] / "tools" / "approximation_benchmark.py"
+TOOL = Path(__file__).parents[2] / "tools" / "facts.py"
 # Facts as regular expressions, independent of the tool's templates.
 FACTS = {
     "born": r"(?P<person>\w+ \w+) was born in (?P<city>\w+) in (?P<year>\d+)",
@@ -41,7 +40,7 @@ CLAIMED = {
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("approximation_benchmark", TOOL)
+    spec = importlib.util.spec_from_file_location("facts", TOOL)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

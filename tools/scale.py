@@ -1,15 +1,20 @@
-"""Measure what a large corpus costs until the first batch of training, of a resumed run and of decoding.
+"""Measure what large corpora cost: their preparation, and the time until the first batch.
 
-    python tools/scale_benchmark.py utterances=[10000,100000,1000000]
+    python tools/scale.py manifests utterances=[10000,100000,1000000]
+    python tools/scale.py corpus name=wsj workers=2
 
-A fabricated manifest has realistic durations (mean 12 s) and texts (2.7 words per second); all recordings
-are one file of 40 s. `train` is `asr train` for 40 epochs until its first batch is loaded, `resume` the same
-after it was stopped by SIGTERM, `prepare` a complete `asr prepare lhotse` without tokenizers, `decode` is
-`asr decode` until its first batch is encoded. Each is a fresh process, its start included. CPU seconds
-approximate the time on an idle machine. Memory is the peak of all processes, shared memory counted once.
+manifests: a fabricated manifest has realistic durations (mean 12 s) and texts (2.7 words per second); all
+recordings are one file of 40 s. `train` is `asr train` for 40 epochs until its first batch is loaded,
+`resume` the same after it was stopped by SIGTERM, `prepare` a complete `asr prepare lhotse` without
+tokenizers, `decode` is `asr decode` until its first batch is encoded.
+
+corpus: `asr prepare`, twice, on a fabricated corpus with as many files, index entries and transcripts as the
+real one, and tiny or sparse audio files.
+
+Each is a fresh process, its start included. CPU seconds approximate the time on an idle machine. Memory is
+the peak of all processes, shared memory counted once.
 """
 
-import gzip
 import json
 import os
 import shutil
@@ -22,25 +27,25 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import numpy as np
-import soundfile
-from preparation_benchmark import measure
+from fabricated import CORPORA, fabricate_manifests
+from program import run_measurement
 from rich.table import Table
+from workers import measure
 
 from asr import config
+from asr.benchmark.timer import Seconds, time_of
 from asr.config import option
 from asr.console import open_console
-from asr.errors import UserError, run_program
+from asr.errors import UserError
 
-AUDIO_S, RATE = 40.0, 16_000
-WORDS_PER_S = 2.7
 SMALL = ["model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=64"]
 STEPS = ("train", "resume", "prepare", "decode")
+UNTIL = "until-first-batch"  # begins the arguments of this program's own processes
 
 
 @dataclass
-class Options:
-    """Options of the benchmark."""
+class Manifests:
+    """Options of `manifests`."""
 
     utterances: list[int] = option(
         [10_000, 100_000, 1_000_000], help="sizes of the corpora", affects="result", minimum=100
@@ -55,41 +60,12 @@ class Options:
             raise UserError(f"steps={self.steps}: resume and decode need train")
 
 
-def fabricate(folder: Path, utterances: int) -> None:
-    """Write train and dev manifests, a vocabulary of 1,000 words and the audio file."""
-    random = np.random.default_rng(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    noise = 0.1 * random.standard_normal(round(AUDIO_S * RATE))
-    soundfile.write(folder / "shared.wav", noise, RATE, subtype="PCM_16")
-    letters = np.array(list("etaoinshrdlu"))
-    words = sorted({"".join(random.choice(letters, random.integers(2, 10))) for _ in range(1000)})
-    for split, count in (("train", utterances), ("dev", 20)):
-        with gzip.open(folder / f"{split}.cuts.jsonl.gz", "wt", compresslevel=6) as file:
-            # Like LibriSpeech: most utterances last 10 to 16 s, none more than 35 s.
-            lengths_s = random.uniform(1.5, 12, count), random.normal(14, 1.8, count)
-            durations_s = np.clip(np.where(random.random(count) < 0.3, *lengths_s), 1, 35)
-            for i, duration_s in enumerate(durations_s.round(3).tolist()):
-                drawn = random.random(max(1, round(WORDS_PER_S * duration_s))) ** 2
-                text = " ".join(words[int(len(words) * x)] for x in drawn)
-                file.write(json.dumps(_entry(f"{split}-{i:07}", text, duration_s)) + "\n")
+@dataclass
+class Corpus:
+    """Options of `corpus`."""
 
-
-def _entry(name: str, text: str, duration_s: float) -> dict[str, Any]:
-    """Return a line of a manifest, with a recording of its own as in most corpora."""
-    speaker = name[-7:-3]
-    supervision = {"id": name, "recording_id": name, "start": 0.0, "duration": duration_s, "channel": 0}
-    source = {"type": "file", "channels": [0], "source": "shared.wav"}
-    samples = round(AUDIO_S * RATE)
-    sound = {"id": name, "sources": [source], "sampling_rate": RATE, "num_samples": samples}
-    return {
-        "id": name,
-        "start": 0.0,
-        "duration": duration_s,
-        "channel": 0,
-        "supervisions": [supervision | {"text": text, "language": "en", "speaker": speaker}],
-        "recording": sound | {"duration": AUDIO_S, "channel_ids": [0]},
-        "type": "MonoCut",
-    }
+    name: str = option("wsj", help=" | ".join(CORPORA), affects="result", choices=CORPORA)
+    workers: int = option(0, help="processes; 0: one per available core", affects="result", maximum=1024)
 
 
 class FirstBatch(lightning.Callback):
@@ -137,10 +113,10 @@ def until_first_batch(kind: str, mark: Path, overrides: list[str]) -> None:
     Recognizer.load(overrides[0]).decode(config.parse(DecodeOptions, overrides[1:]), advance=stop)
 
 
-def commands(options: Options, folder: Path) -> dict[str, list[str]]:
+def commands(options: Manifests, folder: Path) -> dict[str, list[str]]:
     """Return the arguments of each step's process."""
     run = folder / "run"
-    own = [sys.executable, __file__]
+    own = [sys.executable, __file__, UNTIL]
     overrides = [f"data.train=[{folder}]", f"run={run}", f"trainer.max_epochs={options.epochs}", *SMALL]
     overrides += ["tokenizer.kind=character", "trainer.accelerator=cpu", "resume=auto"]
     train = [*own, "train", str(folder / "mark"), *overrides]
@@ -155,40 +131,55 @@ def commands(options: Options, folder: Path) -> dict[str, list[str]]:
     }
 
 
-def main(arguments: list[str]) -> None:
-    """Run the benchmark with command-line options `key=value`."""
-    if arguments and arguments[0] in ("train", "decode"):
-        until_first_batch(arguments[0], Path(arguments[1]), arguments[2:])
-        return
-    options = config.parse(Options, arguments)
+def measure_manifests(options: Manifests) -> None:
+    """Print time and memory of every step for every size."""
     table = Table("utterances", "step", "wall s", "CPU s", "peak MiB")
     with tempfile.TemporaryDirectory(prefix="scale-") as temporary:
         for utterances in options.utterances:
             folder = Path(options.folder or temporary) / str(utterances)
             if not (folder / "train.cuts.jsonl.gz").exists():
-                fabricate(folder, utterances)
+                fabricate_manifests(folder, utterances)
             for left in ("run", "prepared"):
                 shutil.rmtree(folder / left, ignore_errors=True)
             for step, command in commands(options, folder).items():
                 if step in options.steps:
-                    row = [f"{x:.1f}" for x in timed(command, folder / "mark")]
+                    taken, peak = until_mark(command, folder / "mark")
+                    row = [f"{x:.1f}" for x in (taken.wall_s, taken.cpu_s, peak)]
                     print(utterances, step, *row, flush=True)
                     table.add_row(f"{utterances:,}", step, *row)
     open_console().print(table)
 
 
-def timed(command: list[str], mark: Path) -> tuple[float, float, float]:
-    """Return wall and CPU seconds of a process until its mark, or of all of it, and peak memory in MiB."""
+def until_mark(command: list[str], mark: Path) -> tuple[Seconds, float]:
+    """Return the time of a process until its mark, or of all of it, and peak memory in MiB."""
     mark.unlink(missing_ok=True)
     started = time.time()
-    seconds, cpu_s, peak, status = measure(command)
+    taken, peak, status = measure(command)
     if mark.exists():
         reached, cpu_s = json.loads(mark.read_text())
-        seconds = reached - started
+        taken = Seconds(reached - started, cpu_s)
     elif status:
         raise UserError(f"{' '.join(command)}: expected success, found exit status {status}")
-    return seconds, cpu_s, peak
+    return taken, peak
 
+
+def measure_corpus(options: Corpus) -> None:
+    """Fabricate a corpus, prepare it twice and print time and memory of both runs."""
+    with tempfile.TemporaryDirectory(prefix="preparation-") as folder:
+        given: list[str] = []
+        fabricated = time_of(lambda: given.extend(CORPORA[options.name](Path(folder))))
+        print(f"fabricated in {fabricated.wall_s:.0f} s", flush=True)
+        prepare = [sys.executable, "-m", "asr", "prepare", *given, f"folder={folder}/data"]
+        for label in ("prepared", "prepared again"):
+            taken, peak, status = measure([*prepare, f"workers={options.workers}"])
+            times = f"{taken.wall_s:.1f} s ({taken.cpu_s:.1f} CPU s)"
+            print(f"{label} in {times}, peak memory {peak:.0f} MiB, exit status {status}", flush=True)
+
+
+MEASUREMENTS = {"manifests": (Manifests, measure_manifests), "corpus": (Corpus, measure_corpus)}
 
 if __name__ == "__main__":
-    sys.exit(run_program("scale_benchmark", lambda: main(sys.argv[1:])))
+    if sys.argv[1:2] == [UNTIL]:
+        until_first_batch(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
+    else:
+        sys.exit(run_measurement("scale", __doc__, MEASUREMENTS))

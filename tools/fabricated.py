@@ -1,25 +1,23 @@
-"""Benchmark time and peak memory of `asr prepare` on fabricated corpora of real size with tiny audio files.
+"""Fabricated corpora of the size of real ones, with tiny audio files, sparse ones or a single one.
 
-    python tools/preparation_benchmark.py wsj workers=2
-
-A fabricated corpus has as many files, index entries and transcripts as the real one. Audio files contain
-0.1 s of noise (WSJ, LibriSpeech) or are sparse files of real length (Switchboard). CPU seconds approximate
-the time on an idle machine.
+A corpus has as many files, index entries and transcripts as the real one. Audio files contain 0.1 s of noise
+(WSJ, LibriSpeech) or are sparse files of real length (Switchboard). All utterances of manifests are cut from
+one recording.
 """
 
-import os
-import shutil
-import subprocess
+import gzip
+import json
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import soundfile
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))  # for the encoders in tests/
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the encoders in tests/
+AUDIO_S, RATE = 40.0, 16_000  # of the recording of all manifests
+WORDS_PER_S = 2.7
 TOKENS = (
     "THE OF PRICES ROSE FELL BONDS COMPANY SAID IT WOULD SELL SHARES IN A NEW MARKET YESTERDAY ,COMMA "
     ".PERIOD [loud_breath] <and> ZORKMIDS QUARTER MILLION DOLLARS TWENTY-FIVE U. S. <five> --DASH"
@@ -38,7 +36,7 @@ WSJ = [
 
 
 def fabricate_wsj(root: Path) -> list[str]:
-    """Write the discs of WSJ (39,523 compressed files, indices, transcripts); return the command."""
+    """Write the discs of WSJ (39,523 files, indices, transcripts); return options of `asr prepare`."""
     from tests.data.shorten_encoder import write_sphere
 
     random = np.random.default_rng(0)
@@ -68,7 +66,7 @@ def fabricate_wsj(root: Path) -> list[str]:
 
 
 def fabricate_switchboard(root: Path) -> list[str]:
-    """Write Switchboard and eval2000; return the command.
+    """Write Switchboard and eval2000; return options of `asr prepare`.
 
     There are 2,438 conversations with 264,333 speech segments and as many silences: the real counts, so
     that preparation succeeds without allow_partial.
@@ -142,8 +140,7 @@ def _hole(path: Path, seconds: int) -> None:
 
 
 def fabricate_librispeech(root: Path) -> list[str]:
-    """Write all 292,367 utterances of LibriSpeech (33 words each, 51 per chapter); return the command."""
-    import soundfile
+    """Write LibriSpeech (292,367 utterances, 51 per chapter); return options of `asr prepare`."""
     from asr_recipes.librispeech.parts import PARTS
 
     random = np.random.default_rng(0)
@@ -174,83 +171,48 @@ def _vocabulary(words: int, random: np.random.Generator) -> list[str]:
     return sorted({"".join(random.choice(letters, random.integers(2, 10))) for _ in range(words)})
 
 
-CORPORA: dict[str, Callable[[Path], list[str]]] = {
-    "wsj": fabricate_wsj,
-    "switchboard": fabricate_switchboard,
-    "librispeech": fabricate_librispeech,
-}
-
-
-def measure(command: list[str]) -> tuple[float, float, float, int]:
-    """Run a command; return seconds, CPU seconds, peak memory in MiB and exit status.
-
-    CPU time and memory are sampled ten times per second and summed over all its processes.
-    """
-    started = time.perf_counter()
-    process = subprocess.Popen(command)
-    peak = 0
-    used_s: dict[int, float] = {}
-    while process.poll() is None:
-        family = list(_family(process.pid))
-        peak = max(peak, sum(_memory(pid) for pid in family))
-        used_s |= {pid: used for pid in family if (used := _cpu_s(pid))}
-        time.sleep(0.1)
-    return time.perf_counter() - started, sum(used_s.values()), peak / 1024, process.returncode
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return
-    for child in children:
-        yield from _family(int(child))
-
-
-def _memory(pid: int) -> int:
-    """Resident memory in KiB, with a process's share of what it shares with others."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds used by a process, without its children."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _write(path: Path, lines: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines))
 
 
-def main(arguments: list[str]) -> None:
-    """Fabricate a corpus, prepare it twice and print time and memory of both runs."""
-    if not arguments or arguments[0] not in CORPORA:
-        sys.exit(f"usage: preparation_benchmark.py {'|'.join(CORPORA)} [options of asr prepare …]")
-    root = Path(tempfile.mkdtemp(prefix="preparation-"))
-    try:
-        started = time.perf_counter()
-        command = CORPORA[arguments[0]](root)
-        print(f"fabricated in {time.perf_counter() - started:.0f} s", flush=True)
-        for label in ("prepared", "prepared again"):
-            prepare = [sys.executable, "-m", "asr", "prepare", *command]
-            prepare += [f"folder={root / 'data'}", *arguments[1:]]
-            seconds, cpu_s, peak, status = measure(prepare)
-            memory = f"peak memory {peak:.0f} MiB"
-            print(
-                f"{label} in {seconds:.1f} s ({cpu_s:.1f} CPU s), {memory}, exit status {status}", flush=True
-            )
-    finally:
-        shutil.rmtree(root)
+def fabricate_manifests(folder: Path, utterances: int) -> None:
+    """Write train and dev manifests, a vocabulary of 1,000 words and the audio file."""
+    random = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    noise = 0.1 * random.standard_normal(round(AUDIO_S * RATE))
+    soundfile.write(folder / "shared.wav", noise, RATE, subtype="PCM_16")
+    words = _vocabulary(1000, random)
+    for split, count in (("train", utterances), ("dev", 20)):
+        with gzip.open(folder / f"{split}.cuts.jsonl.gz", "wt", compresslevel=6) as file:
+            # Like LibriSpeech: most utterances last 10 to 16 s, none more than 35 s.
+            lengths_s = random.uniform(1.5, 12, count), random.normal(14, 1.8, count)
+            durations_s = np.clip(np.where(random.random(count) < 0.3, *lengths_s), 1, 35)
+            for i, duration_s in enumerate(durations_s.round(3).tolist()):
+                text = _sentence(words, max(1, round(WORDS_PER_S * duration_s)), random)
+                file.write(json.dumps(_entry(f"{split}-{i:07}", text, duration_s)) + "\n")
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _entry(name: str, text: str, duration_s: float) -> dict[str, Any]:
+    """Return a line of a manifest, with a recording of its own as in most corpora."""
+    speaker = name[-7:-3]
+    supervision = {"id": name, "recording_id": name, "start": 0.0, "duration": duration_s, "channel": 0}
+    source = {"type": "file", "channels": [0], "source": "shared.wav"}
+    samples = round(AUDIO_S * RATE)
+    sound = {"id": name, "sources": [source], "sampling_rate": RATE, "num_samples": samples}
+    return {
+        "id": name,
+        "start": 0.0,
+        "duration": duration_s,
+        "channel": 0,
+        "supervisions": [supervision | {"text": text, "language": "en", "speaker": speaker}],
+        "recording": sound | {"duration": AUDIO_S, "channel_ids": [0]},
+        "type": "MonoCut",
+    }
+
+
+CORPORA: dict[str, Callable[[Path], list[str]]] = {
+    "wsj": fabricate_wsj,
+    "switchboard": fabricate_switchboard,
+    "librispeech": fabricate_librispeech,
+}

@@ -1,0 +1,96 @@
+"""The programs in tools/: their options, processes that take turns, fabricated manifests, a small run."""
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from asr.data.manifest import read_cuts
+from asr.errors import UserError
+
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
+# Answers each line of its input, as `Turns` does, and says something else before.
+ANSWERS = "import sys\nfor line in sys.stdin: print('epoch 1'); print(0.25, flush=True)"
+
+
+@pytest.fixture(autouse=True)
+def _tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TOOLS)
+
+
+def run(name: str, *arguments: str) -> int:
+    module = importlib.import_module(name)
+    status: int = importlib.import_module("program").run_measurement(
+        name, module.__doc__, module.MEASUREMENTS, list(arguments)
+    )
+    return status
+
+
+@pytest.fixture
+def workers() -> ModuleType:
+    return importlib.import_module("workers")
+
+
+@pytest.mark.parametrize("name", ["speed", "scale", "accuracy"])
+def test_help_names_every_measurement(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, "--help") == 0
+    shown = capsys.readouterr().out
+    for measurement in importlib.import_module(name).MEASUREMENTS:
+        assert f"python tools/{name}.py {measurement}" in shown
+        assert f"\n{measurement}\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["loadin"], "speed: loadin: unknown measurement (did you mean 'loading'?)"),
+        (["loading", "rates=[0]"], "speed: rates=0: expected a number ≥ 1"),
+        (["loading", "files=3"], "files"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("speed", *arguments) == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_loading_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("speed", "loading", "rates=[8000]", "rounds=1") == 0
+    step, line = capsys.readouterr().out.splitlines()
+    assert step.startswith("step: ")
+    assert line.startswith("   8000 Hz: ")
+
+
+def test_a_worker_is_stopped_between_its_turns(workers: ModuleType) -> None:
+    with workers.Worker("-c", ANSWERS, variables={}) as worker:
+        for _ in range(2):
+            assert worker.turn().wall_s == 0.25
+            pid, status = os.waitpid(worker.process.pid, os.WUNTRACED)
+            assert (pid, os.WSTOPSIG(status)) == (worker.process.pid, signal.SIGSTOP)
+    assert worker.process.returncode == -signal.SIGKILL
+
+
+def test_a_worker_that_fails_is_an_error(workers: ModuleType) -> None:
+    with pytest.raises(UserError, match="a worker ended with status 3"):
+        workers.Worker("-c", "raise SystemExit(3)", variables={})
+
+
+def test_the_time_of_a_command_includes_its_children(workers: ModuleType) -> None:
+    """On kernels without /proc/<pid>/task/<pid>/children, the CPU time of all children was missing."""
+    work = "import time\nwhile time.process_time() < 0.5: pass"
+    command = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
+    taken, _, status = workers.measure([sys.executable, "-c", command])
+    assert status == 0
+    assert taken.wall_s >= taken.cpu_s > 0.25
+
+
+def test_fabricated_manifests_can_be_read(tmp_path: Path) -> None:
+    importlib.import_module("fabricated").fabricate_manifests(tmp_path, 100)
+    cuts = read_cuts(tmp_path / "train.cuts.jsonl.gz")
+    assert len(cuts) == 100
+    assert 8 < cuts.durations_s.mean() < 14
