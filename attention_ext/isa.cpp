@@ -42,6 +42,7 @@ constexpr Kernels<T> kernel_table = {
     .sum_rows = sum_rows<T>,
     .sum_groups = sum_groups<T>,
     .dot_rows = dot_rows<T>,
+    .dot_each = dot_each<T>,
     .dense_scratch = dense_scratch<T>,
     .dense = dense_block<T, false>,
     .dense_apart = dense_block<T, true>,

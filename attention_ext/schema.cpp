@@ -41,9 +41,9 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "float dropout, Tensor? seed, Tensor out, Tensor softmax) -> (Tensor, Tensor, Tensor)");
   library.def(
       "near_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor lengths, int clusters, int topk, int window, "
-      "float dropout, Tensor? seed) -> (Tensor, Tensor, Tensor, Tensor)");
+      "float dropout, Tensor? seed, bool keep_weights=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "near_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, Tensor lengths, int clusters, "
-      "int window, float dropout, Tensor? seed, Tensor out, Tensor softmax, Tensor far, Tensor top) "
+      "int window, float dropout, Tensor? seed, Tensor out, Tensor softmax, Tensor far, Tensor top, Tensor kept) "
       "-> (Tensor, Tensor, Tensor)");
 }

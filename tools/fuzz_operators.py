@@ -470,7 +470,9 @@ def spoil(draw: Draw, arguments: list[Any], least: int) -> tuple[str, list[Any],
 def refuse(call: Call, draw: Draw) -> str:
     """Spoil one argument of an operator behind the call and return `refused`, `accepted` or what deviates."""
     name, arguments = draw.of(*raw_calls(call))
-    fault, arguments, must_refuse = spoil(draw, arguments, least=0 if call.operator == "local" else 1)
+    fault, arguments, must_refuse = spoil(
+        draw, arguments, least=0 if call.operator in ("local", "near") else 1
+    )
     print(f"  {name}: {fault}", flush=True)
     try:
         getattr(torch.ops.attention_ext, name)(*arguments)

@@ -307,6 +307,14 @@ struct BandBackwardTask {
 // lost accuracy: the query must be rescued.
 constexpr int near_least_share = 4;
 
+// Numbers that a tile of `near_tile` queries keeps for backward: both scores of every key in its windows; none if these
+// keys are more than are processed at a time.
+constexpr int64_t near_tile = 16, near_most_keys = 256;
+constexpr int64_t near_kept(int64_t window) {
+  const int64_t keys = near_tile + 2 * window;
+  return keys > near_most_keys ? 0 : keys * 2 * near_tile;
+}
+
 // The near field of a block of one head's queries: their windows, joined with what their clusters' top keys and far keys
 // contribute.
 template <class T>
@@ -322,6 +330,7 @@ struct NearTask {
   T *maximum_N, *sum_N;  // in: those of the top keys; out: maximum and 1 / Σ of all keys, unless rescued
   T* out_NE;             // in: Σ exp(score − maximum) · v over the top keys; out: attention, unless rescued
   uint8_t* rescued_N;    // out: whether the far keys' sums cancelled, so that `rescue` must process the query
+  T* kept;               // scores of the block's tiles for backward, or null
   char* scratch;
 };
 
@@ -341,6 +350,7 @@ struct NearBackwardTask {
   T* grad_q_ND;               // rows of D values, overwritten
   T *grad_k_ND, *grad_v_NE;   // rows to add to
   T* grad_centroid_ND;        // gradient of each query's centroid, padded rows, overwritten
+  const T* kept;              // from forward, or null
   char* scratch;
 };
 
@@ -389,6 +399,10 @@ struct Kernels {
       int64_t count, int64_t size, const int32_t* groups, const T* rows, int64_t stride, T* sums, int64_t stride_sums);
   T (*dot_rows)(
       int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b, int64_t stride_b);
+
+  void (*dot_each)(
+      int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b, int64_t stride_b,
+      T* to);
 
   int64_t (*dense_scratch)(int64_t C, int64_t E, int64_t K, bool apart);  // bytes
   void (*dense)(const DenseTask<T>&);

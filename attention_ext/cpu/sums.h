@@ -85,5 +85,26 @@ T dot_rows(
   return sum_lanes<T>(total) + rest;
 }
 
+// to[chosen row] = a · b for each of the chosen rows; W rows at a time share the sums over lanes.
+template <class T>
+void dot_each(
+    int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b, int64_t stride_b,
+    T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t start = 0; start < count; start += W) {
+    const int64_t rows = count - start < W ? count - start : W;
+    Vec<T> lanes[W] = {};
+    T rest[W] = {}, sums[W];
+    for (int64_t i = 0; i < rows; ++i) {
+      const T *x = a + chosen[start + i] * stride_a, *y = b + chosen[start + i] * stride_b;
+      int64_t j = 0;
+      for (; j + W <= size; j += W) lanes[i] += load(x + j) * load(y + j);
+      for (; j < size; ++j) rest[i] += x[j] * y[j];
+    }
+    store(sums, fold_lanes<T>(lanes, [](Vec<T> x, Vec<T> y) { return x + y; }));
+    for (int64_t i = 0; i < rows; ++i) to[chosen[start + i]] = sums[i] + rest[i];
+  }
+}
+
 }  // namespace
 }  // namespace attention_ext

@@ -22,6 +22,10 @@ struct Near {
         blocks((heads.N + block - 1) / block),
         centroids_CD(heads.heads * heads.C * heads.padded_D) {}
 
+  // Numbers that a block of queries, and a head, keeps for backward.
+  int64_t kept_block() const { return (block + near_tile - 1) / near_tile * near_kept(window); }
+  int64_t kept_head() const { return blocks * kept_block(); }
+
   // Copy the centroids that `in` has found.
   void copy_centroids(HeadRange range) const {
     parallel(range.first, range.end, [&](int64_t head) {
@@ -97,8 +101,8 @@ struct Near {
 };
 
 template <class T>
-std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
-    const Heads<T>& in, int64_t topk, int64_t window, const Tensor& like) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
+    const Heads<T>& in, int64_t topk, int64_t window, const Tensor& like, bool keep_weights) {
   const int64_t C = in.C, D = in.D, E = in.E, N = in.N, K = std::min(topk, N);
   const Tensor out = new_tensor(like, {in.B, in.H, N, E}, in.type);
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, N}, in.type);
@@ -118,6 +122,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
       .kept = nullptr,
       .apart = true};
   const Near<T> near(in, window);
+  const int64_t kept_head = keep_weights ? near.kept_head() : 0;
+  const Tensor kept = new_tensor(like, {in.B, in.H, kept_head}, in.type);
+  T* const kept_scores = kept_head ? data_of<T>(kept) : nullptr;
   in.for_heads([&](HeadRange range) {
     dense.compute(in, range);
     near.copy_centroids(range);
@@ -175,6 +182,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
                .sum_N = softmax_N + (2 * head + 1) * N,
                .out_NE = out_NE + head * N * E,
                .rescued_N = rescued_N + head * N,
+               .kept = kept_scores ? kept_scores + task * near.kept_block() : nullptr,
                .scratch = scratch});
         });
     parallel_with_scratch(range.first * C, range.end * C, near.rescue_bytes(), [&](int64_t task, char* scratch) {
@@ -189,13 +197,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
     });
     zero_padding(in, range, E, out_NE);
   });
-  return {as_type(out, like.scalar_type()), softmax, far, top};
+  return {as_type(out, like.scalar_type()), softmax, far, top, kept};
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, int64_t window, const Tensor& like, const Tensor& grad, const Tensor& softmax,
-    const Tensor& far, const Tensor& top, const Tensor& out) {
+    const Tensor& far, const Tensor& top, const Tensor& kept, const Tensor& out) {
   const int64_t C = in.C, D = in.D, E = in.E, N = in.N, K = top.size(3);
   const Tensor grad_q = new_tensor(like, {in.B, in.H, N, D}, in.type);
   const Tensor grad_k = new_tensor(like, {in.B, in.H, N, D}, in.type);
@@ -210,6 +218,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 
   const Near<T> near(in, window);
   const DenseGradients<T> dense(in);
+  const bool keeps = !(kept.dim() == 3 && kept.size(2) == 0);
+  check_saved(kept, {in.B, in.H, keeps ? near.kept_head() : 0}, in.type, like, "kept");
+  const T* kept_scores = keeps ? static_cast<const T*>(kept.const_data_ptr()) : nullptr;
   const Buffer<T> delta_N(in.heads * N), share_N(in.heads * N);  // δ; a far key's part of the softmax, in sorted order
   const Buffer<uint8_t> rescued_N(in.heads * N);
   const Buffer<T> grad_centroid_ND(in.heads * N * in.padded_D);
@@ -223,9 +234,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       const T *maximum = softmax_N + 2 * head * N, *inverse_sum = maximum + N;
       const T highest = far_C[2 * head * C + c], sum = far_C[(2 * head + 1) * C + c];
       T total = 0;
+      in.kernel.dot_each(members, E, member, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n, delta);
       for (int64_t i = 0; i < members; ++i) {
         const int32_t n = member[i];
-        delta[n] = in.kernel.dot_rows(1, E, &n, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
         share[i] = std::exp(highest - maximum[n]) * inverse_sum[n];
         const bool rescued = sum * share[i] > near_least_share;
         *(rescued_N + head * N + n) = rescued;
@@ -262,6 +273,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
          .grad_k_ND = grad_k_ND + head * N * D,
          .grad_v_NE = grad_v_NE + head * N * E,
          .grad_centroid_ND = grad_centroid_ND + head * N * in.padded_D,
+         .kept = kept_scores ? kept_scores + (head * near.blocks + number) * near.kept_block() : nullptr,
          .scratch = scratch});
   };
   const auto rescue_part = [&](int64_t head, char* scratch) {
@@ -357,14 +369,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> near_attention(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> near_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& lengths, int64_t clusters,
-    int64_t topk, int64_t window, double dropout, const std::optional<Tensor>& seed) {
+    int64_t topk, int64_t window, double dropout, const std::optional<Tensor>& seed, bool keep_weights) {
   check_near(q, k, v, groups, lengths, clusters, window, dropout, seed);
   if (topk < 1) fail("topk must be at least 1, found " + std::to_string(topk));
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;
-    return forward(In(q, k, v, groups, lengths, lengths, clusters, dropout, seed), topk, window, q);
+    return forward(In(q, k, v, groups, lengths, lengths, clusters, dropout, seed), topk, window, q, keep_weights);
   };
   return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
 }
@@ -372,14 +384,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> near_attention(
 std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& lengths,
     int64_t clusters, int64_t window, double dropout, const std::optional<Tensor>& seed, const Tensor& out,
-    const Tensor& softmax, const Tensor& far, const Tensor& top) {
+    const Tensor& softmax, const Tensor& far, const Tensor& top, const Tensor& kept) {
   check_near(q, k, v, groups, lengths, clusters, window, dropout, seed);
   check_grad(grad, q, v);
   check_near_saved(q, v, clusters, sum_type(q.scalar_type()), out, softmax, far, top);
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;
     return backward(
-        In(q, k, v, groups, lengths, lengths, clusters, dropout, seed), window, q, grad, softmax, far, top, out);
+        In(q, k, v, groups, lengths, lengths, clusters, dropout, seed), window, q, grad, softmax, far, top, kept, out);
   };
   return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
 }

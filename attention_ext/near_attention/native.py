@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator
+from attention_ext.autograd import DifferentiableOperator, needs_gradient
 from attention_ext.library import require
 from attention_ext.tensors import compute_dtype, dropout_seed
 
@@ -25,8 +25,8 @@ def near_attention(
     """Attend to keys near each query by its own logits, to others by its cluster's; equals the reference.
 
     The gradients are exact, with groups and top keys held constant. Sums are accumulated in float32 (float64
-    for float64). Memory grows with N·(D + E) + C·(D + E + K); weights are never stored. Padded positions are
-    never read.
+    for float64). Memory grows with N·(D + E) + C·(D + E + K). The logits of the windows, N·(4·W + 32)
+    numbers, are stored only if a backward pass may follow. Padded positions are never read.
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.
@@ -43,14 +43,22 @@ def near_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
         register()
-    seed = dropout_seed(q_BHND, dropout)
+    seed, keep = dropout_seed(q_BHND, dropout), needs_gradient(q_BHND, k_BHND, v_BHNE)
     return _differentiable(
-        q_BHND, k_BHND, v_BHNE, groups_BHN, lengths_B, clusters, topk, window, dropout, seed
+        q_BHND, k_BHND, v_BHNE, groups_BHN, lengths_B, clusters, topk, window, dropout, seed, keep
     )
 
 
+def kept_size(window: int, N: int) -> int:
+    """Return the numbers kept per head, as `near_kept` in cpu/kernels.h counts them."""
+    window = min(window, N)
+    block = max(256, 2 * window)
+    keys = 16 + 2 * window
+    return 0 if keys > 256 else (N + block - 1) // block * ((block + 15) // 16) * keys * 32
+
+
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    *tensors, clusters, _, window, dropout, seed = inputs
+    *tensors, clusters, _, window, dropout, seed, _ = inputs
     return (*tensors, clusters, window, dropout, seed, *output)
 
 
@@ -63,7 +71,17 @@ def register() -> None:
 
     @torch.library.register_fake("attention_ext::near_attention")
     def _(
-        q: Tensor, k: Tensor, v: Tensor, groups: Tensor, lengths: Tensor, clusters: int, topk: int, *_: Any
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        groups: Tensor,
+        lengths: Tensor,
+        clusters: int,
+        topk: int,
+        window: int,
+        dropout: float,
+        seed: Tensor | None,
+        keep_weights: bool = False,
     ) -> tuple[Tensor, ...]:
         B, H, N, _D = q.shape
         C, K, sums = min(clusters, N), min(topk, N), compute_dtype(q)
@@ -72,6 +90,7 @@ def register() -> None:
             q.new_empty(B, H, 2, N, dtype=sums),
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, K, dtype=torch.int32),
+            q.new_empty(B, H, kept_size(window, N) if keep_weights else 0, dtype=sums),
         )
 
     _differentiable.register()

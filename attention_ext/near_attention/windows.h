@@ -10,6 +10,8 @@
 namespace attention_ext {
 namespace {
 
+static_assert(near_tile == band_lanes && near_most_keys == band_piece);
+
 template <class T>
 struct NearScratch {
   BandScratch<T> band;  // the second set: centroids
@@ -182,6 +184,10 @@ void near_block(const NearTask<T>& task) {
     start_tile<T>(task, scratch, query, count);
     for_pieces<T>(block, query, count, [&](const BandPiece& piece) {
       near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
+      if (task.kept)
+        memcpy(
+            task.kept + (query - block.first) / band.lanes * near_kept(block.window), band.scores,
+            piece.keys * band.stride * sizeof(T));
       if (block.dropout.probability > 0) {
         near_softmax<T, true>(band, piece.keys);
         drop_both<T>(block, band, piece, groups, task.rows_C, band.scores);

@@ -82,7 +82,12 @@ void near_backward_block(const NearBackwardTask<T>& task) {
     memset(band.out, 0, band.stride * padded_D * sizeof(T));
     for_pieces<T>(block, query, count, [&](const BandPiece& piece) {
       const T *keys = block.k + piece.key * block.stride_k, *values = block.v + piece.key * block.stride_v;
-      near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
+      if (task.kept)
+        memcpy(
+            band.scores, task.kept + (query - block.first) / band.lanes * near_kept(block.window),
+            piece.keys * band.stride * sizeof(T));
+      else
+        near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
       gemm<T, Order::rows>(
           piece.keys, band.lanes, E, values, block.stride_v, band.grads_EM, band.lanes, band.slopes, band.stride,
           false);

@@ -167,7 +167,13 @@ def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
     dropout = {"dropout": 0.0, "seed": None}
     saved_local = dict(zip(["out", "softmax"], ops.local_attention(**local, **dropout), strict=True))
     near = {**vectors, "groups": clustered["groups"], "clusters": 3, "window": 2, **dropout}
-    saved_near = dict(zip(["out", "softmax", "far", "top"], ops.near_attention(**near, topk=2), strict=True))
+    saved_near = dict(
+        zip(
+            ["out", "softmax", "far", "top", "kept"],
+            ops.near_attention(**near, topk=2, keep_weights=True),
+            strict=True,
+        )
+    )
     buckets = torch.arange(36, dtype=torch.int32).view(2, 2, 1, 9)
     names = ["out", "softmax", "order"]
     saved = dict(zip(names, ops.lsh_attention(**common, buckets=buckets, **dropout), strict=True))

@@ -80,6 +80,7 @@ ON_THE_CPU = [
     ("near_attention", {"dropout": 0.5}, "dropout needs a seed"),
     ("near_attention_backward", {"softmax": zeros(2, 2, 1, 9)}, r"softmax must be \[2, 2, 2, 9\]"),
     ("near_attention_backward", {"far": zeros(2, 2, 2, 9)}, r"far must be \[2, 2, 2, 3\]"),
+    ("near_attention_backward", {"kept": zeros(2, 2, 7)}, "kept must be"),
     ("near_attention_backward", {"out": zeros(2, 2, 9, 3).half()}, "out must be what forward returned"),
     ("near_attention_backward", {"grad": zeros(2, 2, 9, 4)}, r"grad must be \[2, 2, 9, 3\]"),
     (

@@ -155,3 +155,20 @@ def test_gradcheck_of_rescued_queries_with_dropout() -> None:
         return small.native(dropout=0.4)(*inputs)
 
     assert torch.autograd.gradcheck(seeded, leaves, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize(("window", "kept"), [(16, True), (120, True), (121, False)])
+def test_kept_and_recomputed_scores_agree(window: int, kept: bool) -> None:
+    """Backward recomputes what forward did not keep; windows of more than 256 keys are never kept."""
+    p = make("near", 2, 2, 300, 33, 20, [300, 131], clusters=9, window=window)
+    ops, inputs = torch.ops.attention_ext, [x.detach() for x in p.inputs(torch.float32)]
+    groups, lengths, clusters, *_ = p.others
+    results = []
+    for keep in (True, False):
+        out, *saved = ops.near_attention(*inputs, *p.others, 0.0, None, keep)
+        assert (saved[-1].numel() > 0) == (keep and kept)
+        sizes = (groups, lengths, clusters, window, 0.0, None)
+        grads = ops.near_attention_backward(p.grad.float(), *inputs, *sizes, out, *saved)
+        results.append([out, *grads])
+    check_same_bits(*results)
