@@ -11,16 +11,16 @@ import json
 import os
 import platform
 import re
-import runpy
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from asr.benchmark.timer import Seconds, in_turns, time_of
 from asr.environment import git_commit
 from asr.errors import run_program
 from asr.files import write_text
@@ -34,7 +34,7 @@ from attention_ext.library import require
 
 HEADS, HEAD_DIM, CLUSTERS, BITS, ITERATIONS, TOPK = 6, 64, 100, 63, 10, 32
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-SECONDS_PER_LENGTH = 8.0
+SECONDS_PER_LENGTH, ROUNDS = 8.0, 200  # at most
 # Wanted speed-up of i-clustered over SDPA by sequence length, forward and backward together.
 AIMS = {4096: 1.0, 16384: 3.0, 65536: 8.0}
 
@@ -61,24 +61,14 @@ def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
 
-class Clock:
-    """Times calls in ms, with events on a GPU and by wall time on the CPU."""
-
-    def __init__(self, device: str) -> None:
-        self.on_gpu = device == "cuda"
-
-    def time(self, call: Callable[[], object]) -> float:
-        """Run the call once and return its time in ms."""
-        if not self.on_gpu:
-            start = time.perf_counter()
-            call()
-            return 1e3 * (time.perf_counter() - start)
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
+def gpu_time_of(call: Callable[[], object]) -> Seconds:
+    """Return the time of a call on the GPU by events, which leave out the host's own work."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return Seconds(wall_s=begin.elapsed_time(end) / 1e3)
 
 
 def graph_of(call: Callable[[], object]) -> Callable[[], object]:
@@ -135,15 +125,11 @@ def measure(length: int, device: str, dtype: torch.dtype, seconds: float) -> lis
             if device == "cuda":
                 calls[name, part, "graph"] = graph_of(call)
                 calls[name, part, "graph"]()
-    times: dict[tuple[str, str, str], list[float]] = {key: [] for key in calls}
-    clock, start = Clock(device), time.perf_counter()
-    while (time.perf_counter() - start < seconds or len(times[next(iter(times))]) < 3) and (
-        len(times[next(iter(times))]) < 200
-    ):
-        for key, call in calls.items():
-            times[key].append(clock.time(call))
+    clock = gpu_time_of if device == "cuda" else time_of
+    turns = {key: partial(clock, call) for key, call in calls.items()}
     results = []
-    for (name, part, launch), values in times.items():
+    for (name, part, launch), taken in in_turns(turns, ROUNDS, warm_up=0, limit_s=seconds).items():
+        values = [1e3 * turn.wall_s for turn in taken]
         low, median, high = statistics.quantiles(values, n=4)
         row: dict[str, object] = {"length": length, "attention": name, "pass": part, "launch": launch}
         row |= {"median_ms": median, "quartiles_ms": [low, high], "rounds": len(values)}
@@ -275,22 +261,20 @@ def small() -> None:
 
 
 def model(overrides: list[str], dry: bool) -> int:
-    """Time training steps with the compiled kernels, which `auto` uses only once this check has passed."""
+    """Run `asr bench` with the compiled kernels, which `auto` uses only once this check has passed."""
     from asr.attention.backend import UNPROVEN  # needs packages that the other steps don't
+    from asr.commands.bench import parse, run
 
     require("cpu" if dry else "cuda")
     UNPROVEN.update(dict.fromkeys(UNPROVEN, ""))
-    main = runpy.run_path("tools/model_benchmark.py")["main"]
-    return run_program("model_benchmark", lambda: main(overrides))
+    return run_program("gpu_check", lambda: run([], parse(overrides)))
 
 
 def main() -> None:
     """Run the step named by the first argument."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("step", choices=("build", "small", "benchmark", "model", "report"))
-    parser.add_argument(
-        "overrides", nargs="*", help="options of tools/model_benchmark.py, for the step `model`"
-    )
+    parser.add_argument("overrides", nargs="*", help="options of `asr bench`, for the step `model`")
     parser.add_argument("--out", type=Path, default=Path("gpu_check"), help="folder for results")
     parser.add_argument("--dry", action="store_true", help="run on the CPU with short sequences")
     options = parser.parse_args()

@@ -39,7 +39,7 @@ step() {
   echo "$status $((SECONDS - start))" >"$OUT/$name.status"
 }
 
-rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/{benchmark,gpu_check}.*
+rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/{benchmark,gpu_check,wsj,switchboard}.*
 if [[ ${#DRY[@]} -eq 0 ]]; then
   TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())' 2>/dev/null) ||
     { echo "$PYTHON: torch is missing or finds no CUDA GPU; use --dry to run on the CPU"; exit 1; }
@@ -59,17 +59,18 @@ if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
   done
 fi
 step benchmark 150 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py benchmark "${DRY[@]}" --out "$OUT"
-if ! "$PYTHON" -c 'import hydra, jiwer, lhotse, lightning, sentencepiece' 2>/dev/null; then
+if ! "$PYTHON" -c 'import altair, hydra, jiwer, lhotse, lightning, sentencepiece, vl_convert' 2>/dev/null; then
   echo "== training: skipped, because packages of asr are missing (README.md, install)"
 elif [[ ${#DRY[@]} -eq 0 ]]; then
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider -m gpu tests/training tests/attention tests/search
   for model in wsj:780 switchboard:2000; do
-    step "${model%:*}" 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model device=cuda precision=bf16 batch=8 \
-      "model=${model%:*}" "frames=${model#*:}" attentions=[full,lsh-4,clustered-100,i-clustered-100,local-64]
+    step "${model%:*}" 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model unit=model device=cuda dtype=bfloat16 \
+      batch=8 "model=${model%:*}" "lengths=${model#*:}" attentions=[full,lsh-4,clustered-100,i-clustered-100,local-64] \
+      passes=forward+backward rounds=7 "out=$OUT/${model%:*}.json"
   done
 else
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider --gpu-on-cpu tests/training/test_gpu.py -k "not compared"
-  step wsj 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model attentions=[full,clustered-8] \
-    frames=50 batch=1 rounds=2 --dry
+  step wsj 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model unit=model attentions=[full,clustered-8] \
+    lengths=50 passes=forward+backward rounds=2 peak_memory=false "out=$OUT/wsj.json" --dry
 fi
 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"

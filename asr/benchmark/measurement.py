@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
-from asr.benchmark.mechanisms import BenchProblem, Timing, measure
+from asr.benchmark.mechanisms import Timing, measure
 from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
+from asr.benchmark.problem import BenchProblem
 from asr.config import values_affecting
 from asr.environment import processor
 from asr.errors import UserError
 from asr.files import build
+from asr.model.options import ModelConfig
 from asr.records.keyed import KeyedRecord, job
 
 GIB = 2**30
@@ -29,6 +31,7 @@ class Measurement:
     Args:
         options: options of `asr bench`, with a device that exists.
         out: results file; results so far lie beside it, in `<name>.unfinished.jsonl`.
+        preset: architecture of models.
 
     Attributes:
         timings, memory: results.
@@ -39,16 +42,17 @@ class Measurement:
         UserError: the largest batch was asked for where memory can't be measured.
     """
 
-    def __init__(self, options: Options, out: Path) -> None:
+    def __init__(self, options: Options, out: Path, preset: ModelConfig | None = None) -> None:
         measurable = can_measure_memory(options.device)
         if options.batch == "max" and not measurable:
             raise UserError("batch=max: expected a GPU or Linux, where memory can be measured")
         self.options, self.names = options, measured_names(options)
+        self.preset = preset or ModelConfig()
         self.sizes = options.batch == "max" or (options.peak_memory and measurable)
         self.timings: list[Timing] = []
         self.memory: list[Memory] = []
         self.too_large: list[str] = []
-        settings = values_affecting(options, "result")
+        settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
         # Times and sizes depend on the machine and on the libraries, too.
         same = job("bench", settings, device=options.device, torch=torch.__version__, processor=processor())
         self.journal = KeyedRecord(out.with_suffix(".unfinished.jsonl"), same)
@@ -117,5 +121,6 @@ class Measurement:
 
     def _problem(self, length: int, batch: int) -> BenchProblem:
         x = self.options
-        sizes = x.heads, x.head_dim, x.dtype, x.device, x.seed, x.layer, x.feedforward if x.layer else 0
-        return BenchProblem(*sizes, batch=batch, length=length)
+        feedforward = x.feedforward if x.unit == "layer" else 0
+        setup = x.heads, x.head_dim, x.dtype, x.device, x.seed, x.unit, feedforward
+        return BenchProblem(*setup, batch=batch, length=length, preset=self.preset, loss=x.loss)

@@ -1,10 +1,10 @@
-"""Time of attention mechanisms and of whole layers, measured in turns.
+"""Time of mechanisms, layers and models, measured in turns.
 
 Results are medians and quartiles over the rounds, which a single disturbed round doesn't change.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -12,53 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention import build_mechanism, build_self_attention, parse_name
-from asr.benchmark.options import PASSES
+from asr.attention.clustered import ClusteredAttention
+from asr.benchmark.models import PARTS, MeasuredModel, StepSeconds
+from asr.benchmark.options import GROUPING, PASSES
 from asr.benchmark.peers import Attend, build_peer
+from asr.benchmark.problem import BenchProblem
 from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
 from asr.model.blocks import Block
 from asr.model.options import BlockConfig
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What all measurements of a benchmark share.
-
-    Attributes:
-        heads, head_dim: H and D; the model size of a layer is their product.
-        dtype, device: of input and parameters.
-        seed: seed of the input.
-        layer: measure a transformer layer instead of the mechanism alone.
-        feedforward: hidden size of the layer's feed-forward part; 0: self-attention alone, with projections.
-    """
-
-    heads: int
-    head_dim: int
-    dtype: str
-    device: str
-    seed: int
-    layer: bool = False
-    feedforward: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchProblem(Setup):
-    """Shapes and seed of the random normal input of one measurement."""
-
-    batch: int
-    length: int
-
-    def tensors(self) -> tuple[list[Tensor], Tensor]:
-        """Return the inputs and the gradient of the output.
-
-        For a mechanism q, k, v and gradient are [B, H, N, D]; for a layer x and gradient are [B, N, M].
-        """
-        generator = torch.Generator().manual_seed(self.seed)
-        if self.layer:
-            shape: tuple[int, ...] = (2, self.batch, self.length, self.heads * self.head_dim)
-        else:
-            shape = (4, self.batch, self.heads, self.length, self.head_dim)
-        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, getattr(torch, self.dtype))
-        return inputs, grad
 
 
 @dataclass(frozen=True)
@@ -68,11 +29,12 @@ class Timing:
     Attributes:
         name: name as given to `build_operation`.
         length, batch: N and B.
-        passes: `forward` or `forward+backward`.
+        passes: `forward`, `forward+backward` or `grouping`.
         clock: `cpu` or `wall`.
         median_s, quartiles_s: seconds per call, over the rounds.
         per_element_us: median divided by all positions of the batch, in microseconds.
         ratio: the baseline's `per_element_us` divided by this one; None without a baseline.
+        parts_s: medians of the `PARTS` of a model's training step; otherwise empty.
     """
 
     name: str
@@ -84,6 +46,7 @@ class Timing:
     quartiles_s: tuple[float, float]
     per_element_us: float
     ratio: float | None
+    parts_s: dict[str, float] = field(default_factory=dict)
 
 
 def build_operation(name: str, problem: BenchProblem) -> Attend:
@@ -103,7 +66,9 @@ def build_operation(name: str, problem: BenchProblem) -> Attend:
             name.removeprefix("peer:"), length=problem.length, batch=problem.batch, device=problem.device
         )
     mechanism_name, _, backend = name.partition("@")
-    if problem.layer:
+    if problem.unit == "model":
+        return MeasuredModel(mechanism_name, backend or "auto", problem)
+    if problem.unit == "layer":
         return Layer(mechanism_name, backend or "auto", problem)
     mechanism = build_mechanism(mechanism_name, backend=backend or "auto").eval().to(problem.device)
     if not mechanism.needs_shared_keys:
@@ -178,7 +143,7 @@ def measure(
     seconds: float,
     passes: Sequence[str] = PASSES,
 ) -> list[Timing]:
-    """Time every mechanism, forward only and forward with backward.
+    """Time every mechanism, layer or model.
 
     Args:
         problems: shapes by name, as taken by `build_operation`; `full@2` runs with two threads.
@@ -216,7 +181,7 @@ def _measure_pass(
         if torch.get_num_threads() != wanted:
             torch.set_num_threads(wanted)
             once()  # wakes the threads, which would slow the timed call
-        return time_of(once, problems[name].device)
+        return once()
 
     turns = {name: partial(turn, name) for name in attends}
     taken = in_turns(turns, rounds, limit_s=seconds, collect=True)
@@ -230,19 +195,39 @@ def _measure_pass(
         ratio = None if base_us is None else base_us / medians_us[name]
         shape = problems[name].length, problems[name].batch
         per_call_s = median, (low, high)
-        timings.append(Timing(name, *shape, passes, clock, *per_call_s, medians_us[name], ratio))
+        parts_s = _medians_of_parts(taken[name], clock)
+        timings.append(Timing(name, *shape, passes, clock, *per_call_s, medians_us[name], ratio, parts_s))
     return timings
 
 
-def run_once(attend: Attend, inputs: Sequence[Tensor], grad: Tensor, passes: str) -> None:
-    """Run a forward pass, followed by a backward pass with `passes="forward+backward"`.
+def _medians_of_parts(taken: Sequence[Seconds], clock: str) -> dict[str, float]:
+    steps = [[part.by(clock) for part in step.parts] for step in taken if isinstance(step, StepSeconds)]
+    return {name: float(np.median(x)) for name, x in zip(PARTS, zip(*steps, strict=True), strict=False)}
 
-    The backward pass computes the gradients of the inputs and of a layer's parameters.
+
+def run_once(attend: Attend, inputs: Sequence[Tensor], target: Tensor, passes: str) -> Seconds:
+    """Run what a pass stands for, and return its time.
+
+    Args:
+        attend: what `build_operation` returns.
+        inputs, target: what `BenchProblem.tensors` returns.
+        passes: `forward`; `grouping`: the groups of clustered attention alone; or `forward+backward`, which
+            computes the gradients of the inputs and of a layer's parameters, and trains a model.
     """
+    device = str(target.device)
+    if passes == GROUPING:
+        assert isinstance(attend, ClusteredAttention)
+        return time_of(partial(attend.clusters, inputs[0], k=inputs[1]), device)
     if passes == "forward":
         with torch.no_grad():
-            attend(*inputs)
-        return
-    leaves = [x.detach().requires_grad_() for x in inputs]
+            return time_of(partial(attend, *inputs), device)
+    if isinstance(attend, MeasuredModel):
+        (features,) = inputs
+        return attend.step(features, target)
     parameters = list(attend.parameters()) if isinstance(attend, nn.Module) else []
-    torch.autograd.grad(attend(*leaves), [*leaves, *parameters], grad, allow_unused=True)
+
+    def both() -> None:
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        torch.autograd.grad(attend(*leaves), [*leaves, *parameters], target, allow_unused=True)
+
+    return time_of(both, device)

@@ -1,4 +1,4 @@
-"""Peak memory of attention mechanisms and layers, and the largest batch that fits."""
+"""Peak memory of mechanisms, layers and models, and the largest batch that fits."""
 
 import re
 import resource
@@ -9,7 +9,8 @@ from typing import cast
 
 import torch
 
-from asr.benchmark.mechanisms import BenchProblem, build_operation, run_once
+from asr.benchmark.mechanisms import build_operation, run_once
+from asr.benchmark.problem import BenchProblem
 from asr.errors import UserError
 from asr.parallel import ProcessKilled, in_new_process
 
@@ -25,7 +26,7 @@ class Memory:
     Attributes:
         name: name as given to `build_operation`.
         length, batch: N and B.
-        passes: `forward` or `forward+backward`.
+        passes: `forward`, `forward+backward` or `grouping`.
         peak_bytes: peak memory of one call.
     """
 
@@ -55,7 +56,7 @@ def peak_memory_bytes(
     Args:
         name: a name that `build_operation` takes.
         problem: shapes.
-        passes: `forward` or `forward+backward`.
+        passes: as in `run_once`.
         limit: bytes that the call may take; None: as many as there are.
 
     Raises:
@@ -81,6 +82,8 @@ def _peak_allocated_bytes(name: str, problem: BenchProblem, passes: str, limit: 
     attend = build_operation(name, problem)
     try:
         inputs, grad = problem.tensors()
+        if problem.unit == "model":
+            run_once(attend, inputs, grad, passes)  # the optimiser's state is held from the first step on
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
         run_once(attend, inputs, grad, passes)

@@ -1,9 +1,10 @@
 """What `asr bench` measures: the mechanisms that its options stand for."""
 
 from asr.attention import MECHANISMS, default_names, parse_name
+from asr.attention.clustered import ClusteredAttention
 from asr.attention.layer import OwnParameterLayer
 from asr.benchmark.mechanisms import causal_form, split_threads
-from asr.benchmark.options import ALL, Options
+from asr.benchmark.options import ALL, GROUPING, Options
 from asr.errors import UserError
 
 
@@ -16,10 +17,14 @@ def measured_names(options: Options) -> list[str]:
     for name in options.attentions:
         if name != ALL:
             _check_name(name, options)
-    every = [name for name in default_names() if options.layer or not has_own_parameters(name)]
+    every = [name for name in default_names() if options.unit != "mechanism" or not has_own_parameters(name)]
     named = [x for name in options.attentions for x in (every if name == ALL else [name])]
     if options.causal == "both":
         named = [x for name in named for x in (name, causal_form(name)) if x]
+    if GROUPING in options.passes:
+        for name in named:
+            if not groups_queries(name):
+                raise UserError(f"attentions={name}: expected groups of queries with passes={GROUPING}")
     return list(dict.fromkeys(named))
 
 
@@ -30,12 +35,21 @@ def _check_name(name: str, options: Options) -> None:
     if threads and options.clock == "cpu":
         raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
     if name.startswith("peer:"):
-        if options.layer:
-            raise UserError(f"attentions={name}: expected a mechanism of this program with layer=true")
-    elif not options.layer and has_own_parameters(head):
-        raise UserError(f"attentions={name}: has parameters of its own; use layer=true")
+        if options.unit != "mechanism":
+            raise UserError(
+                f"attentions={name}: expected a mechanism of this program with unit={options.unit}"
+            )
+    elif options.unit == "mechanism" and has_own_parameters(head):
+        raise UserError(f"attentions={name}: has parameters of its own; use unit=layer")
 
 
 def has_own_parameters(name: str) -> bool:
     """Return whether a mechanism is measured as part of a layer only."""
     return issubclass(MECHANISMS[parse_name(name).mechanism], OwnParameterLayer)
+
+
+def groups_queries(name: str) -> bool:
+    """Return whether a mechanism has groups of queries, which are measured alone by passes=grouping."""
+    if name.startswith("peer:"):
+        return False
+    return issubclass(MECHANISMS[parse_name(name.partition("@")[0]).mechanism], ClusteredAttention)

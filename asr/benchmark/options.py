@@ -4,12 +4,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from asr.config import configurations, option
+from asr.config import configurations, option, options_of
 from asr.config.names import MECHANISMS
 from asr.errors import UserError
+from asr.losses.options import LossConfig
 
 DTYPES = ("float32", "float16", "bfloat16")
 PASSES = ("forward", "forward+backward")
+GROUPING = "grouping"  # a pass that only mechanisms with groups of queries have
+SIZED = ("mechanism", "layer")  # a model has the sizes of its preset
+UNITS = (*SIZED, "model")
 CLOCKS = ("cpu", "wall")
 CAUSAL = ("named", "both")
 ALL = "all"
@@ -50,17 +54,26 @@ class Options:
     baseline: str = option(
         "full", help="mechanism that the others are compared with", affects="result", suggested=MECHANISMS
     )
-    layer: bool = option(
-        False,
-        help="measure a whole transformer layer, with projections and feed-forward part; includes mechanisms "
-        "with parameters of their own",
+    unit: str = option(
+        "mechanism",
+        help="mechanism | layer (a transformer layer, with projections and feed-forward part) | model "
+        "(encoder, loss and optimiser); the last two include mechanisms with parameters of their own",
         affects="result",
+        choices=UNITS,
     )
+    model: str = option(
+        "wsj",
+        help="preset in conf/model",
+        affects="result",
+        only=("unit", "model"),
+        suggested=partial(configurations, "model"),
+    )
+    loss: LossConfig = options_of(LossConfig, only=("unit", "model"))
     feedforward: int = option(
         1536,
         help="hidden size of the feed-forward part; 0: self-attention alone",
         affects="result",
-        only=("layer", True),
+        only=("unit", "layer"),
         maximum=1_000_000,
     )
     batch: str = option("1", help="sequences B, or max: as many as fit into `memory`", affects="result")
@@ -73,10 +86,20 @@ class Options:
         minimum=0.01,
         maximum=100_000,
     )
-    heads: int = option(6, help="heads H", affects="result", minimum=1, maximum=100_000)
-    head_dim: int = option(64, help="head size D", affects="result", minimum=1, maximum=4096)
-    passes: list[str] = option(list(PASSES), help=" | ".join(PASSES), affects="result", choices=PASSES)
-    dtype: str = option("float32", help=" | ".join(DTYPES), affects="result", choices=DTYPES)
+    heads: int = option(6, help="heads H", affects="result", only=("unit", SIZED), minimum=1, maximum=100_000)
+    head_dim: int = option(
+        64, help="head size D", affects="result", only=("unit", SIZED), minimum=1, maximum=4096
+    )
+    passes: list[str] = option(
+        list(PASSES),
+        help="forward (of a model: encoding) | forward+backward (of a model: a training step) | "
+        "grouping (the groups of clustered attention alone)",
+        affects="result",
+        choices=(*PASSES, GROUPING),
+    )
+    dtype: str = option(
+        "float32", help=f"{' | '.join(DTYPES)}; of a model: autocast", affects="result", choices=DTYPES
+    )
     device: str = option("cpu", help="auto | cpu | cuda", affects="result")
     clock: str = option(
         "cpu",
@@ -112,6 +135,10 @@ class Options:
         for name in ("attentions", "lengths", "passes"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
+        if GROUPING in self.passes and self.unit != "mechanism":
+            raise UserError(f"passes={GROUPING}: expected unit=mechanism")
+        if self.loss.intermediate or self.loss.consistency:
+            raise UserError("loss.intermediate, loss.consistency: have no effect in asr bench")
         if Path(self.out).suffix != ".json":
             raise UserError(f"out={self.out}: expected a name that ends in .json")
         if self.batch != "max" and not (self.batch.isdecimal() and 1 <= int(self.batch) <= LARGEST_BATCH):

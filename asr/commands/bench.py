@@ -1,4 +1,4 @@
-"""`asr bench`: time and memory of attention mechanisms and transformer layers by length."""
+"""`asr bench`: time and memory of attention mechanisms, transformer layers and models by length."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from asr.environment import describe_environment, pick_device
 from asr.files import check_writable, write_json
 from asr.report import bench_chart
 from asr.report.figure import export
+from asr.training.config import train_options
 
 
 def parse(overrides: list[str]) -> Options:
@@ -49,7 +50,9 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         check_writable(path)
     options = replace(options, device=pick_device(options.device))
     console = console or open_console()
-    measurement = Measurement(options, out)
+    # The preset comes with everything else that a training is composed from.
+    preset = train_options([f"model={options.model}"]).model if options.unit == "model" else None
+    measurement = Measurement(options, out, preset)
     if measurement.reused:
         console.print(f"{out}: reusing {measurement.reused} results of an interrupted benchmark")
     with progress() as bars:
@@ -77,16 +80,23 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
 
 
 def _time_table(timings: list[Timing], options: Options) -> Table:
-    columns = ("N", "attention", "batch", "µs", "quartiles", f"speed-up over {options.baseline}")
-    title = f"{timings[0].passes}: {timings[0].clock} time per position"
+    """Return times per position in µs; of models, per call and in s, with the parts of a training step."""
+    model = options.unit == "model"
+    parts = tuple(timings[0].parts_s)
+    columns = ("N", "attention", "batch", *parts, "s" if model else "µs", "quartiles")
+    columns += (f"speed-up over {options.baseline}",)
+    title = f"{timings[0].passes}: {timings[0].clock} time per {'call' if model else 'position'}"
     pairs = enumerate(itertools.pairwise(timings))
     last = {number for number, (timing, after) in pairs if timing.length != after.length}
-    rows = []
+    rows, digits = [], 3 if model else 2
     for timing in timings:
-        low, high = (1e6 * bound / (timing.batch * timing.length) for bound in timing.quartiles_s)
+        unit_s = 1.0 if model else 1e-6 * timing.batch * timing.length
+        low, high = (f"{bound / unit_s:.{digits}f}" for bound in timing.quartiles_s)
+        median = f"{timing.median_s / unit_s:.{digits}f}"
         ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
         shape = (str(timing.length), timing.name, str(timing.batch))
-        rows.append((*shape, f"{timing.per_element_us:.2f}", f"{low:.2f}–{high:.2f}", ratio))
+        seconds = (f"{part:.{digits}f}" for part in timing.parts_s.values())
+        rows.append((*shape, *seconds, median, f"{low}–{high}", ratio))
     faster = crossings(timings, options.baseline)
     caption = "\n".join(f"{name}: {where}" for name, where in faster.items())
     return replace(Table.of(title, columns, rows, caption=caption, numbers=False), sections=last)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
-from asr.benchmark.mechanisms import BenchProblem, measure
+from asr.benchmark.mechanisms import measure
 from asr.benchmark.memory import peak_memory_bytes
 from asr.benchmark.options import PASSES
+from asr.benchmark.problem import BenchProblem
 from asr.benchmark.timer import in_turns, time_of, torch_threads, usual_clock
 from asr.compare.options import AdviceConfig
 from asr.model.encoder import Encoder

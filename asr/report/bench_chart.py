@@ -2,15 +2,16 @@
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
 from asr.benchmark.crossings import crossings
-from asr.benchmark.mechanisms import Setup, Timing
+from asr.benchmark.mechanisms import Timing
 from asr.benchmark.memory import Memory
+from asr.benchmark.problem import Setup
 from asr.errors import UserError
 from asr.files import build, read_json
 from asr.report import theme
@@ -18,7 +19,9 @@ from asr.report.axes import log_axis, log_ticks
 from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
 from asr.report.provenance import of_environment
 
-PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
+PASSES = {"forward": "forward", "forward+backward": "forward and backward", "grouping": "grouping"}
+MODEL_PASSES = {"forward": "encoding", "forward+backward": "training step"}
+UNITS = {"mechanism": "attention", "layer": "a transformer layer", "model": "a model"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,12 @@ class BenchResults:
         """Return the options that the figure names."""
         names = {entry.name for entry in fields(Setup)} & self.options.keys()
         setup: Setup = build(Setup, {name: self.options[name] for name in names}, "options")
-        return setup
+        # Results from before `unit` are those of a layer if they say so.
+        return replace(setup, unit="layer") if self.options.get("layer") is True else setup
+
+    def pass_name(self, passes: str) -> str:
+        """Return a pass in words."""
+        return {**PASSES, **(MODEL_PASSES if self.setup.unit == "model" else {})}[passes]
 
 
 def read_bench(path: Path) -> BenchResults:
@@ -48,6 +56,8 @@ def read_bench(path: Path) -> BenchResults:
             raise UserError("expected batches and lengths of at least 1")
         if not record.timings or not {cell.passes for cell in cells} <= PASSES.keys():
             raise UserError(f"expected timings of {' or '.join(PASSES)}")
+        if record.setup.unit not in UNITS:
+            raise UserError(f"unit={record.setup.unit}: expected {' or '.join(UNITS)}")
         for timing in record.timings:
             if not 0 < timing.per_element_us < math.inf:
                 raise UserError(f"{timing.name}: expected a positive time, found {timing.per_element_us}")
@@ -69,28 +79,27 @@ def figure(path: Path) -> Figure:
     names = theme.in_family_order(list({row["series"]: None for row in timings}))
     lines = lines_of(dict(zip(names, names, strict=True)))
     panels = [
-        Panel("", _spec(chosen, lines, f"{PASSES[passes]}, {unit} per position"))
+        Panel("", _spec(chosen, lines, f"{record.pass_name(passes)}, {unit} per position"))
         for rows, unit in ((timings, "µs"), (memory, "KiB"))
         for passes in PASSES
         if (chosen := [row for row in rows if row["passes"] == passes])
     ]
     faster = [
-        f"{name} is {where} ({PASSES[passes]})"
+        f"{name} is {where} ({record.pass_name(passes)})"
         for passes in PASSES
-        if setup.layer
+        if setup.unit != "mechanism"
         for name, where in crossings(
             [timing for timing in record.timings if timing.passes == passes], str(options.get("baseline"))
         ).items()
     ]
     return Figure(
         key="figure-4" if path.stem == "bench" else f"figure-{re.sub(r'[^A-Za-z0-9-]', '-', path.stem)}",
-        label="Layers" if setup.layer else "Figure 4",
-        title=f"Time and memory of {'a transformer layer' if setup.layer else 'attention'} per position",
+        label={"layer": "Layers", "model": "Models"}.get(setup.unit, "Figure 4"),
+        title=f"Time and memory of {UNITS[setup.unit]} per position",
         caption=(
-            f"{_subject(setup)} on random input ({_batch(record)}, {setup.heads} heads of {setup.head_dim}, "
-            f"{setup.dtype} on {setup.device}): medians with quartiles over rounds that are interleaved over "
-            "all mechanisms. A flat line means cost linear in the sequence length."
-            + "".join(f" {sentence}." for sentence in faster)
+            f"{_subject(record)} on random input ({_sizes(record)}, {setup.dtype} on {setup.device}): "
+            "medians with quartiles over rounds that are interleaved over all mechanisms. A flat line means "
+            "cost linear in the sequence length." + "".join(f" {sentence}." for sentence in faster)
         ),
         panels=panels,
         series=lines,
@@ -100,22 +109,27 @@ def figure(path: Path) -> Figure:
     )
 
 
-def _subject(setup: Setup) -> str:
+def _subject(record: BenchResults) -> str:
     """Return what was measured."""
-    if not setup.layer:
+    setup = record.setup
+    if setup.unit == "model":
+        return f"The model of the preset {record.options.get('model')}"
+    if setup.unit == "mechanism":
         return "Attention without projections"
     if setup.feedforward:
         return f"A transformer layer with feed-forward size {setup.feedforward:,}"
     return "A self-attention layer with projections"
 
 
-def _batch(record: BenchResults) -> str:
-    """Return the batch in words."""
+def _sizes(record: BenchResults) -> str:
+    """Return the batch and, except of a model, the heads in words."""
     batches = {timing.batch for timing in record.timings}
+    batch = f"batch {', '.join(map(str, sorted(batches)))}"
     if record.options.get("batch") == "max":
         limit = f"the largest batch that fits into {record.options.get('memory')} GiB"
-        return f"{limit}, {min(batches)} to {max(batches)}"
-    return f"batch {', '.join(map(str, sorted(batches)))}"
+        batch = f"{limit}, {min(batches)} to {max(batches)}"
+    heads = f"{record.setup.heads} heads of {record.setup.head_dim}"
+    return batch if record.setup.unit == "model" else f"{batch}, {heads}"
 
 
 def time_rows(record: BenchResults) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from asr import config
 from asr.benchmark import mechanisms
-from asr.benchmark.mechanisms import BenchProblem
 from asr.benchmark.memory import can_measure_memory
+from asr.benchmark.problem import BenchProblem
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 

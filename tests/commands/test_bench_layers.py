@@ -1,4 +1,4 @@
-"""`asr bench layer=true`: every mechanism in a layer, the largest batch, causal forms, papers' figures."""
+"""`asr bench unit=layer`: every mechanism in a layer, the largest batch, causal forms, papers' figures."""
 
 import io
 import json
@@ -14,7 +14,6 @@ from asr.attention import MECHANISMS, default_names
 from asr.benchmark import measurement
 from asr.benchmark.crossings import crossings
 from asr.benchmark.mechanisms import (
-    BenchProblem,
     Timing,
     build_operation,
     causal_form,
@@ -24,11 +23,12 @@ from asr.benchmark.mechanisms import (
 )
 from asr.benchmark.memory import TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.benchmark.names import measured_names
+from asr.benchmark.problem import BenchProblem
 from asr.commands.bench import Options, parse, run
 from asr.errors import UserError
 from asr.report import bench_chart
 
-LAYER = BenchProblem(8, 8, "float32", "cpu", 0, layer=True, feedforward=96, batch=2, length=40)
+LAYER = BenchProblem(8, 8, "float32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
 SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
 
@@ -48,10 +48,10 @@ def test_every_row_of_the_table_can_be_measured_in_a_layer(name: str) -> None:
 
 def test_a_name_for_every_row() -> None:
     assert len(default_names()) == len(MECHANISMS)
-    options = Options(attentions=["all"], layer=True)
+    options = Options(attentions=["all"], unit="layer")
     assert measured_names(options) == default_names()
     own = {"cast-8", "agglomerative-8"}
-    assert own.isdisjoint(measured_names(replace(options, layer=False)))
+    assert own.isdisjoint(measured_names(replace(options, unit="mechanism")))
     assert own <= set(measured_names(options))
 
 
@@ -113,7 +113,7 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measurement, "peak_memory_bytes", peak)
     out = tmp_path / "bench.json"
     names = "attentions=[full,cast-2]"
-    overrides = [names, "layer=true", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
+    overrides = [names, "unit=layer", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
     console = quiet()
     run([], parse([*overrides, *SMALL, "passes=[forward]"]), console=console)
     record = json.loads(out.read_text())
@@ -137,7 +137,7 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_causal_forms_are_compared_with_the_causal_baseline() -> None:
     names = measured_names(
-        Options(attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", layer=True)
+        Options(attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", unit="layer")
     )
     assert names == [
         "full",
@@ -192,7 +192,7 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     out = tmp_path / "bench.json"
     overrides = [
         "attentions=[full]",
-        "layer=true",
+        "unit=layer",
         "lengths=[10,20,30]",
         "passes=[forward]",
         "peak_memory=false",
@@ -214,7 +214,7 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_option_sets_that_other_options_override(name: str) -> None:
     options = parse([f"figure={name}"])
-    assert (options.layer, options.figure) == (True, name)
+    assert (options.unit, options.figure) == ("layer", name)
     assert options.out == f"exp/bench-{name}.json"
     assert parse(["lengths=[7]", f"figure={name}", "out=x.json"]).lengths == [7]
 
@@ -241,10 +241,10 @@ def test_the_figures_are_those_of_the_papers() -> None:
         (["batch=0"], "batch=0: expected max or a number 1 … 1000000"),
         (["batch=many"], "batch=many: expected max"),
         (["memory=4"], "memory=4: has no effect with batch=1, only with batch=max"),
-        (["feedforward=8"], "without layer=true"),
-        (["attentions=[cast-8]"], "attentions=cast-8: has parameters of its own; use layer=true"),
+        (["feedforward=8"], "with unit=mechanism, only with unit=layer"),
+        (["attentions=[cast-8]"], "attentions=cast-8: has parameters of its own; use unit=layer"),
         (
-            ["layer=true", "attentions=[peer:lsh-1]"],
+            ["unit=layer", "attentions=[peer:lsh-1]"],
             "attentions=peer:lsh-1: expected a mechanism of this program",
         ),
         (["passes=[]"], "passes=[]: expected at least one"),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.benchmark.mechanisms import BenchProblem, Timing
+from asr.benchmark.mechanisms import Timing
+from asr.benchmark.problem import BenchProblem
 from asr.cli import main
 from asr.compare import advice
 from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms

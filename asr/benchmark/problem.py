@@ -1,0 +1,87 @@
+"""Setting of a measurement, and its random input."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from asr.losses.options import LossConfig
+from asr.model.options import ModelConfig
+
+MEL_BINS = 40
+VOCABULARY = 42
+FRAMES_PER_LABEL = 12  # after subsampling
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all measurements of a benchmark share.
+
+    Attributes:
+        heads, head_dim: H and D of mechanisms and layers; the model size of a layer is their product.
+        dtype, device: of input and parameters; with models `dtype` is that of autocast.
+        seed: seed of input and parameters.
+        unit: what is measured: a `mechanism` alone, a transformer `layer` or a whole `model`.
+        feedforward: hidden size of a layer's feed-forward part; 0: self-attention alone, with projections.
+    """
+
+    heads: int
+    head_dim: int
+    dtype: str
+    device: str
+    seed: int
+    unit: str = "mechanism"
+    feedforward: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchProblem(Setup):
+    """Shapes and seed of the random normal input of one measurement.
+
+    Attributes:
+        batch, length: B, and N or, with models, frames T.
+        preset, loss: architecture and loss of a model.
+    """
+
+    batch: int
+    length: int
+    # They hash no more than they must: problems that are equal share their input.
+    preset: ModelConfig = field(default_factory=ModelConfig, hash=False)
+    loss: LossConfig = field(default_factory=LossConfig, hash=False)
+
+    @property
+    def labels(self) -> int:
+        """Number of labels of an utterance, U."""
+        return max(1, self.length // self.preset.subsampling // FRAMES_PER_LABEL)
+
+    def tensors(self) -> tuple[list[Tensor], Tensor]:
+        """Return the inputs, and what the backward pass starts from.
+
+        For a mechanism these are q, k, v and the gradient of the output, all [B, H, N, D]; for a layer x and
+        gradient, [B, N, M]; for a model features [B, T, F] and labels [B, U].
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        if self.unit == "model":
+            features = torch.randn(self.batch, self.length, MEL_BINS, generator=generator)
+            labels = markov_labels(self.batch, self.labels, generator)
+            return [features.to(self.device)], labels.to(self.device)
+        if self.unit == "layer":
+            shape: tuple[int, ...] = (2, self.batch, self.length, self.heads * self.head_dim)
+        else:
+            shape = (4, self.batch, self.heads, self.length, self.head_dim)
+        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, getattr(torch, self.dtype))
+        return inputs, grad
+
+
+def markov_labels(utterances: int, count: int, generator: torch.Generator) -> Tensor:
+    """Return [utterances, count] labels; after each label, ranks of the next are drawn as 1 / rank.
+
+    Labels drawn without regard to the one before would give the n-grams of `loss=mmi` no structure to keep.
+    """
+    ranked = torch.rand(VOCABULARY, VOCABULARY - 1, generator=generator).argsort(dim=1) + 1
+    chance = 1 / torch.arange(1, VOCABULARY).double()
+    labels = torch.zeros(utterances, count + 1, dtype=torch.long)
+    for u in range(count):
+        rank = torch.multinomial(chance, utterances, replacement=True, generator=generator)
+        labels[:, u + 1] = ranked[labels[:, u], rank]
+    return labels[:, 1:]

@@ -1,0 +1,125 @@
+"""`asr bench unit=model`: encoding and training steps of whole models, and the groups of queries alone."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from asr.benchmark.mechanisms import build_operation, run_once
+from asr.benchmark.memory import can_measure_memory
+from asr.benchmark.models import PARTS, MeasuredModel, StepSeconds
+from asr.benchmark.problem import VOCABULARY, BenchProblem
+from asr.commands.bench import parse, run
+from asr.errors import UserError
+from asr.losses.options import LossConfig
+from asr.model.options import ModelConfig
+from asr.report import bench_chart
+
+TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
+MODEL = BenchProblem(1, 1, "float32", "cpu", 0, "model", batch=2, length=60, preset=TINY)
+
+
+def bench(out: Path, *overrides: str) -> str:
+    shown = io.StringIO()
+    run(
+        [], parse([*overrides, "rounds=1", "seconds=0", f"out={out}"]), console=Console(file=shown, width=200)
+    )
+    return shown.getvalue()
+
+
+def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    shown = bench(
+        out, "unit=model", "model=tiny", "attentions=[full,cast-4]", "lengths=[48]", "peak_memory=false"
+    )
+    timings = json.loads(out.read_text())["timings"]
+    assert [(x["passes"], x["name"]) for x in timings] == [
+        (passes, name) for passes in ("forward", "forward+backward") for name in ("full", "cast-4")
+    ]
+    for timing in timings:
+        parts = timing["parts_s"]
+        assert list(parts) == (list(PARTS) if timing["passes"] == "forward+backward" else [])
+        if parts:
+            assert sum(parts.values()) == pytest.approx(timing["median_s"])
+    assert all(part in shown for part in PARTS)
+    figure = bench_chart.figure(out)
+    assert "The model of the preset tiny on random input (batch 1, float32 on cpu)" in figure.caption
+    assert figure.title == "Time and memory of a model per position"
+
+
+def test_a_step_trains_and_encoding_does_not() -> None:
+    model = build_operation("full", MODEL)
+    assert isinstance(model, MeasuredModel)
+    (features,), labels = MODEL.tensors()
+    weight = model.head.projection.weight
+    before, outputs = weight.detach().clone(), model(features)
+    assert outputs.shape == (2, 30, VOCABULARY)
+    run_once(model, [features], labels, "forward")
+    assert torch.equal(weight, before)
+    taken = run_once(model, [features], labels, "forward+backward")
+    assert not torch.equal(weight, before)
+    assert weight.grad is None
+    assert isinstance(taken, StepSeconds)
+    assert sum(part.wall_s for part in taken.parts) == pytest.approx(taken.wall_s)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "hmm"])
+def test_the_loss_is_the_one_asked_for(topology: str) -> None:
+    loss = LossConfig(name="mmi", topology=topology, histories=50)
+    problem = BenchProblem(1, 1, "bfloat16", "cpu", 0, "model", batch=1, length=60, preset=TINY, loss=loss)
+    model = build_operation("clustered-4", problem)
+    (features,), labels = problem.tensors()
+    assert type(model.loss).__name__ == "MMILoss"  # type: ignore[attr-defined]
+    assert run_once(model, [features], labels, "forward+backward").wall_s > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+def test_memory_of_a_model_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    bench(out, "unit=model", "model=tiny", "attentions=[full]", "lengths=[2000]")
+    sizes = {x["passes"]: x["peak_bytes"] for x in json.loads(out.read_text())["memory"]}
+    assert 0 < sizes["forward"] < sizes["forward+backward"]
+
+
+def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    names = ["i-clustered-4:grouping=hash", "i-clustered-4:grouping=keys"]
+    sizes = ["lengths=[40]", "heads=2", "head_dim=8", "peak_memory=false"]
+    bench(out, f"attentions=[{','.join(names)}]", f"baseline={names[0]}", "passes=[grouping]", *sizes)
+    timings = json.loads(out.read_text())["timings"]
+    assert [(x["name"], x["passes"], x["ratio"] > 0) for x in timings] == [
+        (x, "grouping", True) for x in names
+    ]
+    assert len(bench_chart.figure(out).panels) == 1
+
+
+def test_results_from_before_unit_are_those_of_a_layer(tmp_path: Path) -> None:
+    """Results of `layer=true` would have been shown as attention without projections."""
+    out = tmp_path / "bench.json"
+    bench(out, "attentions=[full]", "lengths=[40]", "heads=2", "head_dim=8", "peak_memory=false")
+    record = json.loads(out.read_text())
+    del record["options"]["unit"]
+    out.write_text(json.dumps(record | {"options": record["options"] | {"layer": True, "feedforward": 8}}))
+    assert bench_chart.figure(out).title == "Time and memory of a transformer layer per position"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["heads=4", "unit=model"], "heads=4: has no effect with unit=model"),
+        (["model=tiny"], "model=tiny: has no effect with unit=mechanism, only with unit=model"),
+        (["loss.name=mmi"], "loss.name=mmi: has no effect with unit=mechanism, only with unit=model"),
+        (["unit=model", "loss.order=3"], "loss.order=3: has no effect with loss=ctc"),
+        (["unit=model", "loss.consistency=0.2"], "loss.consistency"),
+        (["unit=layer", "passes=[grouping]"], "passes=grouping: expected unit=mechanism"),
+        (["passes=[grouping]"], "attentions=full: expected groups of queries with passes=grouping"),
+    ],
+)
+def test_options_without_effect_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(overrides)
+    assert message in caught.value.line
