@@ -37,7 +37,8 @@ struct DenseResult {
   T* kept;          // [heads, KeptSize::head], or null
   bool apart = false;
 
-  void compute(const Heads<T>& in, HeadRange range) const {
+  // `scores`: memory for the scores of a single head, if the top keys stay apart, or null.
+  void compute(const Heads<T>& in, HeadRange range, T* scores_SC = nullptr) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
     const int64_t first_part = range.first * in.blocks, end_part = range.end * in.blocks, parts = end_part - first_part;
     const auto buffer = [&](int64_t size) { return Buffer<T>(parts * size, first_part * size); };
@@ -77,6 +78,7 @@ struct DenseResult {
            .rows_C = in.row_codes(head),
            .kept = kept ? kept + head * size.head : nullptr,
            .kept_maxima = kept ? kept + head * size.head + size.maxima : nullptr,
+           .scores = scores_SC,
            .scratch = scratch});
     });
     // Merge the blocks. Scratch holds weights, scores and positions of all candidates for the top keys.

@@ -201,9 +201,11 @@ void dense_block(const DenseTask<T>& task) {
   for (int64_t start = task.first; start < task.first + task.keys; start += chunk) {
     const int64_t left = task.first + task.keys - start, keys = left < chunk ? left : chunk;
     T* scores = task.kept ? task.kept + start * padded_C : scratch.scores;
+    T* const products = Apart && task.scores ? task.scores + start * padded_C : scores;
     gemm<T, Order::rows>(
-        keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C, scores,
+        keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C, products,
         padded_C, false);
+    if (products != scores) memcpy(scores, products, keys * padded_C * sizeof(T));
     if constexpr (Apart) remember_candidates<T>(task, scratch);
     if (task.K) scratch.top.search(C, padded_C, task.K, start, keys, scores, task.top_count_C, scratch.highest);
     if constexpr (Apart) take_out_candidates<T>(task, scratch.top, start, padded_C, scores);

@@ -152,6 +152,7 @@ struct DenseTask {
   double dropout;          // probability
   const uint32_t* rows_C;  // row codes
   T *kept, *kept_maxima;   // exponentials and per-chunk maxima for backward, or null
+  T* scores;               // `dense_apart` stores scores here, a padded row of C per key of the sequence, or null
   char* scratch;
 };
 
@@ -329,6 +330,8 @@ struct NearTask {
   const T* far_values_CE;
   T *maximum_N, *sum_N;  // in: those of the top keys; out: maximum and 1 / Σ of all keys, unless rescued
   T* out_NE;             // in: Σ exp(score − maximum) · v over the top keys; out: attention, unless rescued
+  const T* scores_NC;    // the centroids' scores of all keys, padded rows, or null
+  int64_t padded_C;
   uint8_t* rescued_N;    // out: whether the far keys' sums cancelled, so that `rescue` must process the query
   T* kept;               // scores of the block's tiles for backward, or null
   char* scratch;

@@ -108,13 +108,13 @@ void load_queries(const BandBlock<T>& block, const BandScratch<T>& scratch, int6
   transpose<T>(lanes, padded, scratch.queries, scratch.queries_DM, scratch.stride);
 }
 
-// Compute scores[keys, stride]; those of queries outside their windows become `lowest_score`.
+// Compute the first columns of scores[keys, stride]; those of queries outside their windows become `lowest_score`.
 template <class T>
-void band_scores(const BandBlock<T>& block, const BandScratch<T>& scratch, const BandPiece& piece) {
+void band_scores(const BandBlock<T>& block, const BandScratch<T>& scratch, const BandPiece& piece, int64_t columns) {
   constexpr int64_t W = Simd<T>::width;
   const int64_t lanes = scratch.lanes, stride = scratch.stride;
   gemm<T, Order::rows>(
-      piece.keys, stride, block.D, block.k + piece.key * block.stride_k, block.stride_k, scratch.queries_DM, stride,
+      piece.keys, columns, block.D, block.k + piece.key * block.stride_k, block.stride_k, scratch.queries_DM, stride,
       scratch.scores, stride, false);
   if (!piece.banded) return;
   Mask<T> lane;
@@ -194,7 +194,7 @@ template <class T>
 void attend_piece(const BandBlock<T>& block, const BandScratch<T>& scratch, const BandPiece& piece, bool first) {
   constexpr int64_t W = Simd<T>::width;
   const int64_t padded = round_up(block.E, W);
-  band_scores<T>(block, scratch, piece);
+  band_scores<T>(block, scratch, piece, scratch.lanes);
   band_softmax<T>(scratch, piece.keys);
   if (block.dropout.probability > 0) drop_band<T>(block, scratch, piece, scratch.scores);
   if (!first)

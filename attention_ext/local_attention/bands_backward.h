@@ -52,7 +52,7 @@ void slope_piece(
   constexpr int64_t W = Simd<T>::width;
   const int64_t padded_D = round_up(block.D, W), padded_E = round_up(block.E, W), lanes = scratch.lanes;
   const T* keys = block.k + piece.key * block.stride_k;
-  band_scores<T>(block, scratch, piece);
+  band_scores<T>(block, scratch, piece, scratch.lanes);
   gemm<T, Order::rows>(
       piece.keys, lanes, block.E, block.v + piece.key * block.stride_v, block.stride_v, scratch.grads_EM, lanes,
       scratch.slopes, lanes, false);

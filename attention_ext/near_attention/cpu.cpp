@@ -5,6 +5,8 @@
 namespace attention_ext {
 namespace {
 
+constexpr int64_t most_stored = 128;  // clusters whose scores a thread stores
+
 // Sizes of the near field, and the centroids in rows.
 template <class T>
 struct Near {
@@ -125,8 +127,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const int64_t kept_head = keep_weights ? near.kept_head() : 0;
   const Tensor kept = new_tensor(like, {in.B, in.H, kept_head}, in.type);
   T* const kept_scores = kept_head ? data_of<T>(kept) : nullptr;
+  // A thread with a whole head stores its centroids' scores for a moment, which saves a product in every window.
+  const bool stores = in.by_head() && C <= most_stored;
   in.for_heads([&](HeadRange range) {
-    dense.compute(in, range);
+    const Buffer<T> scores(stores ? N * in.padded_C : 0);
+    dense.compute(in, range, stores ? scores + 0 : nullptr);
     near.copy_centroids(range);
     parallel_with_scratch(
         range.first * C, range.end * C, in.kernel.exact_scratch(D, E, K), [&](int64_t task, char* scratch) {
@@ -181,6 +186,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
                .maximum_N = softmax_N + 2 * head * N,
                .sum_N = softmax_N + (2 * head + 1) * N,
                .out_NE = out_NE + head * N * E,
+               .scores_NC = stores ? scores + 0 : nullptr,
+               .padded_C = in.padded_C,
                .rescued_N = rescued_N + head * N,
                .kept = kept_scores ? kept_scores + task * near.kept_block() : nullptr,
                .scratch = scratch});

@@ -48,8 +48,15 @@ void load_centroids(
 template <class T>
 void near_scores(
     const BandBlock<T>& block, const BandScratch<T>& band, const BandPiece& piece, const int32_t* groups,
-    const int32_t* top_CK, int64_t K) {
-  band_scores<T>(block, band, piece);
+    const int32_t* top_CK, int64_t K, const T* scores_NC, int64_t padded_C) {
+  band_scores<T>(block, band, piece, scores_NC ? band.lanes : band.stride);
+  if (scores_NC)  // the dense pass has computed the centroids' scores, with the same bits
+    for (int64_t s = 0; s < piece.keys; ++s) {
+      const T* from = scores_NC + (piece.key + s) * padded_C;
+      T* to = band.scores + s * band.stride + band.lanes;
+      for (int64_t i = 0; i < piece.count; ++i) to[i] = from[groups[i]];
+      for (int64_t i = piece.count; i < band.lanes; ++i) to[i] = 0;
+    }
   const int64_t end = piece.key + piece.keys;
   for (int64_t i = 0; i < piece.count; ++i) {
     const int32_t* top = top_CK + groups[i] * K;
@@ -180,10 +187,10 @@ void near_block(const NearTask<T>& task) {
   for_tiles<T>(band, block.first, block.end, [&](int64_t query, int64_t count) {
     const int32_t* groups = task.groups_N + query;
     load_queries<T>(block, band, query, count);
-    load_centroids<T>(block, band, count, groups, task.centroids_CD);
+    if (!task.scores_NC) load_centroids<T>(block, band, count, groups, task.centroids_CD);
     start_tile<T>(task, scratch, query, count);
     for_pieces<T>(block, query, count, [&](const BandPiece& piece) {
-      near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
+      near_scores<T>(block, band, piece, groups, task.top_CK, task.K, task.scores_NC, task.padded_C);
       if (task.kept)
         memcpy(
             task.kept + (query - block.first) / band.lanes * near_kept(block.window), band.scores,

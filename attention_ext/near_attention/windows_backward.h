@@ -87,7 +87,7 @@ void near_backward_block(const NearBackwardTask<T>& task) {
             band.scores, task.kept + (query - block.first) / band.lanes * near_kept(block.window),
             piece.keys * band.stride * sizeof(T));
       else
-        near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
+        near_scores<T>(block, band, piece, groups, task.top_CK, task.K, nullptr, 0);
       gemm<T, Order::rows>(
           piece.keys, band.lanes, E, values, block.stride_v, band.grads_EM, band.lanes, band.slopes, band.stride,
           false);
