@@ -50,8 +50,8 @@ if [[ ${#DRY[@]} -eq 0 ]]; then
 else
   TESTS=tests/attention_ext/test_grouping_kernels.py
 fi
-# Without tests/conftest.py, which needs the whole framework.
-step tests 200 env PYTHONPATH=. "$PYTHON" -m pytest --confcutdir tests/attention_ext -p no:cacheprovider "$TESTS"
+# Without tests/conftest.py, which needs the whole framework and would put tests/ on the path.
+step tests 200 env PYTHONPATH=.:tests "$PYTHON" -m pytest --confcutdir tests/attention_ext -p no:cacheprovider "$TESTS"
 if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     step "$tool" 60 env PYTHONPATH=. compute-sanitizer --tool "$tool" --error-exitcode 1 \

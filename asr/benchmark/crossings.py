@@ -50,6 +50,6 @@ def crossings(timings: Sequence[Timing], baseline: str) -> dict[str, str]:
             continue
         found[name] = f"faster than {against} {crossing(ratios)}"
         kind = "" if name.startswith("peer:") else parse_name(name.partition("@")[0]).mechanism
-        if kind in PUBLISHED:
+        if kind in PUBLISHED and against.partition("@")[0].partition(":")[0] == "full":
             found[name] += f"; paper: {PUBLISHED[kind]}"
     return found

@@ -9,6 +9,7 @@ MECHANISMS = (
     "lsh-4",
     "clustered-100",
     "i-clustered-100",
+    "near-100",
     "local-64",
     "linear",
     "cast-8",

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -62,3 +63,16 @@ def test_figures_of_another_run_are_not_reported(tmp_path: Path) -> None:
     subprocess.run(["bash", TOOL.with_suffix(".sh"), "--dry"], env=stub, check=True)
     assert (tmp_path / "benchmark.status").is_file()
     assert not (tmp_path / "benchmark.json").exists()
+
+
+@pytest.mark.slow
+def test_kernel_tests_are_found_without_the_framework(tmp_path: Path) -> None:
+    """Their conftest.py imports from tests/, which was not on the path: the step failed before any test."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *confcutdir*) exec {sys.executable} "$@" --collect-only;; esac'
+    )
+    python.chmod(0o755)
+    alone = os.environ | {"PYTHON": str(python), "OUT": str(tmp_path)}
+    subprocess.run(["bash", TOOL.with_suffix(".sh"), "--dry"], env=alone, check=True)
+    assert (tmp_path / "tests.status").read_text().startswith("0 "), (tmp_path / "tests.log").read_text()

@@ -174,6 +174,8 @@ def test_crossings_stand_beside_the_papers() -> None:
         "lsh-1": "faster than full nowhere up to 2,048",
         "peer:lsh-1": "faster than full from 512 or less",
     }
+    # The papers compare with full attention.
+    assert "paper" not in crossings(timings, "lsh-1")["clustered-100"]
 
 
 def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
