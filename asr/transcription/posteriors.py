@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
 from asr.transcription.batches import padded
 from asr.transcription.options import EncodingOptions
+from asr.transcription.silence import sound_of
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,26 @@ class Posteriors:
 
 @torch.inference_mode()
 def encode(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
-    """Return the log-probabilities of recordings, each [samples] at the model's rate, encoded together."""
+    """Return the log-probabilities of recordings, each [samples] at the model's rate, encoded together.
+
+    Silent stretches are not encoded, and blank; see `sound_of`.
+    """
+    sounds = [sound_of(model, samples) for samples in recordings]
+    batch = _encode_sound(model, [sound.samples for sound in sounds if not sound.empty])
+    if all(sound.whole for sound in sounds):
+        return batch
+    found = iter(batch.each())
+    none_TV = batch.log_probs_BTV.new_empty(0, batch.log_probs_BTV.shape[-1])
+    each = [sound.with_silence(none_TV if sound.empty else next(found)) for sound in sounds]
+    lengths_B = torch.tensor([len(log_probs_TV) for log_probs_TV in each], device=model.device)
+    return Posteriors(pad_sequence(each, batch_first=True), lengths_B)
+
+
+def _encode_sound(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
+    """Return what `encode` does, silence included; there may be no recording."""
+    if not recordings:
+        none_BTV = torch.empty(0, 0, model.head.projection.out_features, device=model.device)
+        return Posteriors(none_BTV, torch.empty(0, dtype=torch.int64, device=model.device))
     audio_BS, lengths_B = padded(recordings)
     with evaluating(model):
         return Posteriors(*model(audio_BS.to(model.device), lengths_B.to(model.device)))
@@ -59,7 +80,9 @@ def posteriors(
 
     In one pass, every frame attends to the whole recording; features are computed in blocks, so memory
     grows linearly if the attention mechanism is linear. In chunks, every frame attends to its chunk, which
-    is normalised like an utterance, and chunks are joined in the middle of their overlap.
+    is normalised like an utterance, and chunks are joined in the middle of their overlap. Silent stretches
+    are cut out first, see `sound_of`, so that chunks are as full of speech as those of the training; the
+    duration that decides on chunks is that of the rest.
 
     Args:
         model: acoustic model.
@@ -71,9 +94,10 @@ def posteriors(
     Raises:
         UserError: a log-probability is NaN.
     """
-    duration_s = len(samples) / model.sample_rate
+    sound = sound_of(model, samples)
+    duration_s = len(sound.samples) / model.sample_rate
     longest_s = model.config.longest_s
-    if not config.in_chunks(duration_s, longest_s):
+    if sound.empty or not config.in_chunks(duration_s, longest_s):
         if longest_s and duration_s > UNLIKE_TRAINING * longest_s:
             log.warning(
                 "%s: lasts %.0f s, but the longest training audio only %.0f s: try mode=auto, "
@@ -94,11 +118,12 @@ def posteriors(
     parts = []
     for first in range(0, len(chunks), CHUNKS_PER_BATCH):
         batch = chunks[first : first + CHUNKS_PER_BATCH]
-        found = encode(model, [samples[c.start * hop : c.end * hop + beyond] for c in batch]).each()
+        audio = [sound.samples[c.start * hop : c.end * hop + beyond] for c in batch]
+        found = _encode_sound(model, audio).each()
         for chunk, own in zip(batch, found, strict=True):
             parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start].cpu())
         advance(len(batch) / len(chunks))
-    return checked_posteriors(torch.cat(parts), name)
+    return sound.with_silence(checked_posteriors(torch.cat(parts), name))
 
 
 def checked_posteriors(log_probs_TV: Tensor, name: str) -> Tensor:
