@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -9,10 +11,13 @@ from types import ModuleType
 
 import pytest
 
+from asr import config
+from asr.commands import bench
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 
-TOOLS = Path(__file__).resolve().parents[1] / "tools"
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ROOT / "tools"
 # Answers each line of its input, as `Turns` does, and says something else before.
 ANSWERS = "import sys\nfor line in sys.stdin: print('epoch 1'); print(0.25, flush=True)"
 
@@ -94,3 +99,32 @@ def test_fabricated_manifests_can_be_read(tmp_path: Path) -> None:
     cuts = read_cuts(tmp_path / "train.cuts.jsonl.gz")
     assert len(cuts) == 100
     assert 8 < cuts.durations_s.mean() < 14
+
+
+def quoted(command: str) -> list[list[str]]:
+    """Return the arguments of a command wherever documents and notes quote it."""
+    found = []
+    for folder in ("docs", "recipes", "attention_ext", "asr"):
+        for path in sorted((ROOT / folder).rglob("*.md")):
+            text = path.read_text().replace("\\\n", "")
+            found += re.findall(rf"{command}((?:\s+[\w.]+=[^\s`)]+)*)", text)
+    return [shlex.split("".join(parts)) for parts in found]
+
+
+@pytest.mark.parametrize("name", ["speed", "scale", "accuracy"])
+def test_quoted_measurements_have_these_options(name: str) -> None:
+    module = importlib.import_module(name)
+    seen = 0
+    for measurement, (schema, _) in module.MEASUREMENTS.items():
+        for overrides in quoted(rf"tools/{name}\.py {measurement}"):
+            config.parse(schema, overrides)
+            seen += 1
+    assert seen == len(quoted(rf"tools/{name}\.py")) >= len(module.MEASUREMENTS)
+
+
+def test_quoted_benchmarks_have_these_options() -> None:
+    commands = [overrides for overrides in quoted("asr bench") if overrides]
+    assert len(commands) > 15
+    for overrides in commands:
+        if not any("peer:" in x for x in overrides):
+            bench.parse(overrides)
