@@ -1,5 +1,6 @@
 """Pronunciation lexicons, read from and written to text files."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,6 +63,12 @@ class Lexicon:
     def digest(self) -> str:
         """First 12 hex digits of the canonical form's SHA-256; PERs are comparable only if it is the same."""
         return digest(f"{line}\n" for line in self._canonical_lines())
+
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """Hash of the state of a phone tokenizer, 12 hex digits."""
+        # The state has lists instead of tuples, which JSON writes alike.
+        return digest(json.dumps({"kind": "phone", "pronunciations": self.pronunciations}, sort_keys=True))
 
     def first(self, word: str) -> Phones:
         """Return the pronunciation used as training target; raise `KeyError` for an unknown word."""

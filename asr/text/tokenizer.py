@@ -107,6 +107,11 @@ class PhoneTokenizer(Tokenizer):
         }
         return {"kind": "phone", "pronunciations": pronunciations}
 
+    @property
+    def digest(self) -> str:
+        """See `Tokenizer`; kept with the lexicon, which several tokenizers may share."""
+        return self.lexicon.tokenizer_digest
+
     def phones(self, word: str) -> Phones:
         """Return the phones of a word or noise."""
         if word in self.lexicon:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -27,6 +27,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from processes import fork_server, in_a_fork
 from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY, make_corpus
+from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.run import config_from_args, parse_args
 
 import asr.training.optimizer
 from asr import Recognizer
@@ -81,9 +83,30 @@ def job(
 ) -> None:
     """Train as one of several processes."""
     os.environ |= place
+    with (
+        output.open("a") as file,
+        output.with_suffix(".seen").open("a") as seen,
+        contextlib.redirect_stderr(file),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        try:
+            status = disturbed_train(overrides, optimizer, rank, trouble, seen)
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    os._exit(status)  # without waiting for the other ranks
+
+
+def disturbed_train(
+    overrides: list[str],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    rank: int,
+    trouble: Trouble | None,
+    seen: TextIO,
+) -> int:
+    """Train, and write step, epoch and utterances of every batch; return the exit status."""
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # set by an import, before the fork
     asr.training.optimizer.build_optimizer = optimizer
-    step, seen = RecognitionTask.training_step, output.with_suffix(".seen").open("a")
+    step = RecognitionTask.training_step
 
     def training_step(task: RecognitionTask, batch: Any, index: int) -> torch.Tensor:
         first = index % task.trainer.accumulate_grad_batches == 0  # a second signal is not deferred
@@ -93,16 +116,7 @@ def job(
         return step(task, batch, index)
 
     RecognitionTask.training_step = training_step  # type: ignore[assignment, method-assign]
-    with (
-        output.open("a") as file,
-        contextlib.redirect_stderr(file),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        try:
-            status = main(["train", *overrides])
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-    os._exit(status)  # without waiting for the other ranks
+    return main(["train", *overrides])
 
 
 def torchrun_place(rank: int, nodes: int, devices: int, port: int) -> dict[str, str]:
@@ -300,38 +314,30 @@ def test_a_rank_that_fails_to_start_ends_the_first(tmp_path: Path) -> None:
     assert errors.read_text() == "asr: one of 3 processes failed to start\n"
 
 
-DIES_ONCE = """
-import os, signal, sys
-import asr.training.optimizer
-from asr.cli import main
-from asr.training.recognition import RecognitionTask
-from test_ranks import gentle
-step = RecognitionTask.training_step
+def torchrun(overrides: list[str], output: Path) -> None:
+    """Train on two processes that torchrun forks, where it would start programs; write the output."""
+    for stream in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    options = ["--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}"]
+    options += ["--monitor-interval=0.1", "--start-method=fork", "program"]
+    config, _, _ = config_from_args(parse_args(options))
+    elastic_launch(config, dies_once)(overrides)
 
-def training_step(task, batch, index):
-    if task.global_step == 3 and task.global_rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(task, batch, index)
 
-asr.training.optimizer.build_optimizer = gentle
-RecognitionTask.training_step = training_step
-sys.exit(main(sys.argv[1:]))
-"""
+def dies_once(overrides: list[str]) -> None:
+    """Train as a rank of torchrun; before its fourth step, rank 1 is killed, unless it was restarted."""
+    rank, restarted = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+    trouble = None if restarted else Trouble(1, 3, signal.SIGKILL)
+    sys.exit(disturbed_train(overrides, gentle, rank, trouble, io.StringIO()))
 
 
 @pytest.mark.slow
 def test_torchrun_restarts_a_run_that_lost_a_rank(corpus: Path, tmp_path: Path) -> None:
     whole, parts = (Ranks(corpus, tmp_path / name, "model.dropout=0.1") for name in ("whole", "parts"))
     assert set(whole.run(1, 2).values()) == {0}
-    program = tmp_path / "program.py"
-    program.write_text(DIES_ONCE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
-    command += [f"--master-port={free_port()}", "--monitor-interval=0.1", str(program), "train"]
-    command += [*parts.overrides, "trainer.devices=2", "trainer.accumulate=2"]
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths})
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "resumed at step 2" in ended.stdout
+    output = tmp_path / "output.txt"
+    assert in_a_fork(torchrun, [*parts.overrides, "trainer.devices=2", "trainer.accumulate=2"], output) == 0
+    assert "resumed at step 2" in output.read_text()
     assert_same_weights(parts.folder, whole.folder)
 
 

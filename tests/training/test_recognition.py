@@ -1,5 +1,7 @@
 """Vocabulary, initial weights and dev error of a recogniser in training."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -90,3 +92,27 @@ def test_the_dev_error_leaves_noises_out_as_asr_score_does():
     batch = Batch(["u"], None, torch.zeros(1, 1), torch.tensor([1]), padded, lengths)
     errors, wanted, _, targets = Task().dev_counts(batch)
     assert (errors, wanted, targets) == (1, 3, 5)
+
+
+def test_trainings_share_a_lexicon_until_its_file_changes(
+    corpus_maker: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of six candidates read its lexicon twelve times, and hashed it eight times as a tokenizer."""
+    corpus, read = corpus_maker(), []
+    load = Lexicon.load
+
+    def count(path: Path) -> Lexicon:
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(Lexicon, "load", count)
+    first, second = (tokenizer_of([f"data.train=[{corpus}]", f"seed={seed}"]) for seed in (0, 1))
+    assert first.lexicon is second.lexicon
+    assert read == [corpus / "lexicon.txt"]
+    state = json.dumps(first.state(), sort_keys=True)
+    assert first.digest == second.digest == hashlib.sha256(state.encode()).hexdigest()[:12]
+    with (corpus / "lexicon.txt").open("a") as file:
+        file.write("zoo Z UW\n")
+    changed = tokenizer_of([f"data.train=[{corpus}]"])
+    assert changed.oov("zoo") == []
+    assert changed.digest != first.digest
