@@ -36,15 +36,21 @@ class DifferentiableOperator:
         """Return the operator's first output; the library must be loaded.
 
         Raises:
-            NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros; and in
-                the backward pass, a derivative with `create_graph=True`.
+            NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros; a
+                derivative with `torch.func`; and in the backward pass, one with `create_graph=True`.
         """
         if torch.compiler.is_compiling():
             return self._run(*inputs)[0]
         if any(isinstance(x, Tensor) and unpack_dual(x).tangent is not None for x in inputs):
             raise NotImplementedError(f"attention_ext: {self.name} has no forward-mode derivative")
-        run = self._apply if needs_gradient(*inputs[:3]) else self._run
-        return run(*inputs)[0]
+        if not needs_gradient(*inputs[:3]):
+            return self._run(*inputs)[0]
+        # PyTorch's own check; its message asks for changes of `torch.autograd.Function`.
+        if torch._C._are_functorch_transforms_active():
+            raise NotImplementedError(
+                f"attention_ext: {self.name} has no derivative with torch.func: use backend=reference"
+            )
+        return self._apply(*inputs)[0]
 
     def register(self) -> None:
         """Register the derivative with PyTorch; PyTorch refuses a second registration."""

@@ -287,6 +287,16 @@ def test_forward_mode_raises(kernel: str) -> None:
 
 
 @every_kernel
+def test_functional_derivatives_raise(kernel: str) -> None:
+    """PyTorch asked for a `setup_context`; the reference backend has these derivatives."""
+    p = small(kernel, 17)
+    q, k, v = (x.detach() for x in p.inputs(torch.float64))
+    with pytest.raises(NotImplementedError, match=r"no derivative with torch\.func: use backend=reference"):
+        torch.func.grad(lambda q: p.native()(q, k, v).sum())(q)
+    assert torch.func.grad(lambda q: p.reference()(q, k, v).sum())(q).shape == q.shape
+
+
+@every_kernel
 def test_second_derivatives_raise(kernel: str) -> None:
     """PyTorch returned zeros."""
     p = small(kernel, 17)
