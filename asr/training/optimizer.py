@@ -83,3 +83,15 @@ def configure(
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, **every}}
     schedule = LambdaLR(optimizer, lambda step: rate_factor(step, steps, config, spent() if spent else None))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def follow_plan(schedule: Any) -> None:
+    """Set the rate of the next step to the schedule's, if it is a function of the step.
+
+    A resume point has the rate of the plan that it was written under, which may have had fewer steps.
+    """
+    if isinstance(schedule, LambdaLR):
+        for group, base, factor in zip(
+            schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+        ):
+            group["lr"] = base * factor(schedule.last_epoch)

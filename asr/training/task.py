@@ -18,7 +18,7 @@ from asr.data.stream import StreamBatch, TrainingData
 from asr.errors import UserError
 from asr.model.checkpoint import FORMAT
 from asr.seeds import derived_seed
-from asr.training.optimizer import configure
+from asr.training.optimizer import configure, follow_plan
 from asr.training.plan import TrainingPlan
 from asr.training.strategy import Sharded, shard, whole
 
@@ -81,6 +81,7 @@ class TrainingTask(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         """Run the largest batch forward and backward, so that memory runs out now or never."""
+        follow_plan(self.lr_schedulers())
         batch = self._data.worst_batch()
         try:
             with self.trainer.precision_plugin.forward_context():

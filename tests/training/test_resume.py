@@ -303,6 +303,15 @@ def test_initial_weights_that_have_changed_are_noticed(
     assert len(run(tone_corpus, folder, *overrides, "trainer.max_steps=5")) == 5
 
 
+def test_the_first_step_of_a_longer_plan_has_its_rate(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    """The step after the resume point had the rate of the shorter plan: 2.0e-5 instead of 1.23e-3."""
+    run(tone_corpus, tmp_path, "trainer.max_steps=11")
+    rows = run(tone_corpus, tmp_path, "trainer.max_steps=24", "resume=auto")
+    rates = [[row["learning_rate"] for row in found[11:]] for found in (rows, metrics_without_time(whole))]
+    assert len(rates[0]) == 13
+    assert rates[0] == rates[1]
+
+
 def test_an_extended_run_that_is_killed_is_not_finished(tone_corpus: Path, tmp_path: Path) -> None:
     """training.json of the shorter run remained, and a comparison reused the unfinished run."""
     run(tone_corpus, tmp_path, "trainer.max_steps=4")
