@@ -146,6 +146,7 @@ def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[s
     assert "attention=" in shown
 
 
+@pytest.mark.slow
 def test_the_recipe_that_prepared_the_data_gives_the_sizes(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_failed_candidate_is_reported_and_the_others_run(
     assert results.error_rate("full", "test", "per") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_an_interrupted_comparison_has_the_scores_of_its_finished_models(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,6 +209,7 @@ def test_an_interrupted_comparison_has_the_scores_of_its_finished_models(
     assert write_report(results, tmp_path).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
     candidates = (
@@ -284,6 +286,7 @@ def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
     assert results.protocol["budget"] == "0.2s of training (CPU time)"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_models_without_recordings_are_exchanged_and_timed(tmp_path: Path) -> None:
     """They were trained and validated only, so that a comparison showed neither test errors nor times."""

@@ -240,7 +240,8 @@ def test_jobs_killed_at_random_moments(
         assert_equal(jobs.outcome(), outcome)
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_jobs_stopped_at_random_moments(
     number: int, count: int, corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
@@ -282,6 +283,7 @@ def test_a_dead_loading_process_is_named_wherever_its_error_is_raised(tmp_path: 
         raise TypeError("another")
 
 
+@pytest.mark.slow
 def test_a_dead_loading_process_ends_the_job(
     corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
@@ -312,6 +314,7 @@ def test_two_jobs_on_one_folder(
     assert_equal(jobs.outcome(), outcome)
 
 
+@pytest.mark.slow
 def test_data_that_changes_under_a_job(
     corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:

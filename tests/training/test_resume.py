@@ -74,9 +74,13 @@ def whole(tone_corpus: Path, shared: Path) -> Path:
 @pytest.mark.parametrize(
     ("kills", "overrides"),
     [
-        *((kills, []) for kills in ([3], [5], [6], [7, 13])),
-        pytest.param([12, 18, 23], [], marks=pytest.mark.slow),
-        ([17], ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"]),
+        *((kills, []) for kills in ([3], [5], [6])),
+        *(pytest.param(kills, [], marks=pytest.mark.slow) for kills in ([7, 13], [12, 18, 23])),
+        pytest.param(
+            [17],
+            ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             [17],
             [
@@ -130,6 +134,7 @@ def test_the_seed_determines_the_run(whole: Path, tone_corpus: Path, tmp_path: P
     assert run(tone_corpus, tmp_path / "c", "seed=2") != first
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_last_step_can_be_completed(
     whole: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_run_whose_validations_were_chosen_can_be_extended_by_epochs(
     assert "resumed at step 2" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_last_step_is_validated_once_and_can_be_the_best(tone_corpus: Path, tmp_path: Path) -> None:
     """The demo's last 16 % of training came after the last validation and were thrown away."""
     overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.schedule=constant"]

@@ -10,6 +10,7 @@ from asr.training.run import train
 from asr.training.start import offered_starts
 
 
+@pytest.mark.slow
 def test_the_offered_options_start_training_from_a_run_of_the_same_unit(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
