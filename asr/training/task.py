@@ -81,7 +81,8 @@ class TrainingTask(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         """Run the largest batch forward and backward, so that memory runs out now or never."""
-        follow_plan(self.lr_schedulers())
+        if not self.plan.budget:  # with one, the stored rate is exact: the clock has moved on since
+            follow_plan(self.lr_schedulers())
         batch = self._data.worst_batch()
         try:
             with self.trainer.precision_plugin.forward_context():
