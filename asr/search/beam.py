@@ -2,6 +2,7 @@
 
 import copy
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,12 +22,14 @@ from asr.search.path import TokenPath, Word
 from asr.search.spelling import (
     IMPOSSIBLE,
     Labels,
+    held_label_count,
     held_log_probs,
     label_runs,
     lexicon_spellings,
     with_held_labels,
     word_spellings,
 )
+from asr.search.ties import WORD_WEIGHT, perturbed, with_word_costs, word_cost_lm, word_costs
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
@@ -46,6 +49,9 @@ class BeamSearch:
     flashlight requires a silence label, on which hypotheses stay between words. This is the gap for
     characters; phones and pieces have none, and blank takes its place. A word of characters ends with the
     gap, the last word with one in a frame that is added.
+
+    The same input gives the same result (`ties.py`): of equal scores, fewer words win, then the first of
+    homophones in the lexicon.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class BeamSearch:
             lm: word n-gram model, ARPA or KenLM binary.
             lm_weight: weight of the language model's log10 probabilities.
             word_score: score added for every word; negative values favour fewer words. At 0 without `lm`,
-                a word costs the same as a split into short words, and short words win.
+                a word has the same score as its parts, if they are words, and the fewest words win.
             nbest: number of hypotheses with different words to return: the best and its `alternatives`.
             topology: topology of the labels.
 
@@ -93,8 +99,10 @@ class BeamSearch:
         self._spellings = _spellings(tokenizer, words, lexicon or tokenizer.lexicon, lm)
         self._words = list(self._spellings)
         self._nbest = nbest
-        self._lm = _load_lm(lm, self._words)
-        self._scored = lm is not None
+        self._lm = None if lm is None else load_kenlm(lm, self._words)
+        costs = word_costs(self._spellings)
+        self._costs_lm = word_cost_lm(self._spellings, costs)  # used where no language model has a weight
+        self._costly_lm = None if self._lm is None else with_word_costs(self._lm, list(costs.values()))
         self._trie = self._build_trie(homophones=lm is not None)
         self._options: dict[str, Any] = {
             "beam_size": beam,
@@ -105,11 +113,13 @@ class BeamSearch:
             "word_score": word_score,
         }
         self._decoder = self._build_decoder()
+        # flashlight's decoder has a state, and calls to Python for word costs let other threads run.
+        self._lock = threading.Lock()
 
     @property
     def tunable(self) -> tuple[str, ...]:
         """Names of the weights, besides the size of the beam, that change the result."""
-        return ("word_score", "lm_weight") if self._scored else ("word_score",)
+        return ("word_score", "lm_weight") if self._lm is not None else ("word_score",)
 
     def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "BeamSearch":
         """Return a search with other weights that shares the lexicon and the language model."""
@@ -144,25 +154,44 @@ class BeamSearch:
         hmm, T = self._topology == "hmm", len(log_probs_TV)
         if self._gap != BLANK:
             log_probs_TV = torch.cat((log_probs_TV, self._last_frame(log_probs_TV)))
-        emissions_TV = half_frame_log_probs(log_probs_TV, self._gap) if hmm else held_log_probs(log_probs_TV)
+        exact_TN = half_frame_log_probs(log_probs_TV, self._gap) if hmm else held_log_probs(log_probs_TV)
+        emissions_TN = perturbed(exact_TN)
         # The result counts the start as a frame: [start, T frames, end].
-        results = self._decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
+        with self._lock:
+            results = self._decoder.decode(emissions_TN.data_ptr(), *emissions_TN.shape)
         if not hmm and self._gap == BLANK:
             results = [x for x in results if not self._merges_words(x.tokens[1:-1])] or results[:1]
+        # The same number is read for the best alone as for the best of several, so that both agree.
+        scored = [(self._score(x, exact_TN), x) for x in results[: self._nbest * SAME_TEXT]]
+        scored.sort(key=lambda pair: -pair[0])  # stable: equal scores stay in flashlight's order
         found: dict[str | None, TokenPath] = {}
-        for result in results[: self._nbest * SAME_TEXT if self._nbest > 1 else 1]:
+        for score, result in scored:
             labels, words = result.tokens[1:-1], result.words[1:]
             if hmm:
                 path = read_half_frames(labels, words, self._words, self._gap, self._size)
-                path = replace(path, score=result.score)
+                path = replace(path, score=score)
             else:
-                path = self._read_path(labels, words, result.score)
+                path = self._read_path(labels, words, score)
             if self._gap != BLANK:
                 path = _within(path, T)
             found.setdefault(path.text, path)
         best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
         return best
+
+    def _score(self, result: Any, exact_TN: Tensor) -> float:
+        """Return the score of a path without what keeps scores apart."""
+        tokens_T1 = torch.tensor(result.tokens[1:-1])[:, None]
+        score = exact_TN.gather(1, tokens_T1).sum(dtype=torch.float64).item()
+        words = [word for word in result.words if word >= 0]
+        score += self._options["word_score"] * len(words)
+        if self._lm is not None:
+            state = self._lm.start(False)
+            for word in words:
+                state, log10_probability = self._lm.score(state, word)
+                score += self._options["lm_weight"] * log10_probability
+            score += self._options["lm_weight"] * self._lm.finish(state)[1]
+        return round(score, 6)  # equal scores, summed in another order, differ in later decimals
 
     def _merges_words(self, labels: list[int]) -> bool:
         """Return whether two words share a label, because no blank is between them."""
@@ -218,12 +247,13 @@ class BeamSearch:
         from flashlight.lib.text.decoder import SmearingMode, Trie
 
         hmm = self._topology == "hmm"
-        trie = Trie(label_count(self._size) if hmm else 3 * self._size - 2, self._gap)
+        trie = Trie(label_count(self._size) if hmm else held_label_count(self._size), self._gap)
         index = {word: number for number, word in enumerate(self._words)}
-        start = self._lm.start(False)
+        start = None if self._lm is None else self._lm.start(False)
         spell = half_frame_spellings if hmm else with_held_labels
         for word, labels in spell(self._spellings, self._size, homophones, self._gap):
-            trie.insert(list(labels), index[word], self._lm.score(start, index[word])[1])
+            log10_probability = 0.0 if self._lm is None else self._lm.score(start, index[word])[1]
+            trie.insert(list(labels), index[word], log10_probability)
         trie.smear(SmearingMode.MAX)
         return trie
 
@@ -238,15 +268,17 @@ class BeamSearch:
             raise UserError(
                 f"BeamSearch: lm_weight={own['lm_weight']}, word_score={own['word_score']}: expected numbers"
             )
+        weighted = self._lm is not None and own["lm_weight"] != 0
         options = LexiconDecoderOptions(
             unk_score=-float("inf"),
             sil_score=0.0,
             log_add=False,
             criterion_type=CriterionType.CTC,
-            **self._options,
+            **(own if weighted else own | {"lm_weight": WORD_WEIGHT}),
         )
         no_word = len(self._words)
-        return LexiconDecoder(options, self._trie, self._lm, self._gap, BLANK, no_word, [], False)
+        lm = self._costly_lm if weighted else self._costs_lm
+        return LexiconDecoder(options, self._trie, lm, self._gap, BLANK, no_word, [], False)
 
 
 def _within(path: TokenPath, T: int) -> TokenPath:
@@ -277,15 +309,3 @@ def _spellings(
         check_casing(lm, vocabulary, spellings, source)
         warn_unknown(lm, vocabulary, spellings, source)
     return spellings
-
-
-def _load_lm(lm: str | Path | None, words: list[str]) -> Any:
-    if lm is not None:
-        return load_kenlm(lm, words)
-    try:
-        from flashlight.lib.text.decoder import ZeroLM
-    except ImportError as error:
-        raise UserError(
-            f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
-        ) from error
-    return ZeroLM()

@@ -152,7 +152,7 @@ def with_held_labels(
             if gap != BLANK:
                 yield word, (*labels, gap)
             elif inner:
-                inner += [BLANK] if inner[-1] == last else []
+                inner += [required_blank(size)] if inner[-1] == last else []
                 yield word, (*inner, last)
                 yield word, (*inner, held(last, size), last)
             else:
@@ -170,9 +170,22 @@ def ending(label: int, size: int) -> int:
     return held(label, size) + size - 1
 
 
+def required_blank(size: int) -> int:
+    """Return the label of a blank within a spelling.
+
+    It is not BLANK, so that hypotheses before and after it never have the same scores.
+    """
+    return ending(size - 1, size) + 1
+
+
+def held_label_count(size: int) -> int:
+    """Return the number of labels with held and ending ones and the required blank."""
+    return required_blank(size) + 1
+
+
 def unheld(label: int, size: int) -> int:
-    """Map a held or ending label to its label, and any other label to itself."""
-    return label if label == BLANK else (label - 1) % (size - 1) + 1
+    """Map a held or ending label to its label, the required blank to blank, and any other label to itself."""
+    return BLANK if label in (BLANK, required_blank(size)) else (label - 1) % (size - 1) + 1
 
 
 def label_runs(labels: Sequence[int], size: int) -> list[tuple[int, int]]:
@@ -189,12 +202,12 @@ def label_runs(labels: Sequence[int], size: int) -> list[tuple[int, int]]:
             runs[-1] = label, runs[-1][1] + count
         else:
             runs.append((label, count))
-        ended = raw > held(size - 1, size)
+        ended = held(size - 1, size) < raw < required_blank(size)
     return runs
 
 
 def held_log_probs(log_probs_TV: Tensor) -> Tensor:
-    """Append a held and an ending label for every label but blank: [T, V] → [T, 3V − 2].
+    """Append held and ending labels for all but blank, and the required blank: [T, V] → [T, 3V − 1].
 
     A label may be held only if it is more probable than blank in the next frame. Otherwise a held label, a
     blank and the label again would count as one label, and a word that starts with the second would lose it.
@@ -211,4 +224,4 @@ def held_log_probs(log_probs_TV: Tensor) -> Tensor:
     ends[1:] = likely[:-1]
     ends[:-1] &= ~best[1:]
     added = (labels.masked_fill(~possible, IMPOSSIBLE) for possible in (goes_on, ends))
-    return torch.cat([log_probs_TV, *added], dim=1).contiguous()
+    return torch.cat([log_probs_TV, *added, log_probs_TV[:, BLANK, None]], dim=1).contiguous()
