@@ -41,9 +41,11 @@ DECODING_SET_HERE = {
     "output": "folder=…",
 }
 # Hypotheses depend neither on them nor on device and checkpoint, but cells have times, and no digest of the
-# weights.
+# weights. What a comparison sets itself is a cell's own: it says which data are decoded.
 UNKEYED_DECODING = tuple(
-    x for x in affecting(DecodeOptions, "cost", "place") if x not in ("device", "checkpoint")
+    x
+    for x in affecting(DecodeOptions, "cost", "place")
+    if x not in ("device", "checkpoint", *DECODING_SET_HERE)
 )
 
 

@@ -242,7 +242,7 @@ def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, 
     if summary.get("hypotheses", digest) != digest:
         found = "one of other hypotheses"
     elif changed:
-        found = "one with " + " ".join(as_overrides(changed))
+        found = "one with " + " ".join(sorted(as_overrides(changed)))
     else:
         return summary
     raise UserError(
