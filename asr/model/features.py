@@ -15,6 +15,12 @@ from asr.model.options import NORMALISATIONS, FeatureConfig
 BLOCK_FRAMES = 500
 GPU_BLOCK_FRAMES = 100_000
 
+# Least deviation that normalisation divides by, in nats: far above the rounding of a log energy (1e-6), and
+# below that of any sound (noise has 1 / √n in a filter over n spectral lines). Without it, a mel bin without
+# sound, as above 4 kHz in speech from a telephone, would be its own rounding errors, scaled up to the size of
+# speech.
+LEAST_DEVIATION = 0.1
+
 
 class FrontEnd(nn.Module):
     """Frames from samples; the window of each lies entirely within the utterance.
@@ -123,7 +129,7 @@ class Normalisation(nn.Module):
     `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
     recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
     --center; for utterances no longer than the window, it equals `utterance`. `corpus` uses the statistics
-    of the training set.
+    of the training set. Deviations below `LEAST_DEVIATION` count as that much.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.
@@ -156,9 +162,11 @@ class Normalisation(nn.Module):
         keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         count = lengths.clamp(min=1).view(-1, 1, 1)
         mean = features.sum(dim=1, keepdim=True) / count
+        # The rounding of a sum depends on the padded length and the runtime; the second pass removes it.
+        mean = mean + torch.where(keep, features - mean, 0.0).sum(dim=1, keepdim=True) / count
         centred = torch.where(keep, features - mean, 0.0)
         std = (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
-        return centred / (std + 1e-5)
+        return centred / std.clamp(min=LEAST_DEVIATION)
 
     def _sliding(self, features: Tensor, lengths: Tensor) -> Tensor:
         """Normalise by sums over a window, which is shifted inwards at both ends of the utterance."""
@@ -175,7 +183,7 @@ class Normalisation(nn.Module):
             for sums in (nn.functional.pad(x.cumsum(dim=1), (0, 0, 1, 0)) for x in (wide, wide.square()))
         )
         std = (square - mean.square()).clamp(min=0).sqrt()
-        return zero_padding(((wide - mean) / (std + 1e-5)).to(features.dtype), lengths)
+        return zero_padding(((wide - mean) / std.clamp(min=LEAST_DEVIATION)).to(features.dtype), lengths)
 
 
 class CorpusStatistics:
@@ -198,6 +206,6 @@ class CorpusStatistics:
         if self.count == 0:
             raise UserError("features.normalise=corpus: expected training data, found no frame")
         mean = self.sum / self.count
-        variance = (self.squares / self.count - mean.square()).clamp(min=1e-10)
+        variance = (self.squares / self.count - mean.square()).clamp(min=LEAST_DEVIATION**2)
         normalisation.mean.copy_(mean)
         normalisation.std.copy_(variance.sqrt())

@@ -4,16 +4,11 @@ import kaldi_native_fbank
 import numpy as np
 import pytest
 import torch
+from sounds import odd_sounds, speech_like
 
 from asr.errors import UserError
 from asr.model.features import CorpusStatistics, FilterBanks, Normalisation
 from asr.model.options import FeatureConfig
-
-
-def speech_like(samples: int, seed: int = 0) -> torch.Tensor:
-    random = torch.Generator().manual_seed(seed)
-    noise = torch.randn(samples, generator=random)
-    return 0.1 * noise * torch.sin(torch.arange(samples) / 2000).abs()
 
 
 @pytest.mark.parametrize(("rate", "bins"), [(16000, 40), (16000, 80), (8000, 40)])
@@ -110,6 +105,25 @@ def test_utterance_normalisation_ignores_padding() -> None:
         assert valid.mean(0).abs().max() < 1e-5
         assert (valid.std(0, unbiased=False) - 1).abs().max() < 1e-4
     assert not normal[1, 20:].any()
+
+
+@pytest.mark.parametrize("kind", ["utterance", "window"])
+@pytest.mark.parametrize("sound", list(odd_sounds(0.1)))
+def test_bins_without_sound_are_normalised_alike_alone_in_a_batch_and_in_float64(sound, kind) -> None:
+    """Their rounding noise was divided by its own deviation: log-probabilities differed by up to 5.7 nats."""
+    banks = FilterBanks(FeatureConfig())
+    for seconds in (0.5, 11.5, 31.0):
+        audio = odd_sounds(seconds)[sound]
+        batch = torch.zeros(2, 16000 * 47)
+        batch[0, : len(audio)], batch[1] = audio, speech_like(16000 * 47)
+        features, frames = banks(batch, torch.tensor([len(audio), 16000 * 47]))
+        own = features[:1, : frames[0]]
+        normalisation = Normalisation(kind, 80, 500)
+        alone = normalisation(own, frames[:1])[0]
+        together = normalisation(features, frames)[0, : frames[0]]
+        exact = normalisation(own.double(), frames[:1])[0]
+        assert (alone - together).abs().max() < 1e-4
+        assert (alone - exact).abs().max() < 1e-4
 
 
 def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
