@@ -12,6 +12,7 @@ from sounds import odd_sounds
 from asr.commands import export
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.model.graph import write_program
 from asr.model.options import ExportOptions, FeatureConfig, ModelConfig
 from asr.model.portable import CONFIG, TOKENIZER, WEIGHTS, read_portable, write_portable
 from asr.recognizer import Recognizer
@@ -195,6 +196,19 @@ def test_torch_export_agrees_with_pytorch_on_utterances(tmp_path, attention, blo
             assert (alone[0] - expected[i, :n]).abs().max() <= 1e-4
         shortest, _ = program(features[:1, :3], torch.tensor([3]))
     assert shortest.shape[:2] == (1, 2)
+
+
+def test_a_program_accepts_a_single_frame(tmp_path):
+    """Below five feature frames, the program of `full` failed with a guard's message."""
+    model = tiny("full", "transformer").model
+    write_program(model, tmp_path / "full.pt2")
+    program = torch.export.load(tmp_path / "full.pt2").module()
+    model.set_attention("full", backend="reference")
+    for frames in range(1, 7):
+        features, lengths = torch.randn(1, frames, model.config.features.mel_bins), torch.tensor([frames])
+        with torch.no_grad():
+            expected = model.emit(model.normalisation(features, lengths), lengths)[0][-1]
+            torch.testing.assert_close(program(features, lengths)[0], expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("topk", [1, 4, 32])
