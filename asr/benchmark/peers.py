@@ -41,6 +41,7 @@ def _build_clustered(name: str, kind: str, clusters: int, length: int, batch: in
         from fast_transformers.masking import FullMask, LengthMask
     except ImportError as error:
         raise UserError(f"peer:{name} needs pytorch-fast-transformers: {error}") from None
+    # Iterations, bits and, below, top keys are the defaults of our mechanisms as well.
     options = {"clusters": clusters, "iterations": 10, "bits": 63, "attention_dropout": 0.0}
     if kind == "clustered":
         module = ClusteredAttention(**options).eval().to(device)
@@ -64,6 +65,7 @@ def _build_lsh(name: str, rounds: int, length: int, device: str) -> Attend:
         raise UserError(f"peer:{name} needs reformer-pytorch: {error}") from None
     if length % (2 * CHUNK):
         raise UserError(f"peer:{name}: length {length} is not a multiple of {2 * CHUNK}")
+    # It counts a key once per round; ours counts one that several rounds share only once.
     module = LSHAttention(bucket_size=CHUNK, n_hashes=rounds, dropout=0.0).eval().to(device)
 
     return lambda q, k, v: module(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(v)

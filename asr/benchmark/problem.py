@@ -8,6 +8,7 @@ from torch import Tensor
 from asr.losses.options import LossConfig
 from asr.model.options import ModelConfig
 
+# As in the recipe wsj.
 MEL_BINS = 40
 VOCABULARY = 42
 FRAMES_PER_LABEL = 12  # after subsampling

@@ -37,6 +37,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Return 16 hex digits of the SHA-256 of kind and settings."""
+        # The program is no part of it: a commit must not throw trainings away.
         text = json.dumps([self.kind, self.settings], sort_keys=True)
         return digest(text, 16)
 

@@ -108,6 +108,7 @@ def launch(
         running = [(submit(Job(folder.absolute(), [cell.name for cell in job])), job) for job in jobs]
         while running:
             show_progress(folder, [cell for _, job in running for cell in job], advance)
+            # One call of done(): a job that ended between two would be forgotten, and its cells never fail.
             ended = [(handle, job) for handle, job in running if handle.done()]
             for handle, job in ended:
                 _end(folder, job, handle.exception(), advance)

@@ -111,6 +111,7 @@ def make_plan(request: Request) -> Plan:
     trainings: dict[tuple[str, int], Cell] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
+        # Not the common data's, because a candidate may have data of its own.
         digests = workload.digests(candidate.label, options_of)
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)
@@ -267,5 +268,6 @@ def timing_cells(plan: Plan) -> list[Cell]:
         }
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
         if models:
+            # One job for all models, so that one machine times them: machines may differ.
             cells.append(Cell(f"timings/{split}", "timing", settings))
     return cells

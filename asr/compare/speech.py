@@ -73,6 +73,7 @@ class Speech:
         settings = decoding.settings()
         settings["options"] |= {"split": split, "data": manifest, "attention": attention}
         settings |= {"training": training.key, "data": data[split].hash}
+        # Scoring rules and references beside the manifest change the rates, but not its digest.
         settings |= {"reference": reference_digests(Path(manifest))}
         settings |= {"threads": training.settings["options"]["trainer.threads"]}
         if decoding.options.tune:

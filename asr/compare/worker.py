@@ -44,6 +44,7 @@ def work(folder: Path, cell: Cell) -> None:
 
     Lightning starts the other ranks of a training like this process; they write nothing.
     """
+    # A rank that ended early would make the cell of the others done.
     first = global_rank(devices=1) == 0
     print(f"=== {cell.name}", flush=True)
     if first:

@@ -182,6 +182,7 @@ def _smooth(table: NgramTable, adjusted: Ints, shorter: NgramTable | None) -> No
         table.probability = own + weight[0] / (len(table) - 1)
         table.probability[SPECIAL.index(BEGIN)] = 0.0
     else:
+        # Interpolation lets asr/losses/label_ngram.py factor the arcs of all histories.
         table.probability = own + weight[table.context] * shorter.probability[table.suffix]
         shorter.backoff = weight
 

@@ -107,6 +107,7 @@ class KeepBest(lightning.Callback):
         assert isinstance(task, TrainingTask)
         path, kept = self.run.best_at(task.dev_error, trainer.global_step), self.run.best()
         better = len(kept) < self.count or path < kept[self.count - 1]
+        # NaN would be taken for the lowest error rate, and displace the best checkpoint.
         better = better and math.isfinite(task.dev_error)
         if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
             return

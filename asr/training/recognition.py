@@ -106,6 +106,7 @@ class RecognitionTask(TrainingTask):
     def _scored(self, labels: list[list[int]]) -> list[list[str]]:
         """Return the symbols that `asr score` counts, of every utterance."""
         symbols = [self.tokenizer.tokens(ids) for ids in labels]
+        # Otherwise a missing noise would be an error in dev_per, but not in the PER of `asr score`.
         return [scored_phones(x) for x in symbols] if self.tokenizer.unit == "phone" else symbols
 
     def frames(self, batch: Batch) -> int:
@@ -243,6 +244,7 @@ def training_lexicon(options: TrainConfig) -> Lexicon | None:
     """
     if options.tokenizer.kind != "phone":
         return None
+    # Those of all corpora: words that only the second one's lexicon has would be trained as SPN.
     beside = [manifest_path(place, "train").parent / LEXICON for place in options.data.train]
     named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
     return _merged(tuple((path, file_state(path)) for path in named))
@@ -273,6 +275,7 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
             other.set_attention(model.config.attention)
     except UserError as error:
         raise UserError(f"init_from={source}: {error}") from error
+    # By symbol, because the lexicon of the other run may have a phone more or less.
     row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
     new = [symbol for symbol in tokenizer.symbols if symbol not in row]
     if new:

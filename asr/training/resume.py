@@ -26,6 +26,7 @@ from asr.training.task import TrainingTask
 log = logging.getLogger(__name__)
 
 # Entries of environment.json that must not change when a run resumes.
+# The program is not among them: a commit must not throw a training away.
 INPUTS = ("data", "label_ngram", "lexicon", "tokenizer", "start")
 # Entries of a checkpoint that weights alone lack.
 STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "counts", "dev_error")
@@ -79,6 +80,7 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
         except UserError as error:
             failures.append(error.line)
             continue
+        # Its weights would be decoded, and their result reported, as those of the run in this folder.
         if state.get("run") != environment.run:
             raise UserError(f"{path}: expected a checkpoint of the run in {folder}, found another run's")
         if missing := [name for name in STATE if name not in state]:
@@ -188,8 +190,10 @@ def clear(folder: Path, point: ResumePoint | None) -> None:
     run = RunFolder(folder)
     for path in run.checkpoints.glob("*.partial"):
         path.unlink()
+    # It is of the shorter training, and the longer one may make none itself.
     run.average.unlink(missing_ok=True)
     if point is None:
+        # A run killed before its first resume point may have left a best checkpoint with other options.
         for path in run.saved():
             path.unlink()
     elif point.path == run.previous:

@@ -117,6 +117,7 @@ def _train(
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers)
     with _named_failures(options, folder):
         last = str(RunFolder(folder).last) if point else None
+        # weights_only: reading a checkpoint never runs code.
         trainer.fit(task, DataModule(data, trainer), ckpt_path=last, weights_only=True)
     signals.deferred = False
     signals.check()
@@ -230,6 +231,7 @@ def _finish(
     Raises:
         UserError: no step changed the weights.
     """
+    # With fewer batches than trainer.skip_patience, nothing else ends a training that learns nothing.
     if not task.counts["taken"]:
         raise UserError(
             f"{folder}: expected finite losses and gradients, found none in {steps} steps: lower "

@@ -37,6 +37,7 @@ def settled(options: TrainConfig) -> TrainConfig:
     batches = len(plan_by_length(frames, size, order, data.utterances_per_batch)) if len(frames) else 1
     steps = max(1, batches // (trainer.devices * trainer.nodes * trainer.accumulate))  # per epoch
     epochs = max(EPOCHS, -(-STEPS // steps))
+    # Rounded up, because an interval other than a multiple of average_every is refused in config.yaml.
     every = trainer.validate_every or round_up(steps * -(-epochs // VALIDATIONS), trainer.average_every)
     return replace(options, trainer=replace(trainer, max_epochs=epochs, validate_every=every))
 

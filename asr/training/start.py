@@ -67,6 +67,7 @@ def _overrides(options: TrainConfig, run: RunFolder) -> list[str] | None:
 def _shape(options: TrainConfig) -> dict[str, Any]:
     values = flat({"features": config.to_dict(options.features), "model": config.to_dict(options.model)})
     if options.model.self_conditioned:
+        # Without them the options offered are refused; in other models they are the new run's own choice.
         values["loss.intermediate"] = options.loss.intermediate
     return {key: value for key, value in values.items() if key not in FREE}
 

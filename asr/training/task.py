@@ -85,6 +85,7 @@ class TrainingTask(lightning.LightningModule):
             follow_plan(self.lr_schedulers())
         batch = self._data.worst_batch()
         try:
+            # In float32, the largest batches that fit at the precision of training would be refused.
             with self.trainer.precision_plugin.forward_context():
                 losses, _ = self.losses(batch.to(self.device))
             losses.sum().backward()

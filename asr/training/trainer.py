@@ -68,6 +68,7 @@ def build_trainer(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         accumulate_grad_batches=options.trainer.accumulate,
+        # Ranks take the batches of one stream in turn, so an utterance is seen once per epoch.
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_model_summary=False,
