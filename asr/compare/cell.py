@@ -70,7 +70,7 @@ def write_cell(folder: Path, cell: Cell) -> None:
 
 
 def read_cell(folder: Path, name: str) -> Cell:
-    """Read cell.json."""
+    """Read cell.json; raise UserError if it is missing or describes no cell."""
     return read_as(Cell, folder / name / "cell.json", "a cell of a comparison")
 
 

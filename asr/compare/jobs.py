@@ -33,7 +33,7 @@ def run_job(
 
 
 def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
-    """Return the command that runs cells."""
+    """Return the command of a worker, which runs cells one after the other."""
     return [sys.executable, "-m", "asr.compare.worker", str(folder), *(cell.name for cell in cells)]
 
 

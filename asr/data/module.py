@@ -141,7 +141,7 @@ class SpeechData(TrainingData):
 
     @cached_property
     def first_epoch(self) -> list[NDArray[np.int64]]:
-        """The batches of the first epoch."""
+        """The batches of the first epoch: positions of the utterances of each."""
         return self.stream().epoch(0)
 
     def first_batches(self, count: int) -> Iterator[Batch]:

@@ -128,7 +128,7 @@ class Batches(Protocol):
         """Return the number of batches."""
 
     def __getitem__(self, number: int) -> Any:
-        """Return a batch."""
+        """Return batch `number`, from 0 to less than their number."""
 
 
 class NumberedBatches(TrainingData):

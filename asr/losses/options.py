@@ -11,7 +11,7 @@ LOSSES = ("ctc", "mmi")
 
 @dataclass
 class LossConfig:
-    """The loss."""
+    """The loss, and the terms that are added to it."""
 
     name: str = option(
         "ctc", help="ctc | mmi (maximum mutual information over utterances)", affects="result", choices=LOSSES

@@ -119,6 +119,7 @@ def layer_weights(model: AcousticModel, audio: Tensor) -> list[Callable[[str], T
     found: list[Callable[[str], Tensor]] = []
 
     def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...], bias: dict[str, Tensor]) -> None:
+        # All mechanisms get the same queries and keys, so the errors that earlier layers pass on don't show.
         found.append(lambda name: layer.weights(name, arguments[0], **bias)[0])
 
     hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in model.attention_layers()]

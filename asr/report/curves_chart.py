@@ -82,6 +82,7 @@ def _search_words(results: Results) -> str:
 
 def _finite(value: float) -> float | None:
     """Return a number that JSON can represent, or None: a gap in the curve."""
+    # A training that diverged would put NaN into the page, which no browser then draws.
     return value if math.isfinite(value) else None
 
 

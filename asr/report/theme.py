@@ -120,7 +120,7 @@ def family(attention: str) -> str:
 
 
 def look(name: str) -> Look:
-    """Return the look of a family."""
+    """Return the look of a family; unknown ones share `OTHER`."""
     return FAMILIES.get(name, OTHER)
 
 

@@ -118,6 +118,7 @@ def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, se
     def rates(drawn: np.ndarray) -> np.ndarray:
         drawn_lengths = lengths[drawn].sum(axis=1)
         drawn_errors = errors[drawn].sum(axis=1)
+        # A corpus of empty references alone may be drawn; it has no rate.
         return drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0]
 
     return bootstrap(rates, len(errors), samples, seed)

@@ -70,6 +70,7 @@ def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
     """Apply mapping rules to an entry; a word may become several words, alternatives or nothing."""
     if isinstance(entry, CtmAlternatives):
         filtered = tuple(_filter_choice(choice, rules) for choice in entry.choices)
+        # Alternatives without any word have no time at which they could be assigned to a segment.
         return [replace(entry, choices=filtered)] if any(filtered) else []
     try:
         tokens = tokens_of(rules.filter(entry.word))

@@ -16,7 +16,7 @@ from asr.scoring.alignment import Edit
 
 @dataclass(frozen=True)
 class NetworkWord:
-    """A word of a network."""
+    """A word of a network; leaving it out costs less if it is `optional`."""
 
     text: str
     optional: bool = False

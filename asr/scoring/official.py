@@ -131,6 +131,7 @@ def official_score(
     glms = [read_glm(rules, side) if mapped else NO_RULES for side in sides]
     whole = recognised_words(hypotheses, read_places(manifest), stm)
     lexicon = manifest.parent / LEXICON
+    # MS98 transcripts, hence models, write `ibm`, the reference `I B M`.
     words = split_acronyms(whole, Lexicon.load(lexicon)) if lexicon.is_file() else whole
     scores = score_segments(stm, words, *glms, progress=True)
     unsplit = score_segments(stm, whole, *glms, progress=True) if words != whole else scores

@@ -117,6 +117,7 @@ def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, se
     firsts = {utterance.id: utterance for utterance in one.utterances}
     seconds = {utterance.id: utterance for utterance in other.utterances}
     try:
+        # Error rates of different utterances must not stand side by side.
         check_same_ids(firsts, seconds, first, second)
     except UserError as error:
         return PairedScores(first, second, {}, str(error))

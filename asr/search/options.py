@@ -172,7 +172,7 @@ class SearchOptions:
 
 @dataclass
 class DecodeOptions(SearchOptions, LoadOptions):
-    """Options of decoding."""
+    """Options of `asr decode`: model, data, search and output."""
 
     split: str = option("test", help="split of the data", affects="result")
     data: str = option(

@@ -98,7 +98,7 @@ class ReferencePhones:
         return cls(tokenizer, Lexicon.load(beside) if beside.is_file() else None, guess)
 
     def __call__(self, text: str) -> list[str]:
-        """Return the phones of a transcript."""
+        """Return the phones of a transcript, and count where its words were found."""
         return [phone for word in text.split() for phone in self._phones(word)]
 
     def _phones(self, word: str) -> Phones:

@@ -113,7 +113,7 @@ class PhoneTokenizer(Tokenizer):
         return self.lexicon.tokenizer_digest
 
     def phones(self, word: str) -> Phones:
-        """Return the phones of a word or noise."""
+        """Return the first pronunciation of a word or noise; NSN or SPN outside the lexicon."""
         if word in self.lexicon:
             return self.lexicon.first(word)
         return (NON_SPEECH_NOISE if word in NOISE_WORDS else SPOKEN_NOISE,)

@@ -71,6 +71,7 @@ def make_sequences(count: int, length: int, generator: torch.Generator) -> tuple
     masked_in_half = max(1, round(MASKED_SHARE * length))
     masked = torch.zeros(count, 2 * length + 2, dtype=torch.bool)
     masked.scatter_(1, order[:, :masked_in_half] + 1, True)
+    # Other symbols than in the first half, so that each can be copied from the other one.
     masked.scatter_(1, order[:, masked_in_half : 2 * masked_in_half] + length + 2, True)
     return targets.masked_fill(masked, MASK), targets
 

@@ -119,6 +119,7 @@ def draw_random_words(options: Options) -> list[str]:
         if len(drawn) == options.random_words:
             break
         phones = without_stress(spoken(word))
+        # No homophones, so that phones determine the words.
         if phones not in taken and len(phones) > 1:
             taken.add(phones)
             drawn.append(word)

@@ -74,7 +74,7 @@ class Options:
 
 @dataclass(frozen=True)
 class TranscriptionRun:
-    """A measurement."""
+    """Error rates (fractions), time and memory of transcribing a recording of `minutes`."""
 
     system: str
     minutes: float

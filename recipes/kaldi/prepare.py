@@ -145,6 +145,7 @@ def read_mapping(path: Path) -> Table:
 def _audio_file(where: str, name: str, source: str) -> str:
     """Return the value of wav.scp unless it is a pipe or an archive, which training can't read."""
     expected = f"{where}: expected the audio file of {name}, found"
+    # Commands in data are never run, and training needs random access.
     if source.endswith("|"):
         raise UserError(
             f"{expected} the pipe `{source[:60]}`: pipes are not run; write the audio to files first "

@@ -97,6 +97,8 @@ class LanguageModel(AttentionModel):
         """Map tokens [B, N] to logits of the tokens that follow [B, N, V]."""
         x = self.tokens(tokens)
         if self.convolution is not None:
+            # Once: repeated before each application, as in the author's program, the model predicts no better
+            # than character frequencies for a hundred steps, because adaptive computation is left out.
             x = self.convolution(x)
         for depth in range(self.config.layers):
             if self.positions is not None and self.depths is not None:

@@ -152,6 +152,7 @@ def read_chapter(
                 transcribed.add(name)
                 if not text:
                     raise UserError(f"{path}:{number}: expected a transcript of {name}, found none")
+                # lhotse's own preparation skips missing files with a warning.
                 if not os.path.exists(audio):
                     raise UserError(
                         f"{path}:{number}: expected the audio of {name}, found no {audio}", "missing_audio"

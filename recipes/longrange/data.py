@@ -66,6 +66,7 @@ class TrainingBatches(Dataset[ItemBatch]):
     def __getitem__(self, plan: BatchPlan) -> ItemBatch:
         number, place = divmod(plan.position, POOL)
         members = self.pool(number)[place]
+        # The position counts the batches of all epochs.
         epoch = plan.position * self.batch // (self.source.count("train") or ENDLESS_EPOCH * self.batch)
         plan = replace(plan, utterances=tuple(index for index, _ in members), epoch=epoch)
         return collate([item for _, item in members], plan)

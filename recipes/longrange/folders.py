@@ -71,7 +71,7 @@ class LineSource(ItemSource):
         self.found = {split: Lines(self.files[split], header) for split in ("train", "dev")}
 
     def lines(self, split: str) -> Lines:
-        """Return the lines of a split."""
+        """Return the lines of a split; raise UserError if its file is missing, empty or of another kind."""
         if split not in self.found:
             self.found[split] = Lines(self.files[split], self.header)
         return self.found[split]

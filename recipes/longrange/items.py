@@ -67,4 +67,5 @@ def randomness(split: str, seed: int, index: int) -> random.Random:
 
     Only `random()` is drawn from them: Python keeps its sequence in all versions.
     """
+    # From the item's number, so that nothing is stored and an interrupted run resumes exactly.
     return random.Random(SPLITS.index(split) << 96 | seed << 64 | index)

@@ -46,6 +46,7 @@ class PixelFeatures(nn.Module):
         side //= patch
         periods = 2.0 ** torch.arange(max(1, int(math.log2(side)) - 1))
         angle = 2 * math.pi / side * torch.arange(side).unsqueeze(1) * periods
+        # Places among the features make the position in the sequence superfluous (model.positions=none).
         code = torch.cat((angle.sin(), angle.cos()), dim=1)
         rows, columns = code.repeat_interleave(side, dim=0), code.repeat(side, 1)
         self.register_buffer("places", torch.cat((rows, columns), dim=1), persistent=False)

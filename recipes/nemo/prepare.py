@@ -89,6 +89,7 @@ def with_ids(rows: list[Row]) -> Iterator[Row]:
 
     Files with the same name in different folders get as many folders as needed before their names.
     """
+    # The file name alone would make `ann/1.wav` and `ben/1.wav` the same utterance.
     names = distinct_names(row.audio for row in rows if not row.name)
     for row in rows:
         if not row.name:

@@ -36,6 +36,7 @@ SPEAKERS = {
     "it": ("carlo", "CC BY 3.0, © 2012 Carlo Flora"),
     "ru": ("ivrvoice", "CC BY 3.0, © 2010 Maxim Topal"),
 }
+# By text, so that no test sentence is in training; by hash, so that new prompts do not move others.
 # Split by text hash, in hundredths: below 80 train, below 88 dev, else test.
 TRAIN_UNTIL, DEV_UNTIL = 80, 88
 
@@ -123,6 +124,7 @@ def prepare(options: Options, folder: Path) -> None:
     licences = dict.fromkeys(SPEAKERS[language][1] for language in options.languages)
     preparation.finish(
         splits,
+        # CMUdict is English; other languages have characters or sentence pieces as tokens.
         lexicon=build_lexicon(words) if options.languages == ["en"] else None,
         sources=[source],
         notes={"Licence": "; ".join(licences)},

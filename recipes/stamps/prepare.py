@@ -87,7 +87,7 @@ class Stamp:
 
     @property
     def id(self) -> str:
-        """Utterance id."""
+        """Utterance id: the language, then the name with hyphens for slashes."""
         return f"{self.language}-{self.name.replace('/', '-')}"
 
     @property
@@ -169,6 +169,7 @@ def _name(path: Path, root: Path) -> str:
 def _splits(texts: dict[str, dict[str, str]]) -> dict[str, str]:
     """Return the split of every stamp: the hash of its group decides, large groups are in train."""
     splits = {}
+    # By all languages, prepared or not: the split must not depend on those that are chosen.
     for phrase, members in groups(texts, ["en", *LANGUAGES]).items():
         place = hash_position(phrase)
         held_out = "test" if place < TEST_SHARE else "dev" if place < TEST_SHARE + DEV_SHARE else "train"
@@ -185,6 +186,7 @@ def _usable(stamps: list[Stamp], preparation: Preparation) -> list[Stamp]:
     usable = []
     for copies in same.values():
         distinct = len({spoken(stamp.written) for stamp in copies} - {""})
+        # The first with a usable text: a recording often serves several stamps, and some have no text.
         first = next((stamp for stamp in copies if not unusable(stamp.written, stamp.language)), None)
         for stamp in copies:
             reason = unusable(stamp.written, stamp.language)

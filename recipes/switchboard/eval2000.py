@@ -124,6 +124,7 @@ def repaired(stm: Stm) -> tuple[Stm, Counter[str]]:
         label = segment.label
         if label.upper() in ("<B_ASIDE>", "<E_ASIDE>"):
             label, asides = "", asides + 1
+        # NIST's programs mishandle doubled parentheses.
         text, doubled = re.subn(r"\(\s*\(", "(", text)
         repairs.update({"aside marks": asides, "doubled parentheses": doubled})
         segments.append(replace(segment, label=label, text=" ".join(text.split())))

@@ -105,6 +105,7 @@ def prepare(options: Options, folder: Path) -> None:
         name: _training_cuts(members, recordings, speakers) for name, members in divided.items()
     }
     notes = {"Licence": LICENCE}
+    # For plain WER; it misleads on eval2000, whose reference has optional words and alternatives.
     rules = WordFilterRules(drop=[*NOISES, *sorted(FILLERS)])
     files: dict[str, Callable[[Path], object]] = {WORD_RULES: rules.save}
     if evaluation:
@@ -181,6 +182,7 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
             sides = " and ".join(missing)
             unpaired[path] = f"expected a transcript of side {sides}, found none", "missing_text"
     concerned = {conversation_of(Path(path).name) for path in unpaired}
+    # Copies lack up to three: as many as the two usual numbers of files differ by.
     if len(corpus.audio) in FILES and len(concerned) <= FILES[1] - FILES[0]:
         return concerned
     for path, (message, kind) in unpaired.items():

@@ -73,7 +73,7 @@ def read_dictionary(path: Path) -> tuple[Lexicon, list[str]]:
 
 
 def letters() -> dict[str, list[Phones]]:
-    """Return the pronunciations of the letters."""
+    """Return the pronunciation of each letter's name, in the dictionary's phones."""
     entries = (entry.split() for line in LETTERS.split("\n") for entry in line.split("|") if entry)
     return {letter: [tuple(phones)] for letter, *phones in entries}
 

@@ -30,5 +30,6 @@ def without_copies(
     rng = random.Random(seed)
     for segment in segments:
         count = counts[segment.text]
+        # Drawn, because the first copies by id are all from early conversations.
         if count <= copies or rng.random() < copies / count:
             yield segment

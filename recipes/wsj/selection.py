@@ -131,6 +131,7 @@ def _texts(distribution: Distribution, selection: Selection, preparation: Prepar
                 raise UserError(
                     f"{line}: expected the transcript of {name}, found an empty one", "missing_text"
                 )
+            # Other public recipes leave these two utterances out as well; Kaldi's counts them.
             if written == UNUSABLE:
                 preparation.drop(name, f"marked {UNUSABLE} as unusable", written)
                 continue
