@@ -57,7 +57,7 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
     temporary, held = _claim(path)
     try:
         os.truncate(held, 0)
-        os.utime(held, (0, 0))  # opening to write changes it: tells an empty file from none written
+        os.utime(held, (0, 0))  # opening to write changes it: tells an empty file from an unwritten one
         yield temporary
         if temporary.stat().st_mtime == 0:
             raise FileNotFoundError(f"{path}: nothing was written")
@@ -296,7 +296,7 @@ def read_as(schema: type[Schema], path: Path, what: str = "a JSON file") -> Sche
 
 
 def checked_entries(schema: Any, values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the entries of a schema, built; see `read_as`."""
+    """Return the entries of a schema, each built as its type; see `read_as`."""
     found = {}
     for name, kind in _hints(schema).items():
         if name in values:
@@ -410,9 +410,9 @@ def contents_digest(paths: Iterable[Path], digits: int = 64) -> str:
 
 
 def file_state(path: str | Path) -> str:
-    """Return a file's path, size and modification time which tell whether it has changed.
+    """Return a file's path, size and modification time, which show whether it has changed.
 
-    For a missing file or a broken link the key is the path alone.
+    For a missing file or a broken link, return the path alone.
     """
     try:
         state = os.stat(path)

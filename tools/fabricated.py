@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the encoders in tests/
-AUDIO_S, RATE = 40.0, 16_000  # of the recording of all manifests
+AUDIO_S, RATE = 40.0, 16_000  # duration and rate of the recording that all manifests share
 WORDS_PER_S = 2.7
 TOKENS = (
     "THE OF PRICES ROSE FELL BONDS COMPANY SAID IT WOULD SELL SHARES IN A NEW MARKET YESTERDAY ,COMMA "

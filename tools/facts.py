@@ -4,8 +4,8 @@ Who was born, moved, worked or bought something, where and when: several answers
 the question tells which is right.
 
 * Questions: the answer is a span of a context of 100 to 480 tokens, in the format of SQuAD. The context
-  consists of facts; with a text, of a passage of it with one to three facts among its sentences.
-* Entailment: does a paraphrased fact follow from a context of 40 to 110 tokens, all facts? In RTE's format.
+  consists of facts; given a text, it is a passage with one to three facts among its sentences.
+* Entailment: does a paraphrased fact follow from 40 to 110 tokens of facts? In RTE's format.
 """
 
 import json

@@ -15,15 +15,15 @@ the package there does the same work beside this one's.
 
 waiting: how OpenMP threads wait, in training and transcription. Where two threads share an operation, the one
 that is ready first waits for the other: actively (OMP_WAIT_POLICY=ACTIVE) it spins, passively (PASSIVE) it
-sleeps, and without the variable it spins for a while; with GOMP_SPINCOUNT it spins for so many turns. `busy`
+sleeps, and without the variable it spins for a while; with GOMP_SPINCOUNT it spins that many times. `busy`
 adds endless loops, `loops` of them, to what the machine does.
 
 profile: CPU time of each part of training steps and of a long transcription, on one thread. Training is that
 of recipe=demo with data.workers=0, without its first ten steps. The recording is a split's speech, repeated.
 A part's time excludes that of other parts which it calls.
 
-Ways are processes that are stopped while the others take their turns. Their times are medians (smallest …
-largest) without the start, and CPU time includes the process that loads data.
+Each way to do the work is a process that is stopped while the others take their turns. Times are medians
+(smallest … largest) without the start, and CPU time includes the process that loads data.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class Speech:
 
 @dataclass
 class InTurns(Speech):
-    """Options of ways in processes that take turns."""
+    """Options of measurements in processes that take turns."""
 
     rounds: int = option(5, help="measured turns of each way", affects="result", minimum=1)
     worker: str = option(

@@ -32,7 +32,7 @@ class Turns:
 class Worker:
     """A process that works in turns, stopped in between with the processes that it started.
 
-    It has had one turn, which loads and warms up. Leaving its block ends it.
+    On entry it has had one turn, which loads and warms up; leaving the block ends it.
     """
 
     def __init__(self, *arguments: str, variables: dict[str, str]) -> None:
@@ -79,7 +79,7 @@ def measure(command: Sequence[str]) -> tuple[Seconds, float, int]:
     started = time.perf_counter()
     process = subprocess.Popen(command, process_group=0)
     peak = 0
-    used_s: dict[int, float] = {}  # also of processes that have ended
+    used_s: dict[int, float] = {}  # includes processes that have ended
     try:
         while process.poll() is None:
             used_s |= cpu_s(process.pid)

@@ -49,7 +49,7 @@ class Options:
         unit="tokens",
         maximum=1_000_000,
     )
-    # BERT's doc_stride. transformers' run_qa.py calls the overlap of windows so, and takes 128 for that.
+    # As BERT's doc_stride. In transformers' run_qa.py, doc_stride is the overlap of windows, 128 by default.
     stride: int = option(
         128,
         help="distance between the starts of successive windows",
@@ -75,7 +75,7 @@ class Options:
         minimum=1,
         maximum=1000,
     )
-    examples: int = option(0, help="number of examples to evaluate, the first ones; 0: all", affects="result")
+    examples: int = option(0, help="number of first examples to evaluate; 0: all", affects="result")
     batch: int = option(
         4096,
         help="size of a batch, padding included",

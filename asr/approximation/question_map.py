@@ -91,8 +91,8 @@ def question_map(evaluation: TaskEvaluation, options: Options) -> QuestionMap:
     model, task = evaluation.model, evaluation.task
     assert isinstance(task, SquadTask)
     window = _choose(task, evaluation.windows, options.question)
-    # Those of full attention for all mechanisms: the maps show what a mechanism does, not what errors of
-    # earlier layers do to its input.
+    # All mechanisms get the queries and keys of full attention: the maps show what a mechanism does, not how
+    # errors of earlier layers change its input.
     layers = queries_and_keys(model, window, options.backend)
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]

@@ -8,12 +8,12 @@ from asr.errors import UserError
 from asr.seeds import derived_seed
 
 LARGEST_HEAD = 256  # the compiled kernels' limit
-SEED = 2020  # a model trained with another mechanism draws its directions when it changes to this one
+SEED = 2020  # fixed: a model trained with another mechanism draws directions on changing to this one
 PLANES = Option(
     "planes",
     "fixed",
     ("fixed", "layer", "fresh"),
-    "hash planes: the same in all layers, of each layer, or drawn anew in each training step",
+    "hash planes: shared by all layers, one set per layer, or drawn anew in each training step",
 )
 
 

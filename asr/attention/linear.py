@@ -7,8 +7,8 @@ from asr.attention.softmax import QueryKeyMechanism, both_lengths
 from asr.attention.spec import CAUSAL, Schema
 from attention_ext.tensors import compute_dtype, zero_padding
 
-# Positions between two stored sums of causal attention. The sums, N/64 matrices [D, E], then take as much
-# memory as the weights within chunks, [N, 64], for D = E = 64.
+# Positions per chunk of causal attention, which stores one sum per chunk. For D = E = 64, the sums, N/64
+# matrices [D, E], take as much memory as the weights within chunks, [N, 64].
 CHUNK = 64
 # Lower bound on the sum of a query's similarities, which underflows where query and keys share no feature.
 SMALLEST_SUM = 1e-20

@@ -17,22 +17,22 @@ from attention_ext.near_attention.reference import near_weights
 class NearFieldAttention(ClusteredAttention):
     """One softmax over a query's own logits on the keys near it and its centroid's logits on the others.
 
-    For query i of cluster j, let s_il = q_i·k_l/√D, and s^c_jl the same of the cluster's mean query. Near the
-    query are T_i = {K keys with the highest s^c_j} ∪ {l : |l − i| ≤ W}, and
+    For query i of cluster j, let s_il = q_i·k_l/√D, and s^c_jl be the logit of the cluster's mean query. The
+    near keys are T_i = {K keys with the highest s^c_j} ∪ {l : |l − i| ≤ W}, and
 
         A_il = exp(s_il) / Z_i for l in T_i, else exp(s^c_jl) / Z_i,
         Z_i = Σ_T_i exp(s_il) + Σ_∉T_i exp(s^c_jl).
 
     `i-clustered` gives the top keys the mass that they have for the centroid (eq. 9 and 10 of *Fast
     Transformers with Clustered Attention*), which is too little for a query whose own neighbours matter most.
-    Here the query's own logits decide, and its neighbours are always among the exact keys. It is exact if
-    clusters have one member or T_i holds all keys. Near field and far field are the terms of fast multipole
-    methods for the two parts, hence the name.
+    Here the query's own logits decide, and its neighbours are always among the exact keys. The result is
+    exact if clusters have one member or T_i holds all keys. Fast multipole methods call the two parts near
+    field and far field, hence the name.
 
     Args:
         name, backend, dropout, clusters, grouping, options: see `ClusteredAttention`.
-        topk: K, clamped to each sequence's length.
-        window: W, neighbours on each side.
+        topk: K, number of each cluster's top keys, clamped to each sequence's length.
+        window: W, number of neighbours on each side.
     """
 
     schema = Schema(

@@ -207,7 +207,7 @@ def _medians_of_parts(taken: Sequence[Seconds], clock: str) -> dict[str, float]:
 
 
 def run_once(attend: Attend, inputs: Sequence[Tensor], target: Tensor, passes: str) -> Seconds:
-    """Run what a pass stands for, and return its time.
+    """Run a pass and return its time.
 
     Args:
         attend: what `build_operation` returns.

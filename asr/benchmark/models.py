@@ -12,7 +12,7 @@ from asr.losses.loss import build_loss
 from asr.model.encoder import Encoder
 from asr.model.head import Head
 
-TRAINING_UTTERANCES = 1000  # from whose labels the denominator of loss=mmi is estimated
+TRAINING_UTTERANCES = 1000  # to estimate the denominator of loss=mmi from
 PARTS = ("forward", "loss", "backward", "optimiser")
 
 

@@ -92,13 +92,16 @@ class Options:
     )
     passes: list[str] = option(
         list(PASSES),
-        help="forward (of a model: encoding) | forward+backward (of a model: a training step) | "
+        help="forward (unit=model: encoding) | forward+backward (unit=model: a training step) | "
         "grouping (the groups of clustered attention alone)",
         affects="result",
         choices=(*PASSES, GROUPING),
     )
     dtype: str = option(
-        "float32", help=f"{' | '.join(DTYPES)}; of a model: autocast", affects="result", choices=DTYPES
+        "float32",
+        help=f"{' | '.join(DTYPES)}; with unit=model: type for autocast",
+        affects="result",
+        choices=DTYPES,
     )
     device: str = option("cpu", help="auto | cpu | cuda", affects="result")
     clock: str = option(
@@ -131,7 +134,7 @@ class Options:
     seed: int = option(0, help="random seed for the input", affects="result", maximum=2**32 - 1)
 
     def check(self) -> None:
-        """Raise UserError for an empty list, or a name of a file or a batch that is none."""
+        """Raise UserError for an empty list, an invalid file name or an invalid batch."""
         for name in ("attentions", "lengths", "passes"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")

@@ -20,7 +20,7 @@ class Setup:
 
     Attributes:
         heads, head_dim: H and D of mechanisms and layers; the model size of a layer is their product.
-        dtype, device: of input and parameters; with models `dtype` is that of autocast.
+        dtype, device: type and device of input and parameters; for models, `dtype` is the type for autocast.
         seed: seed of input and parameters.
         unit: what is measured: a `mechanism` alone, a transformer `layer` or a whole `model`.
         feedforward: hidden size of a layer's feed-forward part; 0: self-attention alone, with projections.
@@ -40,13 +40,13 @@ class BenchProblem(Setup):
     """Shapes and seed of the random normal input of one measurement.
 
     Attributes:
-        batch, length: B, and N or, with models, frames T.
+        batch, length: number of sequences, B, and their length, N (for models: T frames).
         preset, loss: architecture and loss of a model.
     """
 
     batch: int
     length: int
-    # They hash no more than they must: problems that are equal share their input.
+    # Mutable, so left out of the hash; equality, by which problems share their input, includes them.
     preset: ModelConfig = field(default_factory=ModelConfig, hash=False)
     loss: LossConfig = field(default_factory=LossConfig, hash=False)
 
@@ -75,9 +75,9 @@ class BenchProblem(Setup):
 
 
 def markov_labels(utterances: int, count: int, generator: torch.Generator) -> Tensor:
-    """Return [utterances, count] labels; after each label, ranks of the next are drawn as 1 / rank.
+    """Return [utterances, count] labels; the next label's rank, given the last, has probability ∝ 1 / rank.
 
-    Labels drawn without regard to the one before would give the n-grams of `loss=mmi` no structure to keep.
+    Independent labels would give the n-grams of `loss=mmi` no structure to keep.
     """
     ranked = torch.rand(VOCABULARY, VOCABULARY - 1, generator=generator).argsort(dim=1) + 1
     chance = 1 / torch.arange(1, VOCABULARY).double()

@@ -1,7 +1,7 @@
 """The timer of all measurements: wall-clock and CPU time, and work that is timed in turns.
 
 On a shared machine, the same work takes a different time a minute later. Turns are interleaved, so that other
-load affects all works alike, and their ratio holds.
+load affects all tasks alike, and their ratio holds.
 """
 
 import gc
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-LEAST_ROUNDS = 3  # that run even after the time limit, for a median
+LEAST_ROUNDS = 3  # run even beyond the time limit, for a median
 
 Name = TypeVar("Name")
 
@@ -41,12 +41,12 @@ class Seconds:
 
 
 def usual_clock(device: str) -> str:
-    """Return `cpu` for work on the CPU, whose CPU time other load affects less, else `wall`."""
+    """Return `cpu` for work on the CPU, because other load affects CPU time less, else `wall`."""
     return "cpu" if device == "cpu" else "wall"
 
 
 def now(device: str = "cpu") -> Seconds:
-    """Return the present reading of both clocks, once the device has done the work that was given to it."""
+    """Return the reading of both clocks, once the device has finished its queued work."""
     if device != "cpu":
         torch.cuda.synchronize(device)
     return Seconds(time.perf_counter(), time.process_time())
@@ -67,12 +67,12 @@ def in_turns(
     limit_s: float = math.inf,
     collect: bool = False,
 ) -> dict[Name, list[Seconds]]:
-    """Return the times of several works, each of which has one turn in every round.
+    """Return the times of several tasks, each of which has one turn in every round.
 
     Args:
-        turns: works by name: functions that do the work and return its time, e.g. by `time_of`.
+        turns: tasks by name: functions that do the work and return its time, e.g. by `time_of`.
         rounds: maximum number of timed rounds.
-        warm_up: number of rounds before them that don't count.
+        warm_up: number of earlier rounds, which don't count.
         limit_s: time after which no further round starts; at least `LEAST_ROUNDS` run.
         collect: as timeit does, collect no garbage during a turn; each round begins with a collection.
 
@@ -103,7 +103,7 @@ def in_turns(
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Run with this number of PyTorch's threads on the CPU; 0 leaves it as it is."""
+    """Run with this number of PyTorch threads on the CPU; 0 leaves it as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,4 +1,4 @@
-"""The commands: what each does and takes. Help and completion need no more, and import options only.
+"""What each command does and takes: all that help and completion need. Only options are imported.
 
 A command's module in this package does its work; most load PyTorch, which takes seconds. It defines
 `run(paths, options)`, or `main(paths, overrides)` if it reads its overrides itself.
@@ -72,7 +72,7 @@ LANGUAGE_MODEL = {"train": LanguageModelOptions, "score": PerplexityOptions}
 
 
 def language_model_action(arguments: list[str]) -> str:
-    """Return what `asr lm` is to do.
+    """Return the action of `asr lm`.
 
     Raises:
         UserError: not exactly one argument, or an unknown one.

@@ -36,7 +36,7 @@ def parse(overrides: list[str]) -> Options:
 
 
 def main(paths: list[str], overrides: list[str]) -> None:
-    """Evaluate what the overrides say."""
+    """Run the evaluation that the overrides describe."""
     run([], parse(overrides))
 
 

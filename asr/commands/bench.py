@@ -33,7 +33,7 @@ def parse(overrides: list[str]) -> Options:
 
 
 def main(paths: list[str], overrides: list[str]) -> None:
-    """Measure what the overrides say."""
+    """Run the measurement that the overrides describe."""
     run(paths, parse(overrides))
 
 
@@ -50,7 +50,7 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         check_writable(path)
     options = replace(options, device=pick_device(options.device))
     console = console or open_console()
-    # The preset comes with everything else that a training is composed from.
+    # Composed with all other options of a training, because presets are a group of its configuration.
     preset = train_options([f"model={options.model}"]).model if options.unit == "model" else None
     measurement = Measurement(options, out, preset)
     if measurement.reused:
@@ -80,7 +80,7 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
 
 
 def _time_table(timings: list[Timing], options: Options) -> Table:
-    """Return times per position in µs; of models, per call and in s, with the parts of a training step."""
+    """Return times per position in µs; for models, per call in s, with the parts of a training step."""
     model = options.unit == "model"
     parts = tuple(timings[0].parts_s)
     columns = ("N", "attention", "batch", *parts, "s" if model else "µs", "quartiles")

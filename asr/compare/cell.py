@@ -1,4 +1,4 @@
-"""Cells of a comparison, a training, evaluation or timing each: key, and state on disk.
+"""Cells of a comparison, each a training, evaluation or timing: key, and state on disk.
 
 The key is a hash of everything that the outcome depends on. A cell that is `done` under its key never runs
 again.

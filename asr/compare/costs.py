@@ -24,9 +24,9 @@ from asr.training.options import TrainConfig
 from asr.training.run import build_task
 
 COSTS = "step_costs.json"
-BATCHES = 20  # on which a step of each candidate is measured, after one to warm up
-PASSES = 9  # over these batches, unless this CPU time per candidate or a twentieth of the budget is over
-ENOUGH_S = 20.0  # planning many candidates should take minutes, not hours
+BATCHES = 20  # batches to measure each candidate's step on, after one to warm up
+PASSES = 9  # over the batches; fewer once ENOUGH_S per candidate or a twentieth of the budget is spent
+ENOUGH_S = 20.0  # CPU time: planning many candidates should take minutes, not hours
 # Options that a step's cost doesn't depend on, and seeds and steps, with which every candidate trains.
 UNKEYED = (*affecting(TrainConfig, "place"), "seed", "trainer.max_steps")
 

@@ -83,7 +83,7 @@ class Ended:
 def launch(
     folder: Path, options: CompareConfig, jobs: list[list[Cell]], advance: Callable[[Cell, float], None]
 ) -> None:
-    """Run jobs and wait for them; the cells of a job that is lost have failed.
+    """Run jobs and wait for them; the cells of a lost job fail.
 
     Args:
         folder: folder of the comparison, shared by all machines.

@@ -14,7 +14,7 @@ METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 LARGEST_SEED = 2**32 - 1  # NumPy seeds are 32 bits wide
 STEPS = "steps"
-# Options of the length of training, and those of training that they set.
+# Options for the length of training, and the options of training that they set.
 LENGTHS = {"budget": "trainer.budget", "steps": "trainer.max_steps", "epochs": "trainer.max_epochs"}
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 OWN = "own"

@@ -40,8 +40,8 @@ DECODING_SET_HERE = {
     "attention": "evaluate=[…]",
     "output": "folder=…",
 }
-# Hypotheses depend neither on them nor on device and checkpoint, but cells have times, and no digest of the
-# weights. What a comparison sets itself is a cell's own: it says which data are decoded.
+# Options that don't change hypotheses, left out of a cell's key. Device and checkpoint stay in it: cells have
+# times, and no digest of the weights. So does what a comparison sets itself: it says which data are decoded.
 UNKEYED_DECODING = tuple(
     x
     for x in affecting(DecodeOptions, "cost", "place")

@@ -35,7 +35,7 @@ class FinishedRun:
         wanted = settings["options"]
         if self.options["init_from"] or settings["start"]:
             return False  # the initial model may have changed since
-        free = affecting(TrainConfig, "place")  # what changes only the cost counts: a comparison measures it
+        free = affecting(TrainConfig, "place")  # cost-only options count: a comparison measures cost
         if any(wanted.get(key) != x for key, x in self.options.items() if key not in free):
             return False
         may_stop = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None

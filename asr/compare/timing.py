@@ -25,7 +25,7 @@ class Runner:
     Attributes:
         forward: passes the inputs of a batch through the model, which is in evaluation mode on its device.
         input_key: models with the same key have the same inputs.
-        taken: total over all batches, per repeat.
+        taken: total time over all batches, per repeat.
         error: reason why the model cannot run; it is skipped from then on.
     """
 

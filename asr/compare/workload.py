@@ -11,7 +11,7 @@ from asr.training.options import TrainConfig
 
 
 class Workload(Protocol):
-    """One of `Speech` and `Labels`.
+    """The interface of `Speech` and `Labels`.
 
     Attributes:
         data: splits by name, including train and dev; empty without recordings.
@@ -28,7 +28,7 @@ class Workload(Protocol):
         """Return the cell that evaluates a candidate's training with a mechanism."""
 
     def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
-        """Return what the times of the models of these evaluations depend on, besides the models."""
+        """Return what the times of these evaluations' models depend on, besides the models."""
 
     def command(self, split: str) -> tuple[str, list[str]]:
         """Return the command that repeats an evaluation, and its options besides split and mechanism."""
@@ -42,4 +42,4 @@ class Workload(Protocol):
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> Passes:
-        """Return the models of a cell of timing, as run folder and mechanism, and what goes through them."""
+        """Return the models of a timing cell, given as run folder and mechanism, and their input."""

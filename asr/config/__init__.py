@@ -57,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what reads and writes values on first use: it loads OmegaConf, `--help` and completion don't."""
+    """Import readers and writers of values on first use: they load OmegaConf, which `--help` doesn't need."""
     if name in __all__:
         from asr.config import overrides
 

@@ -38,7 +38,7 @@ def parse(schema: type[Options], overrides: list[str]) -> Options:
 
 
 def _updated(config: DictConfig, overrides: list[str], kinds: Mapping[str, str]) -> DictConfig:
-    """Return a configuration with the options among the overrides set, which are those in `kinds`."""
+    """Return a configuration with those overrides applied that set an option in `kinds`."""
     _check_values(overrides, kinds)
     for override in overrides:
         key, _, value = override.partition("=")
@@ -190,8 +190,8 @@ def save(options: Any, path: Path) -> None:
 def _checked(config: Any, overrides: Iterable[str] = ()) -> Any:
     """Return the dataclass of a configuration.
 
-    Only what a user gives must have an effect: a recipe sets what some choices ignore, and the options of an
-    old run are read by a newer program.
+    Only options that a user gives must have an effect: a recipe sets some that certain choices ignore, and a
+    newer program reads the options of old runs.
     """
     try:
         options = OmegaConf.to_object(config)

@@ -15,13 +15,13 @@ MISSING = "???"  # OmegaConf's mark of an option without default
 # What an option affects decides where its value counts:
 #
 # * result: what comes out: weights, hypotheses, figures. It belongs to every key under which work is stored.
-# * plan: the result, too, but of a training that goes on: its length, its processes, what it keeps. Another
-#   value makes no other run of it, so that it may change when a run resumes. Without this value, resuming
-#   would need a list of its own.
-# * cost: time, memory and what is shown on the way. A run may go on with another value. A comparison, which
-#   measures cost, keeps it in its keys.
-# * place: none of these, as far as anyone measures: where files lie and how often they are written, and which
-#   part of the work is done here. It belongs to no key.
+# * plan: the result, too, through the course of a training: its length, its processes, what it keeps. With
+#   another value it is still the same run, so the value may change when the run resumes. Without `plan`,
+#   resuming would need a list of options of its own.
+# * cost: time, memory and what is displayed meanwhile. A run may resume with another value. A comparison,
+#   which measures cost, keeps it in its keys.
+# * place: none of these, measurably: where files are and how often they are written, and which part of the
+#   work is done here. It belongs to no key.
 Affects = Literal["result", "plan", "cost", "place"]
 
 
@@ -57,8 +57,8 @@ class Condition:
     """When an option has an effect.
 
     Attributes:
-        option: the other option, of the same dataclass or of one around it; or `paths`, the command's
-            arguments, which are no option.
+        option: the other option, in the same dataclass or an enclosing one; or `paths`, the kind of the
+            command's arguments, which are no option.
         values: values with which the option has an effect; empty: any, if the other option is set.
     """
 
@@ -92,7 +92,7 @@ class Condition:
 
 PATHS = "paths"
 Only = tuple[str] | tuple[str, Any]
-Scope = tuple[tuple[str, Any], ...]  # dataclasses and their prefixes, from the inside out
+Scope = tuple[tuple[str, Any], ...]  # dataclasses and their prefixes, innermost first
 
 
 def option(
@@ -120,7 +120,7 @@ def option(
         minimum: smallest number accepted, also within lists.
         maximum: largest number accepted, also within lists.
         choices: values accepted; empty: all of the type.
-        suggested: values that completion offers, of many others.
+        suggested: some of the accepted values, for completion to offer.
     """
     metadata = {
         "help": help,
@@ -176,8 +176,8 @@ class Setting(NamedTuple):
         field: its field.
         kind: its type.
         value: its value.
-        conditions: those of the option and of the groups around it, each with the values of the dataclasses
-            in which its name is looked up, from the inside out, by their prefix.
+        conditions: conditions of the option and of the groups around it, each with the dataclasses in which
+            its name is looked up.
     """
 
     key: str
@@ -242,7 +242,7 @@ def affecting(schema: Any, *kinds: Affects, paths: str | None = None) -> list[st
     Args:
         schema: dataclass with options, or an object of it.
         kinds: what the options affect.
-        paths: what the command's arguments are; options for other ones are left out.
+        paths: kind of the command's arguments; options for other kinds are left out.
 
     Example:
         >>> @dataclasses.dataclass
@@ -299,9 +299,9 @@ def check_effect(options: Any, given: Collection[str] | None = None, *, paths: s
 
     Args:
         options: options dataclass.
-        given: names of the given options, if others may differ from their defaults as well: a recipe sets
-            what some choices of the model ignore. None: all that differ from their defaults.
-        paths: what the command's arguments are, for conditions on `paths`.
+        given: names of the options to check, if others differ from their defaults as well: a recipe sets
+            some that certain models ignore. None: all that differ from their defaults.
+        paths: kind of the command's arguments, for conditions on `paths`.
     """
     facts = {} if paths is None else {PATHS: paths}
     for setting in settings(options):
@@ -323,11 +323,11 @@ def default_of(field: "dataclasses.Field[Any]") -> Any:
 
 
 class Other(NamedTuple):
-    """What a condition is about: an option around, a constant of a dataclass around, or an argument.
+    """What a condition depends on: an option or constant of an enclosing dataclass, or the arguments.
 
     Attributes:
         name: full name; a group's option `name`, which a configuration sets, is written as the group itself.
-        value: its value; MISSING if nothing around has it.
+        value: its value; MISSING if no enclosing dataclass has it.
         fixed: whether it is a constant.
     """
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _WARNING = threading.Lock()
 
 # As in lhotse, so that a manifest gives the same samples in both: an utterance may lack this much at the end
-# of its file, and one that is shorter than its recording by less than WHOLE_S is all of it.
+# of its file, and one shorter than its recording by less than WHOLE_S counts as all of it.
 MISSING_S = 0.5
 WHOLE_S = 1e-3
 

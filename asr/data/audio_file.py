@@ -30,7 +30,7 @@ class AudioFile(ABC):
         rate: sample rate in Hz.
         channels: number of channels.
         samples: samples per channel as the header states them; None: known only at the end. libsndfile
-            estimates some of compressed files, so what counts is what `read` finds.
+            only estimates it for some compressed files, so rely on what `read` returns.
     """
 
     def __init__(self, rate: int, channels: int, samples: int | None) -> None:
@@ -46,13 +46,13 @@ class AudioFile(ABC):
     def seek(self, sample: int) -> None:
         """Go to a sample, counted from 0; raise `Undecodable` if it can't be found.
 
-        In MP3, Ogg and Opus, the first samples behind it may differ from those of the whole, because
-        libsndfile decodes them without all that lies before.
+        In MP3, Ogg and Opus, the first samples after a seek may differ from those of a full decode, because
+        libsndfile doesn't decode everything before them.
         """
 
     @abstractmethod
     def read(self, samples: int | None = None) -> Samples:
-        """Return the next samples, or all that are left, and go on behind them.
+        """Return the next samples, or all that are left, and move past them.
 
         Returns:
             [samples, channels] in −1 … 1; fewer than asked for only at the end.
@@ -64,7 +64,7 @@ class AudioFile(ABC):
 
     def blocks(self, samples: int) -> Iterator[Samples]:
         """Yield the rest in blocks of at most `samples`, SPHERE in one block; errors are those of `read`."""
-        # Not `SoundFile.blocks`, which fills up what a truncated file lacks with what lies in memory.
+        # Not `SoundFile.blocks`, which pads a truncated file with whatever is in memory.
         while len(block := self.read(samples)):
             yield block
 
@@ -74,12 +74,12 @@ class AudioFile(ABC):
 
 
 def open_audio(path: str | Path, *, ffmpeg: bool = True) -> AudioFile:
-    """Open an audio file, or one in an archive (see `asr.data.shar`); the content decides about the decoder.
+    """Open an audio file, or one in an archive (see `asr.data.shar`); its content decides the decoder.
 
-    SPHERE comes first: its header states the exact length, which libsndfile lowers without a word if the file
+    SPHERE comes first: its header states the exact length, which libsndfile silently lowers if the file
     is truncated, and its compressed samples need other decoders. libsndfile comes before FFmpeg because it
-    finds a sample of wav, FLAC, Ogg and MP3 without decoding all samples before it. FFmpeg reads the rest; of
-    a video, the first audio track.
+    finds a sample of wav, FLAC, Ogg and MP3 without decoding all samples before it. FFmpeg reads the rest,
+    including the first audio track of a video.
 
     Args:
         path: path of the file.
@@ -87,7 +87,7 @@ def open_audio(path: str | Path, *, ffmpeg: bool = True) -> AudioFile:
 
     Raises:
         Undecodable: there is no such file, or no decoder can read it.
-        UserError: the file is SPHERE and damaged, a video without sound, or of an unknown codec.
+        UserError: a damaged SPHERE file, a video without sound, or an unknown codec.
     """
     if is_member(str(path)) and not Path(path).exists():
         return _Libsndfile(read_member(str(path)))

@@ -45,7 +45,7 @@ def check_entry(
         require_text: refuse an utterance without a transcript.
     """
     try:
-        # lhotse decides about other fields and types. Its objects take ten times as long as this check.
+        # lhotse checks other fields and types. Its objects take ten times as long as this check.
         if not _is_ordinary(entry):
             check_audio(entry.get("recording"), where)
             check_fields({key: value for key, value in entry.items() if key != "recording"}, where)

@@ -8,7 +8,7 @@ from asr.errors import UserError
 from asr.files import require_file
 
 VERIFY_HELP = "decode every file to check that it is complete; false: read headers only"
-BLOCK_SAMPLES = 1 << 20  # of all channels, decoded at a time: a recording of hours takes no more memory
+BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels: memory doesn't grow with the length
 LARGEST_OGG_PAGE = 65_307  # bytes
 END_OF_OGG = 4  # flag of a stream's last page
 
@@ -76,8 +76,8 @@ def samples_as_expected(
 def check_complete(path: str | Path) -> None:
     """Raise a `UserError` if a file is shorter than its container states, or an Ogg stream has no end.
 
-    Checked are wav, RF64, AIFF, AU, Wave64 and Ogg, with any suffix, because libsndfile doesn't. Other
-    containers don't state their length, or decoding shows it (FLAC, MP3); opening SPHERE checks it.
+    Checks wav, RF64, AIFF, AU, Wave64 and Ogg, with any suffix, because libsndfile doesn't. Other containers
+    don't state their length, or decoding shows the loss (FLAC, MP3); SPHERE is checked on opening.
     """
     size = Path(path).stat().st_size
     with open(path, "rb") as file:

@@ -220,7 +220,7 @@ class _Bits:
         return self.unsigned(self.unsigned(2))
 
     def block(self, count: int, low: int) -> Block:
-        """Return `count` signed numbers, whose sign is their lowest bit."""
+        """Return `count` signed numbers, stored with the sign in the lowest bit."""
         codes = self._codes(count, low + 1)
         return (codes >> 1) ^ -(codes & 1)
 

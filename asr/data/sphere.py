@@ -97,7 +97,7 @@ def read_samples(
 
     Args:
         path: path of a SPHERE file.
-        header: its header.
+        header: header of the file.
         start: index of the first sample.
         samples: number of samples; None: to the end.
 

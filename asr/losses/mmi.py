@@ -59,7 +59,7 @@ class MMILoss(Loss):
         targets = zip(tokens_BU.tolist(), token_lengths_B.tolist(), strict=True)
         priors = [self.ngram.log_probability(tokens[:length]) for tokens, length in targets]
         losses_B = denominator_B - numerator_B - denominator_B.new_tensor(priors)
-        if self.ctc_weight:  # the only part that a number added to all outputs of a frame would change
+        if self.ctc_weight:  # the only part that changes if a number is added to all outputs of a frame
             normaliser_BT = outputs_BTO.logsumexp(dim=2).masked_fill(~keep_BT1[:, :, 0], 0.0)
             losses_B = losses_B + self.ctc_weight * (normaliser_BT.double().sum(dim=1) - numerator_B)
         return losses_B.to(outputs_BTO.dtype)

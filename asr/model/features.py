@@ -16,8 +16,8 @@ BLOCK_FRAMES = 500
 GPU_BLOCK_FRAMES = 100_000
 
 # Least deviation that normalisation divides by, in nats: far above the rounding of a log energy (1e-6), and
-# below that of any sound (noise has 1 / √n in a filter over n spectral lines). Without it, a mel bin without
-# sound, as above 4 kHz in speech from a telephone, would be its own rounding errors, scaled up to the size of
+# below that of any sound (noise has 1 / √n in a filter over n spectral lines). Without it, the rounding
+# errors of a mel bin without sound, as above 4 kHz in telephone speech, would be scaled up to the level of
 # speech.
 LEAST_DEVIATION = 0.1
 
@@ -129,7 +129,7 @@ class Normalisation(nn.Module):
     `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
     recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
     --center; for utterances no longer than the window, it equals `utterance`. `corpus` uses the statistics
-    of the training set. Deviations below `LEAST_DEVIATION` count as that much.
+    of the training set. Deviations are at least `LEAST_DEVIATION`.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.

@@ -36,7 +36,7 @@ from attention_ext.local_attention.reference import SMALLEST_BLOCK
 from attention_ext.near_attention.graph import near_attention
 
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear")
-OPSET = 18  # of ONNX: the one in which torch.onnx writes graphs, so that none is converted
+OPSET = 18  # ONNX opset in which torch.onnx writes graphs, so that none is converted
 OUTPUTS = ("log_probs", "frames")
 
 

@@ -41,7 +41,7 @@ class Prepared:
 def effective_options(options: Any) -> dict[str, Any]:
     """Return the options that affect the output of a complete corpus, as plain data.
 
-    `allow_partial` affects that of others; the record has the problems that were accepted.
+    `allow_partial` affects only incomplete corpora, whose record has the accepted problems.
     """
     found = config.values_affecting(options, "result")
     return {key: value for key, value in found.items() if key != "allow_partial"}

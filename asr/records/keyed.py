@@ -1,4 +1,4 @@
-"""Results of work by key, on disk while it goes on; what identifies work, and how it differs from other."""
+"""Results stored by key while work goes on, what identifies work, and how two descriptions of it differ."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from asr.parallel import Journal
 def job(command: str, options: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
     """Return what identifies a command's work: program, options that affect it, and digests of its inputs.
 
-    The program is a part, because results of two versions must not be mixed: what is lost is at most one
-    interrupted command's work. Trainings and the cells of a comparison, which take days, are identified by
+    The program is a part, because results of two versions must not be mixed; at most one interrupted
+    command's work is lost. Trainings and the cells of a comparison, which take days, are identified by
     options and inputs alone.
     """
     return {"command": command, "program": source_digest(), "options": dict(options), **inputs}
@@ -34,8 +34,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 class KeyedRecord(Journal):
     """A journal whose results are looked up while it is written, and which disappears with its work.
 
-    Keys are what makes a result the same: the position of an item in a list that the job identifies, the path
-    and state of a file (`file_state`), or an item's own description.
+    A key identifies a result: the position of an item in a list that the job identifies, the path and state
+    of a file (`file_state`), or an item's own description.
     """
 
     def add(self, key: str, result: Any) -> Any:

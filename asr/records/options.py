@@ -9,7 +9,7 @@ from typing import TypeVar
 from asr.config import option
 from asr.errors import UserError
 
-FOLDER = "shards"  # of the results of all shards, in the output folder
+FOLDER = "shards"  # folder for the results of all shards, in the output folder
 
 Item = TypeVar("Item")
 

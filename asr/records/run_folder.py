@@ -1,7 +1,7 @@
 """The run folder: names of its files, and schemas of its JSON files.
 
-Unknown entries of a file are ignored and most missing ones have defaults, because runs of other versions of
-the program stay usable: they may have taken days.
+Unknown entries of a file are ignored and most missing ones have defaults, so that runs of other versions of
+the program, which may have taken days, stay usable.
 """
 
 import re
@@ -57,13 +57,13 @@ class RunEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSummary:
-    """Outcome and cost of a finished training, all of its first process: training.json.
+    """Outcome and cost of a finished training, as its first process measured them: training.json.
 
     Attributes:
         frames: feature frames without padding.
         train_s, train_cpu_s: time of training steps with the wait for data, and CPU time meanwhile.
         data_wait_share: fraction of `train_s` spent waiting for data.
-        peak_memory_mib, peak_worker_memory_mib: peak memory of this process; of the largest that loads data.
+        peak_memory_mib, peak_worker_memory_mib: peak memory of this process, and of the largest loader.
         peak_gpu_memory_mib: peak of PyTorch's allocator; None without a GPU.
         steps, planned_steps: optimiser steps taken, and planned (0: until a time budget is spent).
         budget_s, budget_clock: time budget, `wall` or `cpu`; None without.
@@ -97,7 +97,7 @@ class TrainingSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRecord:
-    """How hypotheses were made, as far as it is read again: decode.json.
+    """How hypotheses were made, in the entries that are read again: decode.json.
 
     Attributes:
         decode_s: time of loading, forward pass and search; None if unknown.
@@ -249,7 +249,7 @@ class RunFolder:
 
         Raises:
             FileNotFoundError: there is none.
-            UserError: it is no YAML with an object at its top level.
+            UserError: it isn't YAML with a mapping at its top level.
         """
         return config.load_yaml(self.options)
 
@@ -257,7 +257,7 @@ class RunFolder:
         """Read environment.json; `what` describes it in messages.
 
         Raises:
-            UserError: there is none, or one of another kind.
+            UserError: the file is missing or doesn't fit the schema.
         """
         return read_as(RunEnvironment, self.environment, what)
 
@@ -265,7 +265,7 @@ class RunFolder:
         """Read training.json.
 
         Raises:
-            UserError: there is none, so that the training isn't finished, or one of another kind.
+            UserError: the file is missing, because training hasn't finished, or doesn't fit the schema.
         """
         return read_as(TrainingSummary, self.summary, "the summary of a finished training")
 

@@ -38,7 +38,7 @@ class BenchResults:
         """Return the options that the figure names."""
         names = {entry.name for entry in fields(Setup)} & self.options.keys()
         setup: Setup = build(Setup, {name: self.options[name] for name in names}, "options")
-        # Results from before `unit` are those of a layer if they say so.
+        # Results older than the option `unit` have `layer` instead.
         return replace(setup, unit="layer") if self.options.get("layer") is True else setup
 
     def pass_name(self, passes: str) -> str:

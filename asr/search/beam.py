@@ -50,8 +50,8 @@ class BeamSearch:
     characters; phones and pieces have none, and blank takes its place. A word of characters ends with the
     gap, the last word with one in a frame that is added.
 
-    The same input gives the same result (`ties.py`): of equal scores, fewer words win, then the first of
-    homophones in the lexicon.
+    The same input gives the same result (`ties.py`): where scores tie, the fewest words win, then the
+    first homophone in the lexicon.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class BeamSearch:
         return best
 
     def _score(self, result: Any, exact_TN: Tensor) -> float:
-        """Return the score of a path without what keeps scores apart."""
+        """Return the score of a path without the amounts that break ties."""
         tokens_T1 = torch.tensor(result.tokens[1:-1])[:, None]
         score = exact_TN.gather(1, tokens_T1).sum(dtype=torch.float64).item()
         words = [word for word in result.words if word >= 0]

@@ -108,7 +108,7 @@ class BeamConfig:
     )
 
     def check_words(self, decoder: str) -> None:
-        """Raise UserError for a score of words with `prefix` and no language model, which alone has words."""
+        """Raise UserError for a word score with `prefix` and no language model: only the latter has words."""
         given = self.complete(decoder).word_score != BeamConfig().complete(decoder).word_score
         if decoder == "prefix" and given and not self.lm:
             raise UserError(

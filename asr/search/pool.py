@@ -28,7 +28,7 @@ class Found:
     """The result of an utterance.
 
     Attributes:
-        key: what the utterance was put under.
+        key: the utterance's key, as given to `put`.
         path: result of the search.
         cpu_s: CPU time of the search in seconds.
     """
@@ -84,7 +84,7 @@ class SearchPool:
         """Decode a batch or queue it for decoding.
 
         Args:
-            keys: [B] what tells the utterances apart in the results.
+            keys: [B] keys that identify the utterances in the results.
             log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
             lengths_B: [B] valid frames.
         """

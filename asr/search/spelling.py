@@ -179,7 +179,7 @@ def required_blank(size: int) -> int:
 
 
 def held_label_count(size: int) -> int:
-    """Return the number of labels with held and ending ones and the required blank."""
+    """Return the number of labels, including held and ending ones and the required blank."""
     return required_blank(size) + 1
 
 

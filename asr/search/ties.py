@@ -7,14 +7,14 @@ the labels of their frames or in their words. Therefore:
 * Each log-probability is lowered by a pseudo-random share of at most 1/8192 (`perturbed`), which separates
   different labels. A label with two uses has two indices (`spelling.py`).
 * Each word costs an amount of its own (`word_costs`), at most 0.0024 (times the weight of a language model).
-  It separates different words with the same labels: without a model a word and its parts, with one those to
-  which it gives equal probabilities, e.g. all that it lacks.
+  It separates different words with the same labels: a word and its parts without a language model, or words
+  to which the model gives equal probabilities, e.g. all unknown ones.
 
 Both are far below what matters: a word score is about 1, a wrong label costs 10. They decide what the search
 keeps and the order of ties, and are not part of the scores returned.
 
-The alternative, an index of its own for each word's last label and a random amount for it, needs no call of
-Python for each word with a language model. But flashlight compares a label's index with the one before to
+The alternative, an index of its own for each word's last label and a random amount for it, needs no
+Python call per word with a language model. But flashlight compares a label's index with the one before to
 require a blank between equal labels, so that words which end and start with the same label would need none;
 and it would try twice as many labels per frame.
 
@@ -65,7 +65,7 @@ def word_costs(spellings: dict[str, list[Labels]]) -> dict[str, float]:
 def word_cost_lm(spellings: dict[str, list[Labels]], costs: dict[str, float]) -> Any:
     """Return a bigram model whose log10 probabilities are the negative costs.
 
-    KenLM scores them without a call of Python for each word. The bigrams of the shortest words cost a little
+    KenLM scores them without a Python call per word. The bigrams of the shortest words cost a little
     more, each its own amount: with one sum for every order of the same words, `Z E Z` and `Z Z E` would tie
     where Z may also be said as Z and E together.
     """

@@ -28,7 +28,7 @@ from asr.training.ranks import Launcher, connect_restarted
 
 
 def training_strategy(options: TrainerConfig) -> str | Strategy:
-    """Return the strategy: shards, or gradients or weights that ranks average; Lightning's for one rank."""
+    """Return the strategy: sharding, averaging of gradients or of weights, or Lightning's for one rank."""
     ranks = options.devices * options.nodes
     if options.strategy == "fsdp":
         return Sharded(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)

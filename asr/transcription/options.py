@@ -11,7 +11,7 @@ from asr.search.options import LEAST_FIT, BeamConfig
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 MODES = ("auto", "onepass", "chunked")
-LONGEST_CHUNK_S = 20.0  # and what a model that doesn't know its training audio is assumed to be trained on
+LONGEST_CHUNK_S = 20.0  # also the assumed longest training audio of a model that doesn't know it
 # Ratio to the longest training audio above which mode=auto encodes in chunks: in one pass, a model makes
 # several times as many errors in recordings much longer than those of its training.
 LONGER_THAN_TRAINING = 1.5

@@ -1,4 +1,4 @@
-"""The way of recordings: sources are read and batched, their posteriors computed and searched, in threads."""
+"""The pipeline: sources are read and batched, their posteriors computed and searched, in threads."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ from asr.transcription.posteriors import (
 from asr.transcription.sources import Source
 
 READERS = 2  # threads beyond those that encode, which read the next recordings meanwhile
-ENCODING_SHARE = 0.9  # share of the encoder in the time of a long recording, for progress
+ENCODING_SHARE = 0.9  # the encoder's share of the time of a long recording, for progress
 
 Item = TypeVar("Item")
 Content = TypeVar("Content")
@@ -44,9 +44,9 @@ class Channel:
     """A channel of a source, which is encoded and searched by itself.
 
     Attributes:
-        source: where it is from.
-        position: position of the source.
-        number: number of the channel, from 1; None: the source has a single one.
+        source: source of the channel.
+        position: position of the source among all sources.
+        number: number of the channel, from 1; None: the source has a single channel.
         samples: [samples] at the model's sample rate.
     """
 
@@ -99,7 +99,7 @@ class Pipeline(Generic[Found]):
         """Yield each source's position, and its channels with what was found, or the error that it raised.
 
         A source that is a group by itself is read when its turn comes, because it may be large; others are
-        read ahead. None was found in a silent channel that is skipped.
+        read ahead. A silent channel that is skipped has None.
 
         Args:
             sources: recordings.

@@ -45,7 +45,7 @@ class Posteriors:
 def encode(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
     """Return the log-probabilities of recordings, each [samples] at the model's rate, encoded together.
 
-    Silent stretches are not encoded, and blank; see `sound_of`.
+    Silent stretches are not encoded and are blank in the result; see `sound_of`.
     """
     sounds = [sound_of(model, samples) for samples in recordings]
     batch = _encode_sound(model, [sound.samples for sound in sounds if not sound.empty])
@@ -59,7 +59,7 @@ def encode(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
 
 
 def _encode_sound(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
-    """Return what `encode` does, silence included; there may be no recording."""
+    """Encode like `encode`, silence included; the batch may be empty."""
     if not recordings:
         none_BTV = torch.empty(0, 0, model.head.projection.out_features, device=model.device)
         return Posteriors(none_BTV, torch.empty(0, dtype=torch.int64, device=model.device))
@@ -81,8 +81,8 @@ def posteriors(
     In one pass, every frame attends to the whole recording; features are computed in blocks, so memory
     grows linearly if the attention mechanism is linear. In chunks, every frame attends to its chunk, which
     is normalised like an utterance, and chunks are joined in the middle of their overlap. Silent stretches
-    are cut out first, see `sound_of`, so that chunks are as full of speech as those of the training; the
-    duration that decides on chunks is that of the rest.
+    are cut out first, see `sound_of`, so that chunks are as full of speech as the training audio; the
+    remaining duration decides whether chunks are needed.
 
     Args:
         model: acoustic model.
@@ -114,7 +114,7 @@ def posteriors(
         model.encoder_frames(duration_s), round(chunk_s / model.frame_s), round(overlap_s / model.frame_s)
     )
     hop = model.front_end.shift_samples * model.config.model.subsampling
-    beyond = model.front_end.window_samples - model.front_end.shift_samples  # of a chunk's last window
+    beyond = model.front_end.window_samples - model.front_end.shift_samples  # samples of the last window
     parts = []
     for first in range(0, len(chunks), CHUNKS_PER_BATCH):
         batch = chunks[first : first + CHUNKS_PER_BATCH]

@@ -15,12 +15,12 @@ from asr.model.acoustic_model import AcousticModel
 # Shorter stretches are pauses of speech, as the training audio has them. In speech with peaks at −60 dB,
 # pauses and weak consonants are below the floor too, but not for so long.
 SHORTEST_S = 0.5
-# What stays beside sound: as much as a label may be late, and more than the window and the convolutions of a
-# frame. More is worse, because features are normalised over it: single utterances between pauses of dither
+# Kept beside sound: as much as a label may be late, and more than the window and the convolutions of a frame.
+# More is worse, because features are normalised over it: single utterances between pauses of dither
 # had a WER of 1.0 % with 0.08 s, 1.8 % with 0.16 s and 6.3 % with 0.4 s.
 MARGIN_S = 0.1
 # Log-probability of labels in silence; that of blank is 0, so that the sum is 1 to the precision of float32.
-# It is finite, because an alignment that has no other place for its labels is to be possible.
+# It is finite, so that an alignment with no other place for its labels remains possible.
 UNHEARD = -30.0
 
 
@@ -59,9 +59,9 @@ class Sound:
 def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     """Cut the silent stretches out of [samples] at the model's rate.
 
-    Zeros and dither have no sound, but features that are normalised over an utterance make some of it: in a
+    Zeros and dither are no sound, but normalising features over an utterance turns them into some: in a
     chunk without speech, the dither is as loud as speech; in one with little speech, the speech is not what
-    the model was trained on. Cutting leaves the input of an encoder as in training, for every normalisation,
+    the model was trained on. With cuts, the encoder's input is as in training, for every normalisation,
     in one pass and in chunks. Statistics over frames of speech alone would change the model's input in
     recordings without such stretches too.
     """

@@ -86,7 +86,7 @@ def transcript_of(
         tokenizer: tokenizer of the model.
         frame_s: duration of an encoder frame in seconds.
         duration_s: duration of the recording in seconds.
-        min_confidence: the recording and segments with a lower confidence are marked.
+        min_confidence: confidence below which the recording and segments are marked.
         name: name of the recording in messages.
         channel: channel number, from 1; None: mono or the average of all channels.
     """

@@ -304,8 +304,8 @@ struct BandBackwardTask {
   char* scratch;
 };
 
-// Where a query's weights sum to less than one in so many of what its cluster gives to far keys, the difference has
-// lost accuracy: the query must be rescued.
+// If a query's weights sum to less than the far keys' weight in its cluster, divided by this, the difference has lost
+// accuracy: the query must be rescued.
 constexpr int near_least_share = 4;
 
 // Numbers that a tile of `near_tile` queries keeps for backward: both scores of every key in its windows; none if these

@@ -110,8 +110,8 @@ void gather_rows(
   for (int64_t j = rows * padded; j < padded_rows * padded; j += W) store(to + j, Vec<T>{});
 }
 
-// to[columns, rows] = from[rows, columns]ᵀ; both sizes are multiples of the vector width. `stride`: between the rows of
-// `to`.
+// to[columns, rows] = from[rows, columns]ᵀ; both sizes are multiples of the vector width. `stride`: distance
+// between rows of `to`.
 template <class T>
 void transpose(int64_t rows, int64_t columns, const T* from, T* to, int64_t stride) {
   constexpr int64_t W = Simd<T>::width;

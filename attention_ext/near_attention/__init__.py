@@ -1,1 +1,1 @@
-"""Local attention: each position attends to its neighbours and to a few global positions."""
+"""Near-field attention: exact weights near each query, its cluster's weights far from it."""

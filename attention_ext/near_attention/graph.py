@@ -1,7 +1,7 @@
 """Near-field attention for exported graphs, from operators that every runtime supports.
 
 As in improved clustered attention, each query gathers its own copy of its cluster's top keys, because ONNX
-lacks what sorts queries into blocks.
+cannot sort queries into blocks.
 """
 
 from torch import Tensor

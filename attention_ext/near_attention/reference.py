@@ -38,7 +38,7 @@ def near_attention(
 ) -> Tensor:
     """Softmax over each query's own logits on the keys near it and its cluster's logits on the others.
 
-    Let s_il = q_i·k_l/√D, s^c_jl the same of cluster j's mean query, T_j the K keys with the highest s^c_j,
+    Let s_il = q_i·k_l/√D, s^c_jl the logit of cluster j's mean query, T_j the K keys with the highest s^c_j,
     and T_i = T_j ∪ {l : |l − i| ≤ W} for query i of cluster j. Its weights are
 
         A_il = exp(s_il) / Z_i for l in T_i, else exp(s^c_jl) / Z_i,
@@ -219,7 +219,7 @@ def _levels(N: int, m: int) -> int:
 def far_field(highest_BHLC1: Tensor, sums_BHLCX: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """Return, for each block, the sums over all blocks but itself and its two neighbours.
 
-    Both blocks of a pair are far from what is far from the pair. In addition, each is far from three of the
+    Blocks far from a pair are far from both of its members. In addition, each is far from three of the
     four blocks in the two neighbouring pairs.
     """
     if levels == 0:
