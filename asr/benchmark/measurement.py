@@ -55,6 +55,7 @@ class Measurement:
         settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
         # Times and sizes depend on the machine and on the libraries, too.
         same = job("bench", settings, device=options.device, torch=torch.__version__, processor=processor())
+        # An interruption in the last of several hours must not lose the others.
         self.journal = KeyedRecord(out.with_suffix(".unfinished.jsonl"), same)
         self.reused = len(self.journal.stored)
 

@@ -101,6 +101,7 @@ def _keys(entry: Any) -> dict[str, Any]:
     entry = {str(key): value for key, value in flat(entry).items()}
     if "attention" not in entry:
         raise UserError(f"candidate {entry}: expected an attention")
+    # They would be without effect: a comparison sets them itself.
     for key in entry.keys() & {"seed", "run", "resume"}:
         raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
     if "seeds" in entry:

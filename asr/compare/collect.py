@@ -86,6 +86,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
     arguments += as_overrides(candidate.overrides)
     if candidate.finetuned_from:
         parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
+        # The parent's run, so that the command can be repeated: asr train knows no labels.
         arguments += [f"init_from={plan.run_folder(*parent) if parent else candidate.finetuned_from}"]
     training = Training(
         candidate=candidate.label,

@@ -71,6 +71,7 @@ class StepTimer:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
                 losses = self.task.losses(batch)[0]
             losses.sum().backward()
+            # From here on once a step, however many batches it accumulates.
             between = now()
             torch.nn.utils.clip_grad_norm_(self.task.parameters(), self.clip)
             self.optimizer.step()

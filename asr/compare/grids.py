@@ -47,6 +47,7 @@ def with_grid(overrides: list[str]) -> tuple[list[str], Paper | None]:
     paper = None if found is None else build(Paper, found, f"{path}: paper")
     given = {x.partition("=")[0] for x in overrides}
     if given & LENGTHS.keys():
+        # One length alone may be set, so the file's goes whatever its kind.
         given |= LENGTHS.keys() if "budget" in given else {*LENGTHS, "budget_clock"}
     own = [x for x in as_overrides(values) if x.partition("=")[0] not in given]
     return [*own, *overrides], paper

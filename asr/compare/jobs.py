@@ -57,6 +57,7 @@ def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float]
                 except subprocess.TimeoutExpired:
                     show_progress(folder, cells, advance)
         finally:
+            # Not killed at once: a training first ends its step and writes a resume point.
             process.terminate()
             try:
                 process.wait(GRACE_S)

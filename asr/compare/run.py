@@ -26,6 +26,7 @@ def run_plan(plan: Plan, console: Console) -> Results:
     """
     with locked(plan.folder, "asr compare"):
         for line in settle_changes(plan):
+            # Labels may hold brackets, which would be taken for markup.
             console.print(line, markup=False)
         _adopt(plan, console)
         progress = CellProgress(plan, console)

@@ -120,6 +120,7 @@ class AcousticModel(AttentionModel):
             features = self.normalisation(features, frames).repeat(views, 1, 1)
             frames = frames.repeat(views)
             if self.training:
+                # The two views are to differ, for the loss that makes them agree (CR-CTC).
                 augment = self.augment if views == 1 else with_more_time_masks(self.augment)
                 features = spec_augment(features, frames, augment, self.normalisation.masked_frame)
         return features, frames

@@ -59,6 +59,7 @@ def read_bench(path: Path) -> BenchResults:
         if record.setup.unit not in UNITS:
             raise UserError(f"unit={record.setup.unit}: expected {' or '.join(UNITS)}")
         for timing in record.timings:
+            # The axis is logarithmic.
             if not 0 < timing.per_element_us < math.inf:
                 raise UserError(f"{timing.name}: expected a positive time, found {timing.per_element_us}")
     except UserError as error:

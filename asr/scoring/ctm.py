@@ -120,6 +120,7 @@ def _parse(fields: list[str], where: str) -> CtmWord:
     try:
         start_s, duration_s = float(fields[2]), float(fields[3])
         confidence = float(fields[5]) if len(fields) > 5 and fields[5].upper() != "NA" else None
+        # A word without a place in time would be scored as if it had not been recognised.
         if not (0 <= start_s < math.inf and 0 <= duration_s < math.inf):
             raise ValueError
         return CtmWord(fields[0], fields[1], start_s, duration_s, fields[4], confidence)

@@ -80,6 +80,7 @@ def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: 
     """Pool the utterances' counts and estimate a bootstrap interval."""
     errors = np.array([counts.errors for counts in utterances])
     lengths = np.array([counts.length for counts in utterances])
+    # The interval of a single one would be a point, as if its rate were certain.
     several = len(utterances) > 1
     interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed) if several else None
     return ErrorRate(sum(utterances, ErrorCounts()), interval)

@@ -93,6 +93,7 @@ class Sharded(_Ranks, ModelParallelStrategy):
         checkpoint = self.checkpoint_io.load_checkpoint(Path(checkpoint_path))
         assert self.model is not None
         options = StateDictOptions(full_state_dict=True)
+        # Whole in the file, so that a run resumes on another number of ranks.
         set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             named = FullyShardedDataParallel.rekey_optim_state_dict(

@@ -115,6 +115,7 @@ class TrainingTask(lightning.LightningModule):
             return self._skip_out_of_memory()
         loss = losses.sum() / targets.clamp(min=1)
         if self.fixed_parameters() and self.trainer.world_size > 1:
+            # The parameters of a frozen encoder, too, need a gradient in DDP.
             loss = loss + self._no_gradient()
         if not self.trainer.strategy.reduce_boolean_decision(bool(loss.isfinite()), all=True):
             culprits = [

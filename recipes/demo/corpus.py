@@ -112,6 +112,7 @@ def draw_random_words(options: Options) -> list[str]:
     """Return the random words, sorted: 2 to 10 letters, no homophones within the lexicon."""
     words = grammar_words()
     taken = {without_stress(spoken(word)) for word in words}
+    # Drawn once with the seed, so that the lexicon is closed.
     candidates = sorted(w for w in cmudict_entries() if w.isascii() and w.isalpha() and 2 <= len(w) <= 10)
     random.Random(f"words {options.seed}").shuffle(candidates)
     drawn: list[str] = []

@@ -217,6 +217,7 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
         with preparation.reporting():
             yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
     ours = preparation.folder.resolve()  # may lie among the transcripts
+    # Nothing is skipped silently: transcripts without recordings are problems, too.
     for path in sorted(transcripts.rglob("*.txt")):
         inside = path.relative_to(transcripts).as_posix()
         hidden = inside.startswith(".") or "/." in inside

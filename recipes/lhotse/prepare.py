@@ -111,6 +111,7 @@ def _rows(cut: dict[str, Any], where: str, manifest: Path, split: str) -> Iterat
     kind = cut.get("type", "MonoCut")
     if kind not in ("MonoCut", "Cut"):
         raise UserError(f"{where}: expected a MonoCut with a recording, found {kind}")
+    # Audio from commands, addresses or memory is rejected.
     check_audio(cut.get("recording"), where)
     supervisions = cut.get("supervisions")
     if not isinstance(supervisions, list) or not all(isinstance(x, dict) for x in supervisions):
