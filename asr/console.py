@@ -220,7 +220,7 @@ class _Grouping(logging.Handler):
 
 @contextmanager
 def grouped_warnings() -> Iterator[None]:
-    """Show the warnings of the block at its end: of those that differ in names and numbers only, the first.
+    """Show a block's warnings at its end, only the first among those that differ in names and numbers alone.
 
     The first in the alphabet, because threads warn in any order. The number of others is appended.
     """

@@ -52,9 +52,8 @@ def attempts(
     if threads:
         pool, chunk = ThreadPoolExecutor(workers), 1
     else:
-        context = worker_context(
-            getattr(function, "func", function).__module__
-        )  # of a partial: its function's
+        # A partial's module is functools; the worker needs its function's.
+        context = worker_context(getattr(function, "func", function).__module__)
         pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
         # Eight chunks per worker level out uneven items; results arrive, and are stored, by the chunk.
         chunk = max(1, min(256, len(items) // (workers * 8)))

@@ -153,10 +153,10 @@ def finetune(
 
     Args:
         model: model of transformers.
-        batches: its inputs, labels included.
+        batches: inputs of the model, labels included.
         steps: number of batches.
         rate: peak learning rate of the layers.
-        head_rate: that of the pooler and the output layer.
+        head_rate: learning rate of the pooler and the output layer.
     """
     from transformers import get_linear_schedule_with_warmup
 

@@ -20,7 +20,7 @@ def run_measurement(
 
     Args:
         name: name of the program.
-        document: its purpose, for the help.
+        document: purpose of the program, for the help.
         measurements: options and function of each measurement.
         arguments: command-line arguments; defaults to those of this process.
     """

@@ -45,7 +45,7 @@ def question_windows(
     Args:
         tokenizer: a fast tokenizer of transformers.
         question: the question.
-        example: its index.
+        example: index of the example.
         max_length: tokens of the longest window.
         stride: tokens from the start of a window to the next one's.
 

@@ -88,7 +88,7 @@ class HeadwiseMLP(nn.Module):
 
     def __init__(self, heads: int, size: int, units: int) -> None:
         super().__init__()
-        bound = size**-0.5  # that of nn.Linear
+        bound = size**-0.5  # as in nn.Linear
         self.hidden_HDD = nn.Parameter(torch.empty(heads, size, size).uniform_(-bound, bound))
         self.hidden_bias_HD = nn.Parameter(torch.empty(heads, size).uniform_(-bound, bound))
         self.output_HDU = nn.Parameter(torch.empty(heads, size, units).uniform_(-bound, bound))

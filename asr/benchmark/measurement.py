@@ -22,7 +22,7 @@ from asr.model.options import ModelConfig
 from asr.records.keyed import KeyedRecord, job
 
 GIB = 2**30
-NEAR = 0.97  # of the batch expected to fit, for the first attempt at a length
+NEAR = 0.97  # share of the batch expected to fit that is tried first at a length
 
 
 class Measurement:

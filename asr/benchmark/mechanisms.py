@@ -74,7 +74,7 @@ def build_operation(name: str, problem: BenchProblem) -> Attend:
     if not mechanism.needs_shared_keys:
         return mechanism
     root = problem.head_dim**0.5
-    # Keys made here from the queries, so that their normalisation counts in the time.
+    # Keys are made here from the queries, so that the time includes their normalisation.
     return lambda q, k, v: mechanism(q, torch.nn.functional.normalize(q, dim=-1) * root, v)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 
-Attend = Callable[..., Tensor]  # of q, k, v, or of a layer's input
+Attend = Callable[..., Tensor]  # called with q, k, v, or with a layer's input
 CHUNK = 32  # positions in a chunk of LSH attention, the default of `lsh` as well
 
 
@@ -65,7 +65,7 @@ def _build_lsh(name: str, rounds: int, length: int, device: str) -> Attend:
         raise UserError(f"peer:{name} needs reformer-pytorch: {error}") from None
     if length % (2 * CHUNK):
         raise UserError(f"peer:{name}: length {length} is not a multiple of {2 * CHUNK}")
-    # It counts a key once per round; ours counts one that several rounds share only once.
+    # It counts a key once per round; ours counts a key only once, however many rounds share it.
     module = LSHAttention(bucket_size=CHUNK, n_hashes=rounds, dropout=0.0).eval().to(device)
 
     return lambda q, k, v: module(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(v)

@@ -40,16 +40,16 @@ class Command:
     """What a command does and takes.
 
     Attributes:
-        purpose: what it does, with an example.
-        options: its options.
-        takes: its further arguments, for the usage; empty: it takes none.
+        purpose: purpose of the command, with an example.
+        options: dataclass of its options.
+        takes: further arguments, for the usage; empty: none.
         trains: whether it takes the options of `asr train` as well.
-        first: returns the values of its first argument, if they are known.
-        by_first: returns its options, if they depend on the first argument, which may be missing.
-        defaults: returns options with the defaults to show, given its other arguments.
-        details: returns what `--help` prints below the options, given its other arguments.
-        parse: returns its options, given the overrides; None: `options` are parsed as they are.
-        reads: whether its module reads the overrides itself.
+        first: returns the known values of the first argument.
+        by_first: returns the options, if they depend on the first argument, which may be missing.
+        defaults: returns options with the defaults to show, given the other arguments.
+        details: returns what `--help` prints below the options, given the other arguments.
+        parse: returns the options, given the overrides; None: `options` are parsed as they are.
+        reads: whether the command's module reads the overrides itself.
     """
 
     purpose: str

@@ -60,7 +60,7 @@ class StepTimer:
 
         Loading counts if the training process does it. One batch stands for all that a step accumulates.
         """
-        # The threads of the training, not those of this process.
+        # As many threads as the training has, not as this process has.
         with torch_threads(self.threads):
             before = now()
             batch = next(self.batches, None)

@@ -42,8 +42,8 @@ class CompareConfig(SearchOptions):
     )
     evaluate: list[str] = option(
         [],
-        help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: those of "
-        f"all candidates and {ORACLE}; [{OWN}]: none",
+        help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: all "
+        f"candidates' and {ORACLE}; [{OWN}]: none",
         affects="result",
         suggested=MECHANISMS,
     )

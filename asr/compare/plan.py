@@ -111,7 +111,7 @@ def make_plan(request: Request) -> Plan:
     trainings: dict[tuple[str, int], Cell] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
-        # Not the common data's, because a candidate may have data of its own.
+        # Not the digests of the common data, because a candidate may have data of its own.
         digests = workload.digests(candidate.label, options_of)
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)

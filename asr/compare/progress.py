@@ -24,7 +24,7 @@ from asr.training.plan import TrainingPlan
 
 LINE_EVERY_S = 60.0  # outside a terminal, where lines pile up in a log
 STEPS = 4  # timed for the estimate, after one to warm up
-ENOUGH_S = 2.0  # of timed steps; longer ones are timed less often
+ENOUGH_S = 2.0  # enough timed steps; longer ones are timed less often
 
 
 @dataclass

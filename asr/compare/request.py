@@ -90,7 +90,7 @@ def parse(overrides: list[str]) -> Request:
         shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
         shared += ["trainer.max_steps=0"]
     elif options.steps:
-        # A recipe's own budget, as that of stamps, would end training first.
+        # A recipe's own budget, e.g. that of stamps, would end training first.
         shared += [f"trainer.max_steps={options.steps}", "trainer.budget="]
     elif options.epochs:
         shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0", "trainer.budget="]

@@ -34,7 +34,7 @@ def run_plan(plan: Plan, console: Console) -> Results:
             for stage in _training_stages(plan):
                 _run_stage(plan, [[cell] for cell in stage], progress)
                 _run_stage(plan, _evaluations(plan, stage), progress)
-                # After every model, so that `asr report` shows those that are finished of a long comparison.
+                # After every model, so that `asr report` shows the finished models of a long comparison.
                 write_results(collect(plan), plan.folder)
             _run_stage(plan, [[cell] for cell in timing_cells(plan)], progress)
         results = collect(plan)

@@ -44,7 +44,7 @@ def work(folder: Path, cell: Cell) -> None:
 
     Lightning starts the other ranks of a training like this process; they write nothing.
     """
-    # A rank that ended early would make the cell of the others done.
+    # Otherwise a rank that ends early would mark the cell as done for the others.
     first = global_rank(devices=1) == 0
     print(f"=== {cell.name}", flush=True)
     if first:
@@ -96,7 +96,7 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
 
 
 def _workload(cell: Cell) -> type[Workload]:
-    """Return the workload of an evaluation or timing, which its settings imply: its key covers no name."""
+    """Return the workload of an evaluation or timing, inferred from its settings, which don't name it."""
     return Speech if cell.settings.keys() & {"options", "manifest"} else Labels
 
 

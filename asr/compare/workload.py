@@ -34,7 +34,7 @@ class Workload(Protocol):
         """Return the command that repeats an evaluation, and its options besides split and mechanism."""
 
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
-        """Enter the outcome of a finished cell of a comparison's folder."""
+        """Enter a finished cell's outcome into its evaluation, given the comparison's folder."""
 
     @staticmethod
     def evaluate(run: Path, folder: Path, cell: Cell, advance: Callable[[float], None]) -> dict[str, Any]:

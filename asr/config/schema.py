@@ -173,9 +173,9 @@ class Setting(NamedTuple):
 
     Attributes:
         key: dotted name.
-        field: its field.
-        kind: its type.
-        value: its value.
+        field: field of the dataclass.
+        kind: type of the value.
+        value: present value.
         conditions: conditions of the option and of the groups around it, each with the dataclasses in which
             its name is looked up.
     """
@@ -327,7 +327,7 @@ class Other(NamedTuple):
 
     Attributes:
         name: full name; a group's option `name`, which a configuration sets, is written as the group itself.
-        value: its value; MISSING if no enclosing dataclass has it.
+        value: present value; MISSING if no enclosing dataclass has it.
         fixed: whether it is a constant.
     """
 

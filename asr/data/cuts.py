@@ -92,7 +92,7 @@ class Cuts(Sequence["MonoCut"]):
 
     Args:
         manifests: where the cuts come from.
-        transcripts: those of all manifests.
+        transcripts: transcripts of all manifests.
         rows: [cuts] numbers of the cuts, counted through all manifests; None: all.
 
     Attributes:

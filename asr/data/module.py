@@ -54,7 +54,7 @@ class SpeechData(TrainingData):
         train_cuts: what `load_training_cuts` returns for `config`.
         tokenizer: tokenizer for the targets.
         encoder_lengths: returns the numbers of encoder frames for an array of durations in seconds.
-        sample_rate, frame_shift_ms: those of the model's features.
+        sample_rate, frame_shift_ms: settings of the model's features.
         topology: topology of the labels, which decides how many frames they need.
         seed: random seed for the order of batches and for speed perturbation.
         speed_factors: factors of speed perturbation.

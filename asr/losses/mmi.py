@@ -24,7 +24,7 @@ class MMILoss(Loss):
 
     Args:
         ngram: n-gram of labels.
-        order: its order; bigrams use dense products.
+        order: length of its n-grams; bigrams use dense products.
         topology: `ctc` or `hmm`.
         leak: leaky-HMM coefficient of the denominator.
         ctc_weight: weight of the additional negative log-probability of the target if outputs are normalised

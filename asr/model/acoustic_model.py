@@ -37,10 +37,10 @@ class AcousticModelConfig:
     backend: str = "auto"
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    topology: str = "ctc"  # of the labels, see asr/losses/topology.py
+    topology: str = "ctc"  # topology of the labels, see asr/losses/topology.py
     longest_s: float = 0.0  # longest training audio; 0: unknown
     intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels as well
-    pretrained: dict[str, Any] = field(default_factory=dict)  # of `model.encoder`, see `read_pretrained`
+    pretrained: dict[str, Any] = field(default_factory=dict)  # see `read_pretrained`
 
 
 class AcousticModel(AttentionModel):

@@ -39,7 +39,7 @@ class Division:
 
         Args:
             journal: journal of one process's results, relative to the output folder.
-            version: its version.
+            version: version of the journal.
             keys: keys of the items of all shards.
             results: results of the items; None for those of other shards, and for those that failed.
         """

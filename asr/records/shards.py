@@ -55,7 +55,7 @@ class Work:
     record: dict[str, Any] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
-        """Return the text of each output file: that of the items in order; CTM files are sorted."""
+        """Return the text of each output file: the items' texts in order; CTM files are sorted."""
         texts: dict[str, list[str]] = {}
         for _, result in sorted(self.results.items()):
             for name, text in result.files.items():

@@ -106,7 +106,7 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
 
 
 def _steps(results: Results, split: str, metric: str) -> list[str]:
-    """Return the models that the line of the front connects: of those level in time, the most accurate.
+    """Return the models that the line of the front connects: the most accurate among those level in time.
 
     A single one is left out, because it makes no line.
     """

@@ -110,7 +110,7 @@ def subject(results: Results) -> Candidate:
 
 
 def mechanisms(results: Results, candidate: Candidate) -> list[str]:
-    """Return the approximations to show: those of the comparison, and always clustered and i-clustered."""
+    """Return the approximations to show: the comparison's, and always clustered and i-clustered."""
     named = dict.fromkeys(x.attention for x in results.evaluations if x.status == "done")
     found = [
         name

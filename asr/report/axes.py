@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import altair as alt
 
-LEAST_SPAN = 0.2  # of a linear axis, as a fraction of its centre: a difference of 0.2 % must not fill it
+LEAST_SPAN = 0.2  # least span / centre of a linear axis: a difference of 0.2 % must not fill it
 SPREAD = 3.0  # ratio of largest to smallest value above which a linear axis crowds the small ones
 TICKS = 4  # minimum number of labels, if round numbers allow it
 STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))  # round numbers per decade, from few to many
 
 
 def extent(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a linear axis: those of the values, or further apart if these hardly differ.
+    """Return the ends of a linear axis: the range of the values, widened if they hardly differ.
 
     Example:
         >>> extent([2.0, 9.0]), extent([99.8, 100.2]), extent([0.0])

@@ -12,7 +12,7 @@ from asr.report.provenance import of_environment
 
 WIDTH, ROW = 860, 16  # width of a map and height of a row, pixels
 LABEL_ROWS = 4.5  # height of the names above a map, in rows
-LETTERS = 12  # of a token that are shown
+LETTERS = 12  # shown of each token
 
 
 def figure(mapped: QuestionMap, record: dict[str, Any]) -> Figure:

@@ -112,7 +112,7 @@ def time_cells(times: dict[str, Estimate | None]) -> list[TableCell]:
     Without a spread for each time, none is marked.
     """
     known = {label: time for label, time in times.items() if time}
-    # A model ahead by less than its repeats differ must not win.
+    # A model must not win by less than its repeats differ.
     leaders = fastest(known) if known and all(time.count > 1 for time in known.values()) else []
     mark = "level" if len(leaders) > 1 else "fastest" if len(known) > 1 else ""
     cells = []

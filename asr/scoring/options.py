@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from asr.config import option
 
-# unit is the default: as in validation and tuning, so that a hypothesis has one error rate.
+# unit is the default because validation and tuning use it: a hypothesis then has one error rate.
 COSTS = ("unit", "sclite")
 # What the arguments of `asr score` are.
 FOLDER, FOLDERS = "a decode folder", "several decode folders"

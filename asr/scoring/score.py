@@ -74,7 +74,7 @@ class Score:
     decode_s: float | None = None
     alignment: str = "unit"  # costs of the alignment: unit | sclite
     lexicon: str | None = None  # digest; PERs are comparable only with the same lexicon
-    pronunciations: WordCounts | None = None  # of the reference words, for PER
+    pronunciations: WordCounts | None = None  # counts of reference words, for PER
 
     @property
     def real_time_factor(self) -> float | None:

@@ -73,7 +73,7 @@ class BeamSearch:
 
         Args:
             tokenizer: tokenizer of the model.
-            words: words that characters or pieces may spell. None: those of `lm`.
+            words: words that characters or pieces may spell. None: the words of `lm`.
             lexicon: words that phones may spell. None: the tokenizer's lexicon.
             beam: number of hypotheses kept after each frame.
             threshold: maximum distance to the best hypothesis (natural log); worse ones are pruned. CTC

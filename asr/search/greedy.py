@@ -59,7 +59,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor, topology: str = "ctc
 def _viterbi_search(log_probs_BTO: Tensor, lengths_B: Tensor) -> list[TokenPath]:
     first_TBV, later_TBV = (x.transpose(0, 1) for x in split_outputs(log_probs_BTO.detach().cpu(), "hmm"))
     T, B, V = first_TBV.shape
-    score_BV = torch.full((B, V), -torch.inf)  # of the best path that ends in a label, or in silence
+    score_BV = torch.full((B, V), -torch.inf)  # best path that ends in a label, or in silence
     score_BV[:, BLANK] = 0.0
     stays_TBV = torch.empty(T, B, V, dtype=torch.bool)
     before_TB = torch.empty(T, B, dtype=torch.long)  # label before one that starts in a frame

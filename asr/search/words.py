@@ -65,7 +65,7 @@ class WordSearch:
                 if len(phones) == depth + 1:
                     word_of.setdefault(node_of[index], word)
             depth += 1
-        ends = sorted(word_of)  # of equal costs, the first counts
+        ends = sorted(word_of)  # the first counts if costs are equal
         place = _preorder(parents)
         self._words = [word_of[node] for node in ends]
         self._ends, self._end_depths = place[ends], np.array(depths)[ends]

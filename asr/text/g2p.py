@@ -13,7 +13,7 @@ from asr.text.cmudict import without_stress
 from asr.text.lexicon import Phones
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SYMBOLS = ["<pad>", "<unk>", "<s>", "</s>"]  # of the phones; the letters lack <s>
+SYMBOLS = ["<pad>", "<unk>", "<s>", "</s>"]  # as phones have them; letters lack <s>
 END_OF_WORD, BEGIN, END = 2, 2, 3  # the first among the letters, the others among the phones
 # The network's phones: CMUdict's, with stress.
 _PHONES = """

@@ -68,7 +68,7 @@ class Cost(lightning.Callback):
     @property
     def peak_mib(self) -> float:
         """Peak resident memory of the training process."""
-        # The system counts since the last start of the process only.
+        # The system counts only since the last start of the process.
         return max(self.peak_before_resume_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
     @property

@@ -244,7 +244,7 @@ def training_lexicon(options: TrainConfig) -> Lexicon | None:
     """
     if options.tokenizer.kind != "phone":
         return None
-    # Those of all corpora: words that only the second one's lexicon has would be trained as SPN.
+    # The lexicons of all corpora: otherwise words found only in the second one's would be trained as SPN.
     beside = [manifest_path(place, "train").parent / LEXICON for place in options.data.train]
     named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
     return _merged(tuple((path, file_state(path)) for path in named))

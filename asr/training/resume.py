@@ -37,9 +37,9 @@ class ResumePoint:
     """A checkpoint to resume from.
 
     Attributes:
-        path: its file.
-        state: its content.
-        environment: what the run was started with.
+        path: path of the checkpoint.
+        state: content of the checkpoint.
+        environment: environment of the run at its start.
     """
 
     path: Path
@@ -80,7 +80,7 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
         except UserError as error:
             failures.append(error.line)
             continue
-        # Its weights would be decoded, and their result reported, as those of the run in this folder.
+        # Another run's weights would be decoded, and the result reported, as if they were this run's.
         if state.get("run") != environment.run:
             raise UserError(f"{path}: expected a checkpoint of the run in {folder}, found another run's")
         if missing := [name for name in STATE if name not in state]:
@@ -190,7 +190,7 @@ def clear(folder: Path, point: ResumePoint | None) -> None:
     run = RunFolder(folder)
     for path in run.checkpoints.glob("*.partial"):
         path.unlink()
-    # It is of the shorter training, and the longer one may make none itself.
+    # The average belongs to the shorter training, and the longer one may not make its own.
     run.average.unlink(missing_ok=True)
     if point is None:
         # A run killed before its first resume point may have left a best checkpoint with other options.

@@ -31,7 +31,7 @@ def offered_starts(options: TrainConfig, folder: Path) -> list[str]:
 
     Args:
         options: options of the run that begins.
-        folder: its run folder.
+        folder: run folder.
     """
     if options.init_from or recipe_task(options.recipe.name):
         return []
@@ -67,7 +67,7 @@ def _overrides(options: TrainConfig, run: RunFolder) -> list[str] | None:
 def _shape(options: TrainConfig) -> dict[str, Any]:
     values = flat({"features": config.to_dict(options.features), "model": config.to_dict(options.model)})
     if options.model.self_conditioned:
-        # Without them the options offered are refused; in other models they are the new run's own choice.
+        # Otherwise the suggested options are refused. With other models, the new run chooses these blocks.
         values["loss.intermediate"] = options.loss.intermediate
     return {key: value for key, value in values.items() if key not in FREE}
 

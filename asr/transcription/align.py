@@ -35,7 +35,7 @@ class Transcribed:
         id: name of the utterance.
         stem: name of its TextGrid, without suffix.
         text: transcript.
-        source: its audio.
+        source: source of its audio.
         duration_s: duration in seconds; 0: unknown before it is read.
         recording: name of the recording.
         channel: channel number, from 1.
@@ -70,7 +70,7 @@ def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribe
 
     Args:
         audio: the file; it need not exist, which is reported when it is read.
-        text: transcript; empty: that of the .txt file beside the audio.
+        text: transcript; empty: read the .txt file beside the audio.
         tokenizer: tokenizer of the model, which tells the normalisation that leaves least outside it.
 
     Raises:
@@ -81,7 +81,7 @@ def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribe
         if not beside.is_file():
             raise UserError(f"{audio}: expected a transcript in text='…' or in {beside}, found neither")
         text = read_text(beside)
-    # Of equally known texts, min() returns the first, the text as written.
+    # If texts are equally known, min() returns the first, the text as written.
     texts = (" ".join(text.split()), *(normalise(text, rule) for rule in ("none", "lower", "words")))
     known = min(texts, key=lambda text: len(tokenizer.oov(text)))
     return Transcribed(str(audio), audio.stem, known, FileSource(audio), 0.0, audio.stem)

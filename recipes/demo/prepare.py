@@ -42,7 +42,7 @@ def prepare(options: Options, folder: Path) -> None:
     """
     engine = _engine()
     preparation = Preparation("demo", folder, options, packages=PACKAGES)
-    # First, so that nothing has been removed when it is refused.
+    # Checked first, so that nothing has been removed when a shard is refused.
     preparation.refuse_shard("recipe demo")
     if preparation.is_done():
         return

@@ -42,7 +42,7 @@ class TrainingSegments(Dataset[SegmentBatch]):
         self.tokens, self.length, self.batch, self.seed = tokens, length, batch, seed
 
     def __getitem__(self, plan: BatchPlan) -> SegmentBatch:
-        # From these two alone, so that an interrupted run resumes exactly.
+        # Drawn from these two alone, so that an interrupted run resumes exactly.
         random = np.random.default_rng([self.seed, plan.position])
         starts = random.integers(len(self.tokens) - self.length, size=self.batch)
         epoch = plan.position * self.batch * self.length // len(self.tokens)

@@ -39,7 +39,7 @@ def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
     Args:
         items: items with the same number of sequences.
         plan: position in the stream; `utterances` are the numbers of the items.
-        size: number of positions N; 0: that of the longest sequence.
+        size: number of positions N; 0: length of the longest sequence.
     """
     sequences = [torch.from_numpy(sequence) for item in items for sequence in item.sequences]
     lengths = torch.tensor([len(sequence) for sequence in sequences])

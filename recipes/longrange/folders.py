@@ -14,7 +14,7 @@ from asr.files import digest, file_digest, require_file
 LISTOPS_FILES = {"train": "basic_train.tsv", "dev": "basic_val.tsv", "test": "basic_test.tsv"}
 PAIR_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "test")}
 PAIR_FILES["dev"] = "new_aan_pairs.eval.tsv"
-SHARES = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)}  # of the images
+SHARES = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)}  # shares of the images
 
 
 class Lines:

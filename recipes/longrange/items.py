@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SPLITS = ("train", "dev", "test")
-FIXED_SEED = 0  # of the splits for evaluation, which are the same in every run
+FIXED_SEED = 0  # seed of the evaluation splits, which are the same in every run
 
 
 @dataclass(frozen=True)

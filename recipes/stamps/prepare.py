@@ -169,7 +169,7 @@ def _name(path: Path, root: Path) -> str:
 def _splits(texts: dict[str, dict[str, str]]) -> dict[str, str]:
     """Return the split of every stamp: the hash of its group decides, large groups are in train."""
     splits = {}
-    # By all languages, prepared or not: the split must not depend on those that are chosen.
+    # Over all languages, prepared or not: the split must not depend on which are chosen.
     for phrase, members in groups(texts, ["en", *LANGUAGES]).items():
         place = hash_position(phrase)
         held_out = "test" if place < TEST_SHARE else "dev" if place < TEST_SHARE + DEV_SHARE else "train"

@@ -182,7 +182,7 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
             sides = " and ".join(missing)
             unpaired[path] = f"expected a transcript of side {sides}, found none", "missing_text"
     concerned = {conversation_of(Path(path).name) for path in unpaired}
-    # Copies lack up to three: as many as the two usual numbers of files differ by.
+    # Copies may lack up to three conversations, the difference between the two usual numbers of files.
     if len(corpus.audio) in FILES and len(concerned) <= FILES[1] - FILES[0]:
         return concerned
     for path, (message, kind) in unpaired.items():
