@@ -23,8 +23,8 @@ struct KeptSize {
 };
 
 // Softmax of every centroid over all keys: statistics, weighted values and, if K > 0, the top keys. All zero without
-// valid keys. If the top keys stay apart, the sums are those of the other keys, relative to their highest score: none is
-// a difference.
+// valid keys. If the top keys stay apart, the sums are those of the other keys, relative to their highest score: none
+// is a difference.
 template <class T>
 struct DenseResult {
   // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum). Two numbers, because exp(score − log Σ) has
@@ -136,8 +136,8 @@ struct DenseResult {
   }
 
  private:
-  // Choose the top keys of one cluster among those of its blocks, and add the others to its sums. `weights` has room for
-  // all of them.
+  // Choose the top keys of one cluster among those of its blocks, and add the others to its sums. `weights` has room
+  // for all of them.
   void add_rejected(
       const Heads<T>& in, int64_t task, int64_t count, Ordered<T>* scores, int32_t* positions, T* weights) const {
     const int64_t head = task / in.C, c = task % in.C, E = in.E;
@@ -186,8 +186,8 @@ struct DenseGradients {
         delta_C(in.heads * in.padded_C) {}
 
   // Compute centroid_CD, and dK and dV of all keys (zero at padding), from grads_CE and delta_C; with K > 0 also from
-  // grad_mass_C and the top keys. Without grad_mass_C the top keys stay apart, the weights are exp(score − maximum), and
-  // centroid_CD is not yet divided among the members.
+  // grad_mass_C and the top keys. Without grad_mass_C the top keys stay apart, the weights are exp(score − maximum),
+  // and centroid_CD is not yet divided among the members.
   void pass(
       const Heads<T>& in, HeadRange range, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
       const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v) const {

@@ -24,8 +24,8 @@ std::vector<int32_t> checked_top_counts(const Heads<T>& in, int64_t K, const int
 }
 
 // Add the gradients of all clusters' top keys to the keys' rows, where threads share heads. As many heads at a time as
-// there are threads: exact(head, c, slot_k, slot_v, scratch) writes the gradients of a cluster's K keys to buffers, then
-// blocks of keys add them in the order of the clusters, as if each cluster added its own.
+// there are threads: exact(head, c, slot_k, slot_v, scratch) writes the gradients of a cluster's K keys to buffers,
+// then blocks of keys add them in the order of the clusters, as if each cluster added its own.
 template <class T, class Exact>
 void add_top_gradients(
     const Heads<T>& in, int64_t K, const int32_t* top_CK, const std::vector<int32_t>& top_count_C, int64_t bytes,

@@ -133,8 +133,8 @@ struct UpdateTask {
   uint8_t* changed_C;
 };
 
-// Attention of all centroids over one block of keys. If the top keys stay apart (`dense_apart`), maximum, sum and values
-// are those of the other keys; without any, `lowest_score` and zeros.
+// Attention of all centroids over one block of keys. If the top keys stay apart (`dense_apart`), maximum, sum and
+// values are those of the other keys; without any, `lowest_score` and zeros.
 template <class T>
 struct DenseTask {
   int64_t C, D, E, K;     // K = 0: no top keys
@@ -192,9 +192,10 @@ struct ExactTask {
   const T *q, *k, *v;
   int64_t stride_q, stride_k, stride_v;
   T scale, mass;
-  const T* base_E;        // output of the other keys, or null
-  T* out_NE;              // rows of E values
-  T *maximum_N, *sum_N;   // if not null: weights are exp(score − maximum), stored here with their sum; `mass` is not used
+  const T* base_E;  // output of the other keys, or null
+  T* out_NE;        // rows of E values
+  T *maximum_N,
+      *sum_N;  // if not null: weights are exp(score − maximum), stored here with their sum; `mass` is not used
   Dropout dropout;
   uint64_t first_row;  // index of the head's first query among all rows
   T* kept;             // weights of the members for backward, padded rows, or null
@@ -316,8 +317,8 @@ constexpr int64_t near_kept(int64_t window) {
   return keys > near_most_keys ? 0 : keys * 2 * near_tile;
 }
 
-// The near field of a block of one head's queries: their windows, joined with what their clusters' top keys and far keys
-// contribute.
+// The near field of a block of one head's queries: their windows, joined with what their clusters' top keys and far
+// keys contribute.
 template <class T>
 struct NearTask {
   BandBlock<T> block;  // without global positions
@@ -332,8 +333,8 @@ struct NearTask {
   T* out_NE;             // in: Σ exp(score − maximum) · v over the top keys; out: attention, unless rescued
   const T* scores_NC;    // the centroids' scores of all keys, padded rows, or null
   int64_t padded_C;
-  uint8_t* rescued_N;    // out: whether the far keys' sums cancelled, so that `rescue` must process the query
-  T* kept;               // scores of the block's tiles for backward, or null
+  uint8_t* rescued_N;  // out: whether the far keys' sums cancelled, so that `rescue` must process the query
+  T* kept;             // scores of the block's tiles for backward, or null
   char* scratch;
 };
 
@@ -345,15 +346,15 @@ struct NearBackwardTask {
   const T* centroids_CD;
   const int32_t* top_CK;
   const uint32_t* rows_C;
-  const T *grad;
+  const T* grad;
   int64_t stride_grad;
   const T *maximum_N, *inverse_sum_N;
-  const T* delta_N;           // gradient · output
-  const uint8_t* rescued_N;   // queries to leave out
-  T* grad_q_ND;               // rows of D values, overwritten
-  T *grad_k_ND, *grad_v_NE;   // rows to add to
-  T* grad_centroid_ND;        // gradient of each query's centroid, padded rows, overwritten
-  const T* kept;              // from forward, or null
+  const T* delta_N;          // gradient · output
+  const uint8_t* rescued_N;  // queries to leave out
+  T* grad_q_ND;              // rows of D values, overwritten
+  T *grad_k_ND, *grad_v_NE;  // rows to add to
+  T* grad_centroid_ND;       // gradient of each query's centroid, padded rows, overwritten
+  const T* kept;             // from forward, or null
   char* scratch;
 };
 
@@ -370,7 +371,7 @@ struct RescueTask {
   T scale;
   Dropout dropout;
   uint64_t first_row;
-  uint32_t row_code;  // of the cluster
+  uint32_t row_code;              // of the cluster
   T *maximum_N, *sum_N, *out_NE;  // as in NearTask
   // Backward only.
   const T* grad;

@@ -240,8 +240,7 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
            .b = {scratch.keys_DK, padded_K},
            .c = {scratch.weights, padded_K}});
       if (task.maximum_N)
-        given_weights<T>(
-            rows, K, padded_K, task.scale, order, task.maximum_N, task.inverse_sum_N, scratch.weights);
+        given_weights<T>(rows, K, padded_K, task.scale, order, task.maximum_N, task.inverse_sum_N, scratch.weights);
       else
         softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
     }

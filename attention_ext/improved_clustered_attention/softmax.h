@@ -8,7 +8,8 @@
 namespace attention_ext {
 namespace {
 
-// Replace the first K values of each of `rows` ≤ W padded rows by exp(scale · (value − highest)). Returns the rows' sums.
+// Replace the first K values of each of `rows` ≤ W padded rows by exp(scale · (value − highest)). Returns the rows'
+// sums.
 template <class T>
 inline __attribute__((always_inline)) Vec<T> exp_group(
     int64_t rows, int64_t K, int64_t padded_K, T scale, T* scores, T* highest) {
@@ -63,8 +64,9 @@ void exp_rows(
     const int64_t count = rows - i < W ? rows - i : W;
     T highest[W], total[W];
     T* from = scores + i * padded_K;
-    store(total, count == W ? exp_group<T>(W, K, padded_K, scale, from, highest)
-                            : exp_group<T>(count, K, padded_K, scale, from, highest));
+    store(
+        total, count == W ? exp_group<T>(W, K, padded_K, scale, from, highest)
+                          : exp_group<T>(count, K, padded_K, scale, from, highest));
     for (int64_t j = 0; j < count; ++j) maximum[picked[i + j]] = scale * highest[j], sum[picked[i + j]] = total[j];
   }
 }

@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t band_lanes = 16;
 constexpr int64_t band_piece = 256;  // keys at a time
 
-// `sets`: vectors for every query of a tile, 1 or, in near attention, 2: its own and its cluster's centroid. Those of the
-// second set follow the first in rows of `queries_DM`, `scores` and `slopes`, and after the rows of `queries`.
+// `sets`: vectors for every query of a tile, 1 or, in near attention, 2: its own and its cluster's centroid. Those of
+// the second set follow the first in rows of `queries_DM`, `scores` and `slopes`, and after the rows of `queries`.
 template <class T>
 struct BandScratch {
   int64_t lanes, stride;    // queries of a tile; length of a row

@@ -34,8 +34,7 @@ struct Near {
       const T* from = in.centroids_DC + head * in.D * in.padded_C;
       T* to = centroids_CD + head * in.C * in.padded_D;
       for (int64_t c = 0; c < in.C; ++c)
-        for (int64_t d = 0; d < in.padded_D; ++d)
-          to[c * in.padded_D + d] = d < in.D ? from[d * in.padded_C + c] : T(0);
+        for (int64_t d = 0; d < in.padded_D; ++d) to[c * in.padded_D + d] = d < in.D ? from[d * in.padded_C + c] : T(0);
     });
   }
 
@@ -167,31 +166,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
                .scratch = scratch});
         });
     const int64_t bytes = in.kernel.near_scratch(D, E, false);
-    parallel_with_scratch(
-        range.first * near.blocks, range.end * near.blocks, bytes, [&](int64_t task, char* scratch) {
-          const int64_t head = task / near.blocks;
-          const BandBlock<T> block = near.part(head, task % near.blocks);
-          if (block.first >= block.end) return;
-          in.kernel.near(
-              {.block = block,
-               .C = C,
-               .K = K,
-               .groups_N = in.groups_of(head),
-               .centroids_CD = near.centroids_CD + head * C * in.padded_D,
-               .top_CK = top_CK + head * C * K,
-               .rows_C = in.row_codes(head),
-               .far_maximum_C = far_C + 2 * head * C,
-               .far_sum_C = far_C + (2 * head + 1) * C,
-               .far_values_CE = values_CE + head * C * E,
-               .maximum_N = softmax_N + 2 * head * N,
-               .sum_N = softmax_N + (2 * head + 1) * N,
-               .out_NE = out_NE + head * N * E,
-               .scores_NC = stores ? scores + 0 : nullptr,
-               .padded_C = in.padded_C,
-               .rescued_N = rescued_N + head * N,
-               .kept = kept_scores ? kept_scores + task * near.kept_block() : nullptr,
-               .scratch = scratch});
-        });
+    parallel_with_scratch(range.first * near.blocks, range.end * near.blocks, bytes, [&](int64_t task, char* scratch) {
+      const int64_t head = task / near.blocks;
+      const BandBlock<T> block = near.part(head, task % near.blocks);
+      if (block.first >= block.end) return;
+      in.kernel.near(
+          {.block = block,
+           .C = C,
+           .K = K,
+           .groups_N = in.groups_of(head),
+           .centroids_CD = near.centroids_CD + head * C * in.padded_D,
+           .top_CK = top_CK + head * C * K,
+           .rows_C = in.row_codes(head),
+           .far_maximum_C = far_C + 2 * head * C,
+           .far_sum_C = far_C + (2 * head + 1) * C,
+           .far_values_CE = values_CE + head * C * E,
+           .maximum_N = softmax_N + 2 * head * N,
+           .sum_N = softmax_N + (2 * head + 1) * N,
+           .out_NE = out_NE + head * N * E,
+           .scores_NC = stores ? scores + 0 : nullptr,
+           .padded_C = in.padded_C,
+           .rescued_N = rescued_N + head * N,
+           .kept = kept_scores ? kept_scores + task * near.kept_block() : nullptr,
+           .scratch = scratch});
+    });
     parallel_with_scratch(range.first * C, range.end * C, near.rescue_bytes(), [&](int64_t task, char* scratch) {
       const int64_t head = task / C;
       const std::vector<int32_t> queries = near.rescued(head, task % C, rescued_N);

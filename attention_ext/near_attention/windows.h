@@ -34,7 +34,8 @@ int64_t near_scratch(int64_t D, int64_t E, bool backward) {
 // Copy the centroids of a tile's queries, and transpose them.
 template <class T>
 void load_centroids(
-    const BandBlock<T>& block, const BandScratch<T>& band, int64_t count, const int32_t* groups, const T* centroids_CD) {
+    const BandBlock<T>& block, const BandScratch<T>& band, int64_t count, const int32_t* groups,
+    const T* centroids_CD) {
   const int64_t padded = round_up(block.D, Simd<T>::width), lanes = band.lanes;
   T* centroids = band.queries + lanes * padded;
   for (int64_t i = 0; i < count; ++i)
@@ -99,8 +100,7 @@ void drop_shared(
   const T factor = static_cast<T>(1 / (1 - block.dropout.probability));
   for (int64_t i = 0; i < piece.count; ++i)
     for (int64_t s = 0; s < piece.keys; ++s)
-      entries[s * band.stride + i] *=
-          keep_factor(rows_C[groups[i]], key_code(piece.key + s), threshold, factor);
+      entries[s * band.stride + i] *= keep_factor(rows_C[groups[i]], key_code(piece.key + s), threshold, factor);
 }
 
 // Dropout of both weights; then subtract the centroids'.

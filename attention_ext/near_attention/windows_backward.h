@@ -7,8 +7,8 @@
 namespace attention_ext {
 namespace {
 
-// From both scores and `slopes` = G·v: with the weights p of the queries' own scores and f of the centroids', replace the
-// own scores by p − f after dropout, and the slopes by dL/d(own score) = p (G·v − δ) and, in the second set,
+// From both scores and `slopes` = G·v: with the weights p of the queries' own scores and f of the centroids', replace
+// the own scores by p − f after dropout, and the slopes by dL/d(own score) = p (G·v − δ) and, in the second set,
 // dL/d(centroid's score) = −f (G·v − δ).
 template <class T>
 void near_slopes(
