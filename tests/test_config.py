@@ -340,6 +340,29 @@ def test_only_what_is_given_must_have_an_effect() -> None:
         config.check_effect(config.parse(Decoder, ["save=x"]), paths="a file")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss=lf_mmi", "loss.name=ctc"], "loss.name=ctc: expected mmi with loss=lf_mmi"),
+        (["loss.name=ctc", "loss=lf_mmi"], "loss.name=ctc: expected mmi with loss=lf_mmi"),
+        (
+            ["optimizer=radam", "optimizer.name=adamw"],
+            "optimizer.name=adamw: expected radam with optimizer=radam",
+        ),
+    ],
+)
+def test_a_name_that_contradicts_its_group_is_refused(overrides: list[str], message: str) -> None:
+    """`loss=lf_mmi loss.name=ctc` trained with CTC, and ignored the rest of the group without a word."""
+    with pytest.raises(UserError) as caught:
+        train_options(["recipe=demo", *overrides])
+    assert str(caught.value) == message
+
+
+def test_a_group_and_its_own_name_agree() -> None:
+    assert train_options(["loss=lf_mmi", "loss.name=mmi"]).loss.topology == "hmm"
+    assert train_options(["recipe=demo", "recipe.name=mine"]).recipe.name == "mine"
+
+
 def test_help_shows_when_an_option_has_an_effect() -> None:
     shown = {x.key: x.help for x in config.describe(Decoder)}
     assert shown["search.size"] == "size; only with whole=true and with decoder=beam | prefix"

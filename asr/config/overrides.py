@@ -74,7 +74,7 @@ def compose(schema: type[Options] | Options, name: str, overrides: list[str]) ->
             `attention=i-clustered-25:topk=16,bits=31`.
 
     Raises:
-        UserError: unknown key or group, wrong type or missing value.
+        UserError: unknown key or group, wrong type or missing value, or a name that contradicts its group.
     """
     from hydra.core.config_store import ConfigStore
 
@@ -90,6 +90,7 @@ def compose(schema: type[Options] | Options, name: str, overrides: list[str]) ->
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
     chosen = tuple(x for x in overrides if x.partition("=")[0] in groups)
     config = copy.deepcopy(_grouped(name, chosen, described))
+    _check_names(config, chosen, overrides)
     return _checked(_updated(config, overrides, kinds), overrides)
 
 
@@ -210,6 +211,17 @@ def _check_key(key: str, known: list[str]) -> None:
 def _check_choice(group: str, name: str, known: list[str]) -> None:
     if name not in known:
         raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
+
+
+def _check_names(config: DictConfig, chosen: Iterable[str], overrides: Iterable[str]) -> None:
+    """Raise UserError for `loss=lf_mmi loss.name=ctc`: the group's other values belong to its own name."""
+    for choice in chosen:
+        group = choice.partition("=")[0]
+        # A recipe's name may change, as it only places the run folder.
+        name = config[group].get("name") if group != "recipe" else None
+        for override in overrides:
+            if name and override.startswith(f"{group}.name=") and override != f"{group}.name={name}":
+                raise UserError(f"{override}: expected {name} with {choice}")
 
 
 def _check_values(overrides: list[str], kinds: Mapping[str, str]) -> None:
