@@ -7,7 +7,6 @@ from asr.data.audio_file import Undecodable, check_rate, checked_samples, open_a
 from asr.errors import UserError
 from asr.files import require_file
 
-VERIFY_HELP = "decode every file to check that it is complete; false: read headers only"
 BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels: memory doesn't grow with the length
 LARGEST_OGG_PAGE = 65_307  # bytes
 END_OF_OGG = 4  # flag of a stream's last page

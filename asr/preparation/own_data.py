@@ -3,76 +3,26 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.config import option
 from asr.console import duration
 from asr.data.entries import TOLERANCE_S
-from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
+from asr.data.facts import audio_facts, header_facts
 from asr.data.options import MAX_DURATION_S
 from asr.errors import UserError
 from asr.files import file_state
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.lexicon import lexicon_packages, word_lexicon
-from asr.preparation.options import TEXT_RULES
-from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, is_split, normalised_rows
-from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
-from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_rows, usual_split_name
+from asr.preparation.options import TEXT_RULES, OwnDataOptions
+from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, normalised_rows
+from asr.preparation.run import Preparation
+from asr.preparation.splits import split_rows, usual_split_name
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
 
 SHORT_BYTES = 50_000  # 40 s at 10 kbit/s; smaller files need no look at their header
-
-
-@dataclass
-class OwnDataOptions(PreparationOptions):
-    """Common options of the recipes for your own data."""
-
-    text: str = option(
-        "lower",
-        help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
-        affects="result",
-        choices=TEXT_RULES,
-    )
-    lexicon: str = option(
-        "", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none", affects="result"
-    )
-    language: str = option(
-        "en", help="language code of the transcripts, written to the manifests", affects="result"
-    )
-    split: str = option(
-        "",
-        help="put all utterances into this split, e.g. test for a test set alone; empty: see dev_share",
-        affects="result",
-    )
-    dev_share: float | None = option(
-        None,
-        help=f"share held out for dev if the data has no dev split; null: {SHARE_RULE}",
-        affects="result",
-        maximum=0.49,
-    )
-    test_share: float | None = option(
-        None,
-        help="share held out for test if the data has no splits at all; null: as for dev",
-        affects="result",
-        maximum=0.49,
-    )
-    hold_out: str = option(
-        "auto",
-        help="speaker: hold out whole speakers | text: sentences | auto: speakers if 10 or more",
-        affects="result",
-        choices=HOLD_OUT,
-    )
-    verify: bool = option(True, help=VERIFY_HELP, affects="result")
-    tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
-
-    def check(self) -> None:
-        """Raise UserError if a manifest of `split` would lie in another folder."""
-        if not is_split(self.split):
-            raise UserError(f"split={self.split}: expected the name of a split")
 
 
 def prepare_rows(

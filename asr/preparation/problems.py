@@ -5,21 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from asr.preparation.options import KINDS
 from asr.text.files import write_table
-
-# Accepted kinds are left out of the data and listed.
-KINDS = {
-    "missing_audio": "audio that is listed or transcribed, but not there",
-    "truncated_audio": "empty audio files, and files with fewer samples than their headers state",
-    "damaged_audio": "audio that can't be read, or has other rates or channels than expected",
-    "missing_text": "audio without a transcript",
-    "damaged_text": "lines of transcripts, tables and indices that can't be read",
-    "missing_parts": "discs, indices, language models, and splits without utterances",
-    "duplicates": "ids, lines and files that appear twice",
-    "times": "utterances outside their audio",
-    "counts": "numbers of files, utterances or words other than the official ones",
-}
-PARTIAL_HELP = f"kinds of problems to accept; affected items are left out and listed ({', '.join(KINDS)})"
 
 
 class Problem(NamedTuple):

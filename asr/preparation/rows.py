@@ -2,13 +2,13 @@
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
+from asr.preparation.options import is_split
 from asr.preparation.run import Preparation
 from asr.text.files import CONTROL
 from asr.text.normalise import normalise
@@ -123,11 +123,6 @@ def _check_names(row: Row) -> None:
             )
     if not is_split(row.split):
         raise UserError(f"{row.where}: expected the name of a split, found {row.split!r}")
-
-
-def is_split(name: str) -> bool:
-    """Return whether a name can be that of a split, whose manifest lies in the output folder."""
-    return not re.search(r"^\.|[/\\]", name)
 
 
 def distinct_names(paths: Iterable[str]) -> dict[str, str]:

@@ -3,13 +3,12 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
-from asr.config import option
 from asr.console import open_console, progress
 from asr.data.places import LEXICON
 from asr.errors import UserError
@@ -26,6 +25,7 @@ from asr.preparation.fingerprint import (
     recorded_outputs,
     write_record,
 )
+from asr.preparation.options import KINDS, PreparationOptions
 from asr.preparation.outputs import (
     PROBLEMS,
     UNFINISHED,
@@ -34,10 +34,10 @@ from asr.preparation.outputs import (
     draft_manifests,
     draft_tokenizers,
 )
-from asr.preparation.problems import KINDS, PARTIAL_HELP, Problem, count_kinds, describe_kinds, write_problems
+from asr.preparation.problems import Problem, count_kinds, describe_kinds, write_problems
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, split_table
 from asr.records.keyed import KeyedRecord
-from asr.records.options import ShardOptions, parse_shard
+from asr.records.options import parse_shard
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import parse_tokenizer_name
@@ -49,16 +49,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SHOWN_PROBLEMS = 10
-TOKENIZERS_HELP = "tokenizers to build: phone (needs a lexicon) | character | sentencepiece-<pieces>"
-
-
-@dataclass
-class PreparationOptions(ShardOptions):
-    """Options of every recipe; a recipe's `Options` extends them."""
-
-    workers: int = option(0, help="processes; 0: one per available core", affects="cost", maximum=1024)
-    allow_partial: list[str] = option([], help=PARTIAL_HELP, affects="result", choices=KINDS)
-    tokenizers: list[str] = option(["phone"], help=TOKENIZERS_HELP, affects="result")
 
 
 class Preparation:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from asr.errors import UserError
 from asr.files import digest
+from asr.preparation.options import SHARE_RULE
 from asr.preparation.rows import Row
 
 SPLIT_NAMES = {
@@ -17,9 +18,7 @@ SPLIT_NAMES = {
     "evaluation": "test",
     "testing": "test",
 }
-HOLD_OUT = ["auto", "speaker", "text"]
 SHARE = 0.05
-SHARE_RULE = "5 %, but at least 10 utterances, or a sixth of fewer than 60"
 # Fewer utterances tell too little about an error rate; more would leave too little to train on.
 LEAST_HELD_OUT, LARGEST_SHARE = 10, 1 / 6
 # With fewer speakers, `auto` holds out sentences: one speaker would be more than a tenth of the data.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from asr.config import as_overrides
 from asr.console import Table
 from asr.files import file_digest
-from asr.preparation.problems import KINDS, Problem, count_kinds, describe_kinds
+from asr.preparation.options import KINDS
+from asr.preparation.problems import Problem, count_kinds, describe_kinds
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORDS
 

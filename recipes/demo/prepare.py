@@ -18,8 +18,9 @@ from asr.files import digest, file_digest, write_json
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.run import Preparation
 
-from .corpus import Options, VoiceShard, draw_random_words, plan
+from .corpus import VoiceShard, draw_random_words, plan
 from .grammar import grammar_words
+from .options import Options
 from .pronounce import closed_lexicon, mnemonics
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds

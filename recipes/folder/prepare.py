@@ -4,17 +4,17 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from asr.config import option
 from asr.errors import UserError
-from asr.preparation.own_data import OwnDataOptions, prepare_rows
+from asr.preparation.own_data import prepare_rows
 from asr.preparation.rows import Row, channel_field, number_field
 from asr.preparation.run import Preparation
 from asr.preparation.splits import SPLIT_NAMES
 from asr.text.files import read_text
 
+from .options import Options
 from .tables import SUFFIXES, Entry, parse_columns, read_table
 
 AUDIO_SUFFIXES = (
@@ -23,42 +23,6 @@ AUDIO_SUFFIXES = (
 )
 FFMPEG_SUFFIXES = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")  # not read by libsndfile
 SPLITS = {"train", "dev", "test", *SPLIT_NAMES}
-
-
-@dataclass
-class Options(OwnDataOptions):
-    """Location of audio and transcripts, and how to match them."""
-
-    audio: str = option("", help="folder with the recordings; subfolders are searched", affects="result")
-    transcripts: str = option(
-        "",
-        help="table (.tsv, .csv, .json, .jsonl), folder with one table per split (train.tsv, dev.tsv, …) or "
-        "with one .txt per recording; empty: the .txt beside each recording",
-        affects="result",
-    )
-    columns: str = option(
-        "", help="unusual column names of the table: audio:clip,text:phrase", affects="result"
-    )
-    speaker: str = option(
-        "",
-        help="without a speaker column: regular expression on the path below audio=, e.g. '^([^/]+)/'",
-        affects="result",
-    )
-    channel: int | None = option(
-        None,
-        help="channel to use, from 0; null: recordings must have one channel",
-        affects="result",
-        maximum=1023,
-    )
-    unlisted: bool = option(
-        False, help="leave out and list recordings without a transcript", affects="result"
-    )
-    text: str = option(
-        "words",
-        help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
-        affects="result",
-        choices=("none", "lower", "words"),
-    )
 
 
 def prepare(options: Options, folder: Path) -> None:

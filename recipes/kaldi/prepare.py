@@ -2,29 +2,17 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from asr.config import option
 from asr.errors import UserError
-from asr.preparation.own_data import OwnDataOptions, prepare_rows
+from asr.preparation.own_data import prepare_rows
 from asr.preparation.rows import Row
 from asr.preparation.run import Preparation
 from asr.text.files import read_lines
 
+from .options import Options
+
 READ = ("wav.scp", "segments", "text", "utt2spk")
-
-
-@dataclass
-class Options(OwnDataOptions):
-    """Location of the data directories."""
-
-    source: str = option(
-        "", help="a data directory, or a folder with one per split (train, dev, test)", affects="result"
-    )
-    root: str = option(
-        "", help="base of relative paths in wav.scp; empty: the current folder", affects="result"
-    )
 
 
 def prepare(options: Options, folder: Path) -> None:

@@ -6,10 +6,11 @@ import struct
 import subprocess
 from pathlib import Path
 
+from asr_recipes.language.options import PACKAGE
+
 from asr.errors import UserError
 from asr.files import require_file
 
-PACKAGE = "bible-kjv-text"
 DATA = Path("usr/lib/bible.data")
 MAGIC = b"EC02Compressed Data File"
 HEADER = 0x54  # of the block size and the number of blocks, before the offsets of the blocks

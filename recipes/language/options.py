@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from asr_recipes.language.bible import PACKAGE
-
 from asr.config import option
 from asr.training.options import RecipeConfig
 
+PACKAGE = "bible-kjv-text"  # of Debian, the text unless another one is named
 ENCODINGS = ("embedding", "convolution", "both")
 
 

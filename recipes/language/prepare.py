@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from asr_recipes.language.options import Options
+from asr_recipes.language.options import PACKAGE, Options
 
 from asr.console import open_console
 from asr.preparation.download import debian_packages
 from asr.text.files import write_lines
 
-from .bible import DATA, PACKAGE, read_verses
+from .bible import DATA, read_verses
 
 TEXT = "bible.txt"
 

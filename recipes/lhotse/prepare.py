@@ -3,35 +3,23 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from asr.config import option
 from asr.data.entries import check_audio
 from asr.data.lines import manifest_lines
 from asr.errors import UserError
 from asr.files import parse_json
-from asr.preparation.own_data import OwnDataOptions, prepare_rows
+from asr.preparation.own_data import prepare_rows
 from asr.preparation.rows import Row, channel_field, number_field, text_field
 from asr.preparation.run import Preparation
 from asr.text.files import read_text
 
+from .options import Options
+
 SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
-
-
-@dataclass
-class Options(OwnDataOptions):
-    """Location of the manifests."""
-
-    source: str = option(
-        "",
-        help="a manifest of cuts, or a folder with <split>.cuts.jsonl.gz, x_cuts_<split>.jsonl.gz, or pairs "
-        "x_recordings_<split>.jsonl.gz and x_supervisions_<split>.jsonl.gz",
-        affects="result",
-    )
 
 
 def prepare(options: Options, folder: Path) -> None:

@@ -2,20 +2,19 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.config import option
-from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
+from asr.data.facts import audio_facts, header_facts, samples_as_expected
 from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.download import download, unpack
 from asr.preparation.lexicon import lexicon_packages, word_lexicon
-from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
+from asr.preparation.run import Preparation
 from asr.text.files import read_lines
 
-from .parts import PARTS, SUBSETS, parts_by_split
+from .options import Options
+from .parts import PARTS, parts_by_split
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
@@ -24,38 +23,6 @@ LICENCE = "CC BY 4.0: V. Panayotov, G. Chen, D. Povey, S. Khudanpur, LibriSpeech
 SAMPLE_RATE = 16000
 # [id, text, samples]: plain data, so that a thousand hours fit in memory.
 Utterance = list[Any]
-
-
-@dataclass
-class Options(PreparationOptions):
-    """Which parts to prepare, and where they come from."""
-
-    subset: str = option(
-        "clean-100",
-        help="training data: mini | clean-100 | clean-360 | clean-460 | other-500 | 960",
-        affects="result",
-        choices=SUBSETS,
-    )
-    evaluation: list[str] = option(
-        [],
-        help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other",
-        affects="result",
-    )
-    corpus: str = option(
-        "", help="LibriSpeech folder of a local copy; empty: <folder>/corpus/LibriSpeech", affects="result"
-    )
-    download: bool = option(False, help="download missing parts from OpenSLR (mini: 0.5 GB)", affects="place")
-    mirror: str = option(
-        "https://www.openslr.org/resources", help="download server", affects="place", only=("download", True)
-    )
-    keep_archives: bool = option(
-        False, help="keep the downloaded archives after unpacking", affects="place", only=("download", True)
-    )
-    lexicon: str = option(
-        "", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict", affects="result"
-    )
-    verify: bool = option(True, help=VERIFY_HELP, affects="result")
-    tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP, affects="result")
 
 
 def prepare(options: Options, folder: Path) -> None:

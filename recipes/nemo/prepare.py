@@ -1,31 +1,21 @@
 """Recipe `nemo`: convert NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from asr.config import option
 from asr.errors import UserError
 from asr.files import parse_json
-from asr.preparation.own_data import OwnDataOptions, prepare_rows
+from asr.preparation.own_data import prepare_rows
 from asr.preparation.rows import Row, channel_field, distinct_names, number_field, text_field
 from asr.preparation.run import Preparation
 from asr.preparation.splits import SPLIT_NAMES, usual_split_name
 from asr.text.files import read_lines
 
+from .options import Options
+
 SUFFIXES = (".json", ".jsonl")
 SPLITS = ["train", "dev", "test", *SPLIT_NAMES]
-
-
-@dataclass
-class Options(OwnDataOptions):
-    """Location of the manifests."""
-
-    source: str = option(
-        "",
-        help="a manifest, or a folder of manifests named after their split (train_….json, dev….jsonl)",
-        affects="result",
-    )
 
 
 def prepare(options: Options, folder: Path) -> None:

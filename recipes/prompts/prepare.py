@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import soundfile
 from rich.console import Console
 
-from asr.config import option
 from asr.data.audio_file import open_audio
 from asr.data.facts import audio_facts
 from asr.errors import UserError
 from asr.files import digest, file_digest
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.download import debian_packages
-from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
+from asr.preparation.run import Preparation
 from asr.preparation.silence import speech_bounds
 from asr.text.cmudict import cmudict_lexicon
 from asr.text.files import read_lines
 from asr.text.lexicon import Lexicon
 
+from .options import Options
 from .transcripts import Prompt, parse_transcripts
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -39,37 +39,6 @@ SPEAKERS = {
 # By text, so that no test sentence is in training; by hash, so that new prompts do not move others.
 # Split by text hash, in hundredths: below 80 train, below 88 dev, else test.
 TRAIN_UNTIL, DEV_UNTIL = 80, 88
-
-
-@dataclass
-class Options(PreparationOptions):
-    """Languages, source of the prompts, and trimming."""
-
-    languages: list[str] = option(
-        ["en"], help="languages of the prompts: en, es, fr, it, ru", affects="result"
-    )
-    sample_rate: int = option(
-        8000,
-        help="8000: wav files, read in place | 16000: g722, converted",
-        affects="result",
-        unit="Hz",
-        choices=(8000, 16000),
-    )
-    source: str = option(
-        "",
-        help="folder containing the recordings and core-sounds-<language>.txt[.gz]; empty: apt-get download",
-        affects="result",
-    )
-    silence_db: float = option(
-        40.0, help="silence threshold below the loudest 10 ms", affects="result", unit="dB", maximum=200
-    )
-    margin_s: float = option(
-        0.1, help="silence kept before and after speech", affects="result", unit="s", maximum=60
-    )
-    max_s: float = option(
-        40.0, help="longer recordings are excluded", affects="result", unit="s", minimum=0.1
-    )
-    tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
 
 
 @dataclass(frozen=True)

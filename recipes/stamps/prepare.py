@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import soundfile
 
-from asr.config import option
 from asr.data.audio import convert
 from asr.data.audio_file import Undecodable, checked_samples, open_audio
 from asr.data.facts import header_facts
@@ -16,11 +15,12 @@ from asr.errors import UserError
 from asr.files import atomic_path, file_digest, file_state
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.download import debian_packages
-from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
+from asr.preparation.run import Preparation
 from asr.preparation.silence import speech_bounds
 from asr.preparation.splits import hash_position
 
 from .joined import joined_cuts
+from .options import LANGUAGES, Options
 from .texts import groups, read_texts, spoken, stamp_and_language, unusable
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -28,45 +28,9 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 PACKAGE = "tuxpaint-stamps-default"
 LICENCE = "GPL-2: the authors of Tux Paint's stamps; the package's file `copyright` names them."
-LANGUAGES = ["es", "ro", "ru", "fr", "bg", "el", "be", "ca", "da"]
 RATE = 16000
 # Shares of the groups of stamps in test and dev; a group with more stamps than this is in train.
 TEST_SHARE, DEV_SHARE, LARGEST_GROUP = 0.12, 0.08, 6
-
-
-@dataclass
-class Options(PreparationOptions):
-    """Languages, source of the recordings, and trimming."""
-
-    languages: list[str] = option(
-        LANGUAGES, help="languages of the recordings, e.g. [es,fr]", affects="result"
-    )
-    source: str = option(
-        "", help="folder that contains tuxpaint/stamps; empty: apt-get download", affects="result"
-    )
-    fastest: float = option(
-        24.0,
-        help="leave out faster recordings, which are cut short",
-        affects="result",
-        unit="characters/s",
-        minimum=1,
-        maximum=1000,
-    )
-    silence_db: float = option(
-        40.0, help="silence threshold below the loudest 10 ms", affects="result", unit="dB", maximum=200
-    )
-    margin_s: float = option(
-        0.1, help="silence kept before and after speech", affects="result", unit="s", maximum=60
-    )
-    joined_s: float = option(
-        0.0,
-        help="join the recordings of dev and test, within a language, up to this length as dev_joined and "
-        "test_joined; 0: don't",
-        affects="result",
-        unit="s",
-        maximum=3600,
-    )
-    tokenizers: list[str] = option(["character"], help=TOKENIZERS_HELP, affects="result")
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,16 @@
 import csv
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.config import option
-from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
+from asr.data.facts import audio_facts, header_facts, samples_as_expected
 from asr.data.places import GLM, WORD_RULES
 from asr.errors import UserError
 from asr.files import file_state
 from asr.preparation.cuts import recording, utterance_cut
-from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
+from asr.preparation.run import Preparation
 from asr.scoring.official import FILLERS
 from asr.scoring.stm import write_stm
 from asr.scoring.word_filter import WordFilterRules
@@ -23,8 +21,9 @@ from asr.text.lexicon import Lexicon
 
 from . import eval2000 as test_set
 from .layout import DICTIONARY, Corpus, Eval2000, conversation_of, find_corpus, find_eval2000
+from .options import Options
 from .pronunciations import public_lexicon, read_dictionary
-from .splits import DEVELOPMENT, SEGMENTS, divide
+from .splits import SEGMENTS, divide
 from .transcripts import SideSegment, read_transcript
 from .words import NOISES
 
@@ -40,39 +39,6 @@ LICENCE = (
     "Switchboard-1 Release 2 (LDC97S62) and eval2000 (LDC2002S09, LDC2002T43) are licensed by the Linguistic "
     "Data Consortium: https://www.ldc.upenn.edu. The audio is not copied: the manifests point into it."
 )
-
-
-@dataclass
-class Options(PreparationOptions):
-    """Location of the corpora."""
-
-    corpus: str = option(
-        "", help="folder with LDC97S62 (*.sph) and, usually, swb_ms98_transcriptions", affects="result"
-    )
-    transcripts: str = option("", help="folder with swb_ms98_transcriptions, if elsewhere", affects="result")
-    eval2000: str = option(
-        "", help="folder with LDC2002S09 (audio, PEM) and LDC2002T43; empty: no test set", affects="result"
-    )
-    eval2000_transcripts: str = option("", help="folder with LDC2002T43, if elsewhere", affects="result")
-    call_table: str = option(
-        "", help="call_con_tab.csv, for callers as speakers; empty: conversation sides", affects="result"
-    )
-    dev_utterances: int = option(
-        DEVELOPMENT,
-        help="number of first utterances held out for validation (train_dev)",
-        affects="result",
-        maximum=10_000_000,
-    )
-    lexicon: str = option(
-        "auto",
-        help="auto | ms98 | cmudict; auto: sw-ms98-dict.text if present, else CMUdict",
-        affects="result",
-        choices=("auto", "ms98", "cmudict"),
-    )
-    verify: bool = option(False, help=VERIFY_HELP, affects="result")
-    tokenizers: list[str] = option(
-        ["phone", "character", "sentencepiece-1000"], help=TOKENIZERS_HELP, affects="result"
-    )
 
 
 def prepare(options: Options, folder: Path) -> None:

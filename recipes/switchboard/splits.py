@@ -4,10 +4,10 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from .options import DEVELOPMENT
 from .transcripts import SideSegment
 
 SEGMENTS = 264_333
-DEVELOPMENT = 4_000
 COPIES = 300
 
 

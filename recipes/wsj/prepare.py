@@ -1,23 +1,22 @@
 """Recipe `wsj`: convert WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.config import option
-from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
+from asr.data.facts import audio_facts, header_facts, samples_as_expected
 from asr.data.places import WORD_RULES
 from asr.files import file_state
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.outputs import UNFINISHED
-from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
+from asr.preparation.run import Preparation
 from asr.text.g2p import installed_model
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD
 
 from .language_models import model_files, sentences, text_files, write_model
 from .layout import Distribution, find_distribution
+from .options import Options
 from .pronunciations import build_lexicon
 from .scoring import SCORING
 from .selection import Selection, select
@@ -30,23 +29,6 @@ Writer = Callable[[Path], object]
 SAMPLE_RATE = 16000
 LICENCE = """LDC93S6A or LDC93S6B (WSJ0) and LDC94S13A or LDC94S13B (WSJ1), licensed by the Linguistic Data
 Consortium. Manifests, lexicon and texts contain parts of the corpus: the same restrictions apply to them."""
-
-
-@dataclass
-class Options(PreparationOptions):
-    """Location of the corpus, and what to prepare."""
-
-    corpus: str = option(
-        "", help="folder with the discs (11-1.1 …, 13-1.1 …), or with wsj0 and wsj1", affects="result"
-    )
-    verify: bool = option(True, help=VERIFY_HELP, affects="result")
-    language_models: bool = option(
-        True, help="unpack the ARPA models and their training text", affects="result"
-    )
-    g2p: bool = option(
-        True, help="pronounce words outside CMUdict with g2p_en, if installed", affects="result"
-    )
-    tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP, affects="result")
 
 
 def prepare(options: Options, folder: Path) -> None:

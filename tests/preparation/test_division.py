@@ -9,7 +9,8 @@ import soundfile
 from asr.cli import main
 from asr.data.facts import audio_facts
 from asr.errors import UserError
-from asr.preparation.run import Preparation, PreparationOptions
+from asr.preparation.options import PreparationOptions
+from asr.preparation.run import Preparation
 
 RATE = 8000
 OVERRIDES = ["workers=1", "tokenizers=[character]", "dev_share=0.2", "test_share=0.2", "language=de"]

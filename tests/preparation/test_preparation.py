@@ -18,8 +18,8 @@ from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.files import file_digest, file_state, locked, write_bytes
 from asr.preparation.cuts import recording, utterance_cut
-from asr.preparation.problems import KINDS
-from asr.preparation.run import Preparation, PreparationOptions
+from asr.preparation.options import KINDS, PreparationOptions
+from asr.preparation.run import Preparation
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import find_prepared
 from asr.text.tokenizer import build_tokenizer

@@ -13,7 +13,7 @@ from asr_recipes.folder import prepare as folder_recipe
 from asr import cli, config
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.preparation.problems import KINDS
+from asr.preparation.options import KINDS
 from tests.recipes.pipeline import train_decode_score
 
 RATE = 16000

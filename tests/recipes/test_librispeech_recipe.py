@@ -19,7 +19,7 @@ from asr_recipes.librispeech.parts import PARTS, SPLITS, SUBSETS, Archive
 from asr import cli
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.preparation.problems import KINDS
+from asr.preparation.options import KINDS
 from asr.text.lexicon import Lexicon
 from tests.recipes.pipeline import assert_shards_join, train_decode_score
 

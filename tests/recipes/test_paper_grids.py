@@ -11,7 +11,7 @@ from asr_recipes.switchboard import prepare as switchboard
 from asr_recipes.wsj import prepare as wsj
 
 from asr import cli
-from asr.preparation.problems import KINDS
+from asr.preparation.options import KINDS
 from tests.recipes.switchboard_miniature import build
 from tests.recipes.wsj_miniature import fabricate
 

@@ -22,7 +22,7 @@ from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.division import ShardDone
-from asr.preparation.problems import KINDS
+from asr.preparation.options import KINDS
 from asr.recognizer import Recognizer
 from asr.records.run_folder import OFFICIAL
 from asr.scoring.options import ScoreOptions

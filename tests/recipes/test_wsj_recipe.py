@@ -21,7 +21,7 @@ from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.lm.ngram import NgramModel
-from asr.preparation.problems import KINDS
+from asr.preparation.options import KINDS
 from asr.text.cmudict import cmudict_entries
 from asr.text.lexicon import Lexicon
 from tests.recipes.pipeline import assert_shards_join, contents, train_decode_score
