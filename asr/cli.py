@@ -1,19 +1,16 @@
 """The command line: `asr <command> key=value …`."""
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.table import Table
-
-from asr import __version__, config
+from asr import __version__
 from asr.commands import COMMANDS, command_module
-from asr.config import describe, split_arguments
-from asr.console import open_console
 from asr.errors import UserError, did_you_mean, run_program
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 WIDE = 120  # columns of a terminal that shows types and defaults in columns of their own
 # OpenMP reads these when PyTorch loads. A thread that waits by spinning starves other processes; one that
@@ -37,14 +34,25 @@ def main(arguments: list[str] | None = None) -> int:
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
-    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
-    logging.basicConfig(
-        level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
-    )
+    if arguments[:1] != ["completion"]:  # which runs at each press of a key, and logs nothing
+        log_to_terminal(debug)
     if not arguments:
         print_overview()
         return 2
     return run_program("asr", lambda: run_command(*arguments), debug=debug)
+
+
+def log_to_terminal(debug: bool) -> None:
+    """Show warnings on standard error; with `debug`, all of the log."""
+    import logging
+
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
+    logging.basicConfig(
+        level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
+    )
 
 
 def run_command(name: str, *arguments: str) -> None:
@@ -73,7 +81,9 @@ def run_command(name: str, *arguments: str) -> None:
     if "--help" in arguments or "-h" in arguments:
         print_help(name, [x for x in arguments if x not in ("--help", "-h")])
         return
-    paths, overrides = split_arguments(list(arguments))
+    from asr import config
+
+    paths, overrides = config.split_arguments(list(arguments))
     if "" in paths:
         raise UserError("expected a path, found an empty argument")
     if paths and not command.takes:
@@ -88,6 +98,10 @@ def run_command(name: str, *arguments: str) -> None:
 
 def print_overview() -> None:
     """Print the list of commands."""
+    from rich.table import Table
+
+    from asr.console import open_console
+
     table = Table("command", "purpose and example", title="asr <command> key=value …", title_justify="left")
     for name, command in COMMANDS.items():
         table.add_row(name, command.purpose)
@@ -95,8 +109,10 @@ def print_overview() -> None:
     console.print(table, "asr help <command> lists a command's options; --debug shows tracebacks.")
 
 
-def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Table:
+def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> "Table":
     """Return a table of (option, type, default, meaning) for a console; names of options are never cut."""
+    from rich.table import Table
+
     table = Table()
     table.add_column("option", no_wrap=True, min_width=max(len(key) for key, *_ in rows))
     if width < WIDE:
@@ -113,6 +129,9 @@ def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Table:
 
 def print_help(name: str, arguments: list[str]) -> None:
     """Print the usage and options of a command, given its other arguments."""
+    from asr.config import describe
+    from asr.console import open_console
+
     command = COMMANDS[name]
     schema = command.defaults(arguments) if command.defaults else command.schema(arguments)
     console = open_console(markup=False)

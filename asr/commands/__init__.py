@@ -1,4 +1,7 @@
-"""What each command does and takes: all that help and completion need. Only options are imported.
+"""What each command does and takes: all that help and completion need.
+
+A command's options are named, and imported when they are asked for: completion, at each press of a key, needs
+those of one command.
 
 A command's module in this package does its work; most load PyTorch, which takes seconds. It defines
 `run(paths, options)`, or `main(paths, overrides)` if it reads its overrides itself.
@@ -8,26 +11,13 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from rich.table import Table
-
-from asr.approximation.options import Options as ApproximationOptions
-from asr.benchmark.options import Options as BenchmarkOptions
-from asr.compare.options import AdviceConfig, CompareConfig
-from asr.config import config_groups
-from asr.data.options import ExportDataOptions
 from asr.errors import UserError, did_you_mean
-from asr.lm.options import PerplexityOptions
-from asr.lm.options import TrainOptions as LanguageModelOptions
-from asr.model.options import ExportOptions
 from asr.preparation.recipes import preparation_options, prepared_recipes
-from asr.report.options import ReportOptions
-from asr.scoring.options import ScoreOptions
-from asr.search.options import DecodePartOptions
-from asr.training.config import train_options
-from asr.training.options import EvaluateOptions, TrainConfig
-from asr.transcription.options import AlignOptions, SegmentOptions, TranscribeOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass
@@ -41,7 +31,7 @@ class Command:
 
     Attributes:
         purpose: purpose of the command, with an example.
-        options: dataclass of its options.
+        options_name: module and name of the dataclass of its options.
         takes: further arguments, for the usage; empty: none.
         trains: whether it takes the options of `asr train` as well.
         first: returns the known values of the first argument.
@@ -53,22 +43,33 @@ class Command:
     """
 
     purpose: str
-    options: type = NoOptions
+    options_name: str = "asr.commands:NoOptions"
     takes: str = ""
     trains: bool = False
     first: Callable[[], Iterable[str]] = tuple
     by_first: Callable[[list[str]], type | None] | None = None
     defaults: Callable[[list[str]], Any] | None = None
-    details: Callable[[list[str]], Table | str] | None = None
+    details: "Callable[[list[str]], Table | str] | None" = None
     parse: Callable[[list[str]], Any] | None = None
     reads: bool = False
+
+    @property
+    def options(self) -> type:
+        """Dataclass of the command's options."""
+        return options_named(self.options_name)
 
     def schema(self, arguments: list[str]) -> Any:
         """Return the options to describe, given the other arguments: a dataclass or its defaults."""
         return self.by_first(arguments) if self.by_first else self.options
 
 
-LANGUAGE_MODEL = {"train": LanguageModelOptions, "score": PerplexityOptions}
+def options_named(name: str) -> type:
+    """Import a dataclass of options, `module:name`."""
+    module, _, schema = name.partition(":")
+    return cast(type, getattr(importlib.import_module(module), schema))
+
+
+LANGUAGE_MODEL = {"train": "asr.lm.options:TrainOptions", "score": "asr.lm.options:PerplexityOptions"}
 
 
 def language_model_action(arguments: list[str]) -> str:
@@ -86,7 +87,7 @@ def language_model_action(arguments: list[str]) -> str:
 
 def language_model_options(arguments: list[str]) -> type:
     """Return the options of `asr lm train`, or those of the named action."""
-    return LANGUAGE_MODEL[language_model_action(arguments or ["train"])]
+    return options_named(LANGUAGE_MODEL[language_model_action(arguments or ["train"])])
 
 
 def recipe_options(arguments: list[str]) -> type | None:
@@ -100,19 +101,32 @@ def recipe_summary(name: str) -> str:
     return (package.__doc__ or "").strip().partition("\n")[0]
 
 
-def recipe_details(arguments: list[str]) -> Table | str:
+def recipe_details(arguments: list[str]) -> "Table | str":
     """Return a table of recipes, or the summary of the named one."""
     if arguments:
         name = arguments[0]
         return f"folder=… sets the output folder (data/{name}). {recipe_summary(name)}"
+    from rich.table import Table
+
     table = Table("recipe", "corpus", title="asr prepare <recipe> --help lists a recipe's options")
     for name in prepared_recipes():
         table.add_row(name, recipe_summary(name))
     return table
 
 
-def group_details(arguments: list[str]) -> Table:
+def training_options(overrides: list[str]) -> Any:
+    """Return the options of `asr train`; see `train_options`."""
+    from asr.training.config import train_options
+
+    return train_options(overrides)
+
+
+def group_details(arguments: list[str]) -> "Table":
     """Return the choices of each config group."""
+    from rich.table import Table
+
+    from asr.config import config_groups
+
     title = "groups of options; recipe=<name> --help shows a recipe's defaults"
     table = Table("group", "choices", title=title)
     for group, names in sorted(config_groups().items()):
@@ -136,11 +150,11 @@ COMMANDS = {
     ),
     "train": Command(
         "train a recogniser: asr train recipe=demo attention=i-clustered-25 model=tiny",
-        TrainConfig,
+        "asr.training.options:TrainConfig",
         trains=True,
-        defaults=train_options,
+        defaults=training_options,
         details=group_details,
-        parse=train_options,
+        parse=training_options,
     ),
     "lm": Command(
         "train or score an n-gram language model: asr lm train text=data/demo order=3 out=lm/demo.arpa",
@@ -151,32 +165,32 @@ COMMANDS = {
     ),
     "decode": Command(
         "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
-        DecodePartOptions,
+        "asr.search.options:DecodePartOptions",
         "<run folder or checkpoint>",
     ),
     "score": Command(
         "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
-        ScoreOptions,
+        "asr.scoring.options:ScoreOptions",
         "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm> | <ref.txt> <hyp.txt>",
     ),
     "evaluate": Command(
         "evaluate models of copy, language or longrange: asr evaluate exp/copy/full exp/copy/lsh-4",
-        EvaluateOptions,
+        "asr.training.options:EvaluateOptions",
         "<run folder> …",
     ),
     "align": Command(
         "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
-        AlignOptions,
+        "asr.transcription.options:AlignOptions",
         "<run folder or checkpoint> [<audio file>]",
     ),
     "segment": Command(
         "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
-        SegmentOptions,
+        "asr.transcription.options:SegmentOptions",
         "<run folder or checkpoint> <recording> <text file>",
     ),
     "transcribe": Command(
         "transcribe audio files: asr transcribe exp/demo/full recording.wav",
-        TranscribeOptions,
+        "asr.transcription.options:TranscribeOptions",
         "<run folder or checkpoint> <audio file, folder or - for standard input> …",
     ),
     "merge": Command(
@@ -185,20 +199,20 @@ COMMANDS = {
     ),
     "bench": Command(
         "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
-        BenchmarkOptions,
+        "asr.benchmark.options:Options",
         reads=True,
     ),
     "compare": Command(
         "train, decode and time mechanisms side by side: "
         "asr compare recipe=demo attentions=full,i-clustered-25",
-        CompareConfig,
+        "asr.compare.options:CompareConfig",
         "[options of asr train for all candidates]",
         trains=True,
         reads=True,
     ),
     "advise": Command(
         "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
-        AdviceConfig,
+        "asr.compare.options:AdviceConfig",
         "<manifest or prepared folder> [options of asr train, for model and frame budget]",
         trains=True,
         reads=True,
@@ -206,16 +220,18 @@ COMMANDS = {
     "approximate": Command(
         "evaluate a fine-tuned transformers model with its attention exchanged: "
         "asr approximate model=models/rte task=rte",
-        ApproximationOptions,
+        "asr.approximation.options:Options",
         reads=True,
     ),
     "report": Command(
         "rewrite a comparison's report.html: asr report exp/compare/demo bench=exp/bench.json layer=3",
-        ReportOptions,
+        "asr.report.options:ReportOptions",
         "<folder of asr compare>",
     ),
     "export": Command(
-        "export a model: asr export exp/demo/full out=model", ExportOptions, "<run folder or checkpoint>"
+        "export a model: asr export exp/demo/full out=model",
+        "asr.model.options:ExportOptions",
+        "<run folder or checkpoint>",
     ),
     "completion": Command(
         "complete words in bash, zsh or fish: asr completion bash",
@@ -227,7 +243,7 @@ COMMANDS = {
     "export-data": Command(
         "convert manifests for Kaldi, NeMo, lhotse or Shar: "
         "asr export-data data/demo to=kaldi out=data/demo_kaldi",
-        ExportDataOptions,
+        "asr.data.options:ExportDataOptions",
         "<prepared folder or manifest> …",
     ),
 }

@@ -3,7 +3,6 @@
 from asr.commands import COMMANDS
 from asr.config import config_groups, describe
 from asr.errors import UserError, did_you_mean
-from asr.training.options import TrainConfig
 
 # Each calls `asr completion words …` with the words before the cursor, the last one perhaps incomplete.
 SHELLS = {
@@ -89,6 +88,6 @@ def option_values(command: str, second: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     if taken.trains:
         found |= {group: tuple(names) for group, names in sorted(config_groups().items())}
-        found |= {x.key: x.values for x in describe(TrainConfig)}
+        found |= {x.key: x.values for x in describe(COMMANDS["train"].options)}
     found |= {x.key: x.values for x in describe(schema)} if schema else {}
     return found | ({"folder": ()} if command == "prepare" else {})

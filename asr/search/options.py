@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass, field, replace
 
 from asr.config import option
 from asr.errors import UserError
-from asr.files import file_digest
 from asr.model.options import LoadOptions
 from asr.records.options import ShardOptions
 
@@ -125,6 +124,8 @@ class BeamConfig:
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the language model and the lexicon that are given, by option."""
+        from asr.files import file_digest  # takes 15 ms to import, which help and completion need not
+
         given = {"lm": self.lm, "lexicon": self.lexicon}
         return {name: file_digest(path) for name, path in given.items() if path}
 
