@@ -88,7 +88,8 @@ def configure(
 def follow_plan(schedule: Any) -> None:
     """Set the rate of the next step to the schedule's, if it is a function of the step.
 
-    A resume point has the rate of the plan that it was written under, which may have had fewer steps.
+    A resume point has the rate of the plan that it was written under, which may have had fewer steps or less
+    time. And Lightning sets the next rate before the step that ends has been added to the time spent.
     """
     if isinstance(schedule, LambdaLR):
         for group, base, factor in zip(

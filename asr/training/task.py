@@ -81,8 +81,6 @@ class TrainingTask(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         """Run the largest batch forward and backward, so that memory runs out now or never."""
-        if not self.plan.budget:  # with one, the stored rate is exact: the clock has moved on since
-            follow_plan(self.lr_schedulers())
         batch = self._data.worst_batch()
         try:
             # In float32, the largest batches that fit at the precision of training would be refused.
@@ -95,8 +93,9 @@ class TrainingTask(lightning.LightningModule):
             self.zero_grad(set_to_none=True)
 
     def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
-        """Seed the step's random numbers with (seed, batch, rank)."""
+        """Seed the step's random numbers with (seed, batch, rank), and set its learning rate."""
         torch.manual_seed(derived_seed(self.plan.options.seed, self._data.cursor.batches, self.global_rank))
+        follow_plan(self.lr_schedulers())
         self.step_started = time.perf_counter()
 
     def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:

@@ -97,6 +97,21 @@ def test_a_finished_run_resumes_only_with_a_larger_budget(
     assert len(run(tone_corpus, tmp_path, "trainer.budget=20s", "resume=auto")) > len(rows)
 
 
+def test_a_larger_budget_has_its_own_rate_on_every_step(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step after resuming had the low rate with which the smaller budget had ended."""
+    monkeypatch.setattr(timer, "time", Clock())
+    done = len(run(tone_corpus, tmp_path / "extended", "trainer.budget=12s"))
+    extended, whole = (
+        [row["learning_rate"] for row in run(tone_corpus, tmp_path / name, "trainer.budget=40s", *resume)]
+        for name, resume in (("extended", ["resume=auto"]), ("whole", []))
+    )
+    assert 0 < done < len(extended) == len(whole)
+    assert extended[done:] == whole[done:]
+    assert extended[:done] != whole[:done]
+
+
 def test_a_finished_run_can_be_extended(tone_corpus: Path, tmp_path: Path) -> None:
     """Lightning considered its single epoch complete, took no step, and there was no error rate to report."""
     assert len(run(tone_corpus, tmp_path, "trainer.max_steps=6")) == 6
