@@ -8,7 +8,10 @@ from asr.config import option
 from asr.config.names import MECHANISMS
 from asr.errors import UserError
 
-SQUAD = "squad"
+SQUAD, TRANSCRIPTION = "squad", "transcription"
+TEXT_TASKS = (*TASKS, SQUAD)
+ALL_TASKS = (*TEXT_TASKS, TRANSCRIPTION)
+FULL = "full"
 CLASSIFIED = tuple(name for name, task in TASKS.items() if task.classes)
 PLACE = "{task}"
 
@@ -22,18 +25,41 @@ class Options:
         help="folder of a fine-tuned transformers model; {task} in it stands for each task's name",
         affects="result",
     )
-    task: list[str] = option([], help=" | ".join((*TASKS, SQUAD)), affects="result", choices=(*TASKS, SQUAD))
+    task: list[str] = option([], help=" | ".join(ALL_TASKS), affects="result", choices=ALL_TASKS)
     data: str = option(
         "glue_data",
         help="folder with the public files (RTE/dev.tsv, squad/dev-v1.1.json, …) or one file; {task} as in "
-        "model",
+        "model; for transcription, a folder written by `asr prepare` or a manifest",
         affects="result",
+    )
+    splits: list[str] = option(
+        ["test"],
+        help="splits of a folder to transcribe, together",
+        affects="result",
+        only=("task", TRANSCRIPTION),
+    )
+    join_s: float = option(
+        0.0,
+        help="join successive utterances, with pauses, to inputs of at most this length; 0: each alone",
+        affects="result",
+        only=("task", TRANSCRIPTION),
+        unit="s",
+        maximum=30,
+    )
+    language: str = option(
+        "",
+        help="language of the recordings, e.g. de; empty: English, for models that know no other",
+        affects="result",
+        only=("task", TRANSCRIPTION),
     )
     attentions: list[str] = option(
         ["full", "clustered-25", "i-clustered-25", "i-clustered-25:grouping=keys", "local-64"],
-        help="mechanisms of the softmax family; ratios are to full",
+        help="mechanisms of the softmax family",
         affects="result",
         suggested=MECHANISMS,
+    )
+    baseline: str = option(
+        FULL, help="mechanism that ratios are to, one of attentions", affects="result", suggested=MECHANISMS
     )
     labels: list[str] = option(
         [],
@@ -46,6 +72,7 @@ class Options:
         0,
         help="longest input; 0: 384 for squad, 128 for the others",
         affects="result",
+        only=("task", TEXT_TASKS),
         unit="tokens",
         maximum=1_000_000,
     )
@@ -78,7 +105,7 @@ class Options:
     examples: int = option(0, help="number of first examples to evaluate; 0: all", affects="result")
     batch: int = option(
         4096,
-        help="size of a batch, padding included",
+        help="size of a batch, padding included; an input of Whisper has 1,500",
         affects="cost",
         unit="tokens",
         minimum=1,
@@ -118,9 +145,14 @@ class Options:
         """Raise UserError for an unknown task, an empty list, or several tasks with one model."""
         if not self.model:
             raise UserError("model=: expected the folder of a fine-tuned model, found none")
-        for name in ("attentions", "task"):
+        for name in ("attentions", "task", "splits"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
+        if TRANSCRIPTION in self.task and FULL not in self.attentions:
+            raise UserError(
+                f"attentions={','.join(self.attentions)}: expected {FULL} among them, because "
+                f"task={TRANSCRIPTION} measures the divergence from it"
+            )
         if len({task.partition("-")[0] for task in self.task}) > 1 and PLACE not in self.model:
             raise UserError(
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "

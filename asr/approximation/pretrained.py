@@ -1,4 +1,4 @@
-"""A fine-tuned transformers model from a local folder, run with any mechanism."""
+"""A trained transformers model from a local folder, run with any mechanism."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,30 +17,32 @@ from asr.attention.transformers_adapter import (
 from asr.errors import UserError, in_words
 from asr.files import file_digest
 
+LOCAL = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
+
 
 class Pretrained:
-    """A model with its tokenizer.
+    """A model with what prepares its input.
 
     Args:
-        folder: what `save_pretrained` wrote, model and tokenizer.
+        folder: what `save_pretrained` wrote: model (in safetensors) and tokenizer or processor.
         model_class: class of transformers that loads the model, e.g. `AutoModelForQuestionAnswering`.
+        processor_class: class that loads the tokenizer or processor.
         device: device to compute on.
 
     Raises:
-        UserError: transformers is missing, the folder can't be read, the model isn't fine-tuned for this kind
-            of task, or its attention can't be exchanged.
+        UserError: transformers is missing, the folder can't be read, the model lacks weights of its class, or
+            its attention can't be exchanged.
     """
 
-    def __init__(self, folder: Path, model_class: str, device: str) -> None:
+    def __init__(self, folder: Path, model_class: str, processor_class: str, device: str) -> None:
         require_model(folder)
         transformers = import_transformers()
         self.folder, self.device = folder, device
         with quiet():
             try:
-                local = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
-                self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+                self.processor = getattr(transformers, processor_class).from_pretrained(folder, **LOCAL)
                 self.model, report = getattr(transformers, model_class).from_pretrained(
-                    folder, output_loading_info=True, dtype=torch.float32, **local
+                    folder, output_loading_info=True, dtype=torch.float32, use_safetensors=True, **LOCAL
                 )
             except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
                 raise UserError(f"model={folder}: {in_words(error)}") from error
@@ -50,27 +52,10 @@ class Pretrained:
                 f"model={folder}: expected a model fine-tuned for {kind}, found no weights "
                 f"{', '.join(missing)[:80]}"
             )
-        if not self.tokenizer.is_fast:
-            raise UserError(f"model={folder}: expected a fast tokenizer (tokenizer.json), found a slow one")
         if not self.model._can_set_attn_implementation():
             raise UserError(f"model={folder}: {type(self.model).__name__} doesn't take attention functions")
-        # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
-        self.tokenizer.padding_side = "right"
-        if self.tokenizer.pad_token is None:
-            raise UserError(f"model={folder}: expected a tokenizer with a padding token, found none")
         self.model.eval().to(device)
         self._used: dict[str, ReplacedAttention] = {}
-
-    def check_length(self, longest: int) -> None:
-        """Raise UserError if inputs of this length have no position embeddings."""
-        limit = min(
-            getattr(self.model.config, "max_position_embeddings", None) or longest,
-            self.tokenizer.model_max_length,  # RoBERTa's positions start at 2
-        )
-        if longest > limit:
-            raise UserError(
-                f"max_length={longest}: expected at most {limit} tokens, the longest input of {self.folder}"
-            )
 
     def digest(self) -> list[str]:
         """Return hashes of all files that decide on the output."""
@@ -86,26 +71,55 @@ class Pretrained:
             self._used[attention] = AttentionInterface()[name]
         self.model.set_attn_implementation(self._used[attention].name)
 
-    def batch(self, windows: Sequence[Window]) -> dict[str, Tensor]:
-        """Return the padded inputs of a batch, [B, N] each."""
-        rows = [window.inputs for window in windows]
-        batch = {name: [row[name] for row in rows] for name in rows[0]}
-        return dict(self.tokenizer.pad(batch, return_tensors="pt").to(self.device))
-
     @torch.inference_mode()
     def run(self, inputs: dict[str, Tensor], attention: str) -> Any:
-        """Return the model's output.
+        """Return the output of the part whose attention is exchanged.
 
         Raises:
             UserError: no layer called the mechanism, so that the score would be that of another one.
         """
-        output = self.model(**inputs)
+        output = self.forward(inputs)
         if not self._used[attention].mechanisms:
             raise UserError(
                 f"model={self.folder}: no layer of {type(self.model).__name__} used attention {attention!r}; "
                 "expected an encoder without causal attention"
             )
         return output
+
+    def forward(self, inputs: dict[str, Tensor]) -> Any:
+        """Return the model's output."""
+        return self.model(**inputs)
+
+
+class TextModel(Pretrained):
+    """An encoder of text, whose processor is a tokenizer; arguments and errors as in `Pretrained`."""
+
+    def __init__(self, folder: Path, model_class: str, device: str) -> None:
+        super().__init__(folder, model_class, "AutoTokenizer", device)
+        self.tokenizer = self.processor
+        if not self.tokenizer.is_fast:
+            raise UserError(f"model={folder}: expected a fast tokenizer (tokenizer.json), found a slow one")
+        # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
+        self.tokenizer.padding_side = "right"
+        if self.tokenizer.pad_token is None:
+            raise UserError(f"model={folder}: expected a tokenizer with a padding token, found none")
+
+    def check_length(self, longest: int) -> None:
+        """Raise UserError if inputs of this length have no position embeddings."""
+        limit = min(
+            getattr(self.model.config, "max_position_embeddings", None) or longest,
+            self.tokenizer.model_max_length,  # RoBERTa's positions start at 2
+        )
+        if longest > limit:
+            raise UserError(
+                f"max_length={longest}: expected at most {limit} tokens, the longest input of {self.folder}"
+            )
+
+    def batch(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+        """Return the padded inputs of a batch, [B, N] each."""
+        rows = [window.inputs for window in windows]
+        batch = {name: [row[name] for row in rows] for name in rows[0]}
+        return dict(self.tokenizer.pad(batch, return_tensors="pt").to(self.device))
 
 
 def require_model(folder: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.approximation.options import Options
-from asr.approximation.pretrained import Pretrained
-from asr.approximation.run import FULL, TaskEvaluation
+from asr.approximation.options import FULL, Options
+from asr.approximation.pretrained import TextModel
+from asr.approximation.run import TaskEvaluation
 from asr.approximation.spans import Window
 from asr.approximation.tasks import SquadTask
 from asr.attention import build_mechanism
@@ -142,7 +142,7 @@ def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:
     return next(window for window in windows if window.example == names.index(ident))
 
 
-def queries_and_keys(model: Pretrained, window: Window, backend: str) -> list[tuple[Tensor, Tensor]]:
+def queries_and_keys(model: TextModel, window: Window, backend: str) -> list[tuple[Tensor, Tensor]]:
     """Return queries and keys of every layer, [1, H, N, D] each, under full attention.
 
     The queries are scaled such that the logits are q·k/√D, as mechanisms expect.

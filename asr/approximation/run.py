@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from asr.approximation.glue import find_glue
 from asr.approximation.metrics import Values, bootstrap_scores, ratio_interval
-from asr.approximation.options import Options
-from asr.approximation.pretrained import Pretrained
-from asr.approximation.records import examples_digest
-from asr.approximation.spans import Window
-from asr.approximation.tasks import Task, open_task
+from asr.approximation.options import FULL, Options
+from asr.approximation.squad import find_squad
+from asr.approximation.tasks import GlueTask, SquadTask
+from asr.approximation.transcription import TranscriptionTask
 from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
 from asr.files import write_json
 from asr.records.keyed import KeyedRecord, job
 from asr.scoring.estimates import Estimate, percentiles
 
-FULL = "full"
 OVER = "examples"
 Advance = Callable[[str], None]
+Task = GlueTask | SquadTask | TranscriptionTask
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,16 @@ class MechanismResult:
     Attributes:
         attention: mechanism.
         scores: scores by name; the first is that of Table 4.
-        ratio: first score divided by that of full attention, with the interval over the same resampled
-            examples; None without full attention or if its score isn't positive.
+        ratios: scores divided by those of the baseline, with the interval over the same resampled examples;
+            None without the baseline or if its score isn't positive.
         example_s: seconds per example: CPU time on the CPU, else elapsed time.
-        time_ratio: time divided by that of full attention.
+        time_ratio: time divided by that of the baseline.
         time_quartiles: quartiles of that ratio over batches.
     """
 
     attention: str
     scores: dict[str, Estimate]
-    ratio: Estimate | None
+    ratios: dict[str, Estimate | None]
     example_s: float
     time_ratio: float | None
     time_quartiles: tuple[float, float] | None
@@ -53,11 +54,15 @@ class TaskResult:
 
     Attributes:
         task: name of the task.
+        timed: part of the model whose time was measured.
+        baseline: mechanism that ratios are to.
         examples, windows, tokens: numbers of examples, of the model's inputs, and of their tokens.
         rows: one per mechanism.
     """
 
     task: str
+    timed: str
+    baseline: str
     examples: int
     windows: int
     tokens: int
@@ -95,10 +100,8 @@ class TaskEvaluation:
     def __init__(self, name: str, options: Options, folder: Path) -> None:
         self.options, self.folder = options, folder
         self.task: Task = open_task(name, options)
-        self.model = Pretrained(options.model_of(name), self.task.model_class, options.device)
-        self.model.check_length(self.task.longest)
-        self.task.prepare(self.model.model.config, self.model.folder)
-        self.windows = self.task.windows(self.model.tokenizer)
+        self.model: Any = self.task.load(options.model_of(name), options.device)
+        self.windows: list[Any] = self.task.windows()
         self.batches = list(length_batches([window.length for window in self.windows], options.batch))
         self.journal = KeyedRecord(folder / "outputs.jsonl", self._job())
         keys = [key for attention in options.attentions for key in self._keys(attention)]
@@ -106,12 +109,15 @@ class TaskEvaluation:
 
     def _job(self) -> dict[str, Any]:
         """Return everything that decides on the stored outputs and times, but the mechanism and the batch."""
-        names = ("max_length", "stride", "max_answer", "nbest", "examples", "batch", "backend")
+        names = [
+            *("max_length", "stride", "max_answer", "nbest", "examples", "batch", "backend"),
+            *("join_s", "language"),
+        ]
         return job(
             "approximate",
             {name: getattr(self.options, name) for name in names},
             model=self.model.digest(),
-            examples=examples_digest(self.task.path),
+            examples=self.task.digest(),
             device=self.options.device,
             torch=torch.__version__,
             threads=torch.get_num_threads(),
@@ -131,22 +137,27 @@ class TaskEvaluation:
         try:
             for number, batch in enumerate(self.batches):
                 missing = [name for name in names if f"{name} {number}" not in self.journal.stored]
+                if not missing:
+                    continue
                 windows = [self.windows[index] for index in batch]
+                inputs = self.model.batch(windows)
+                reference = None
+                if isinstance(self.task, TranscriptionTask):
+                    reference = self.task.reference(self._timed(inputs, FULL)[1], windows)
                 for name in missing:
-                    self.model.use(name, self.options.backend)
                     if name not in warm:  # the first call builds the mechanism
-                        self._timed(windows, name)
+                        self._timed(inputs, name)
                         warm.add(name)
-                    seconds, output = self._timed(windows, name)
-                    entry = {"seconds": seconds, "kept": self.task.keep(output, windows)}
+                    seconds, output = self._timed(inputs, name)
+                    entry = {"seconds": seconds, "kept": self.task.keep(output, windows, reference)}
                     self.journal.add(f"{name} {number}", entry)
                     advance(f"{self.task.name}: {name}")
         finally:
             self.journal.close()
         return self._result()
 
-    def _timed(self, windows: Sequence[Window], attention: str) -> tuple[float, Any]:
-        inputs = self.model.batch(windows)
+    def _timed(self, inputs: dict[str, Tensor], attention: str) -> tuple[float, Any]:
+        self.model.use(attention, self.options.backend)
         device = self.model.device
         started = now(device)
         output = self.model.run(inputs, attention)
@@ -174,7 +185,15 @@ class TaskEvaluation:
             seconds[name] = np.array([entry["seconds"] for entry in entries])
         rows = [self._row(name, values, samples, seconds) for name in self.options.attentions]
         tokens = sum(window.length for window in self.windows)
-        return TaskResult(self.task.name, len(self.task.examples), len(self.windows), tokens, rows)
+        return TaskResult(
+            self.task.name,
+            self.task.timed,
+            self.options.baseline,
+            len(self.task.examples),
+            len(self.windows),
+            tokens,
+            rows,
+        )
 
     def _row(
         self,
@@ -190,18 +209,35 @@ class TaskEvaluation:
             )
             for metric, value in values[name].items()
         }
-        main = next(iter(scores))
-        ratio = time_ratio = quartiles = None
-        if FULL in values:
-            full = values[FULL][main]
-            if full > 0:
-                spread = ratio_interval(samples[name][main], samples[FULL][main]) if several else None
-                ratio = Estimate.bootstrapped(values[name][main] / full, spread, OVER)
-            time_ratio = float(seconds[name].sum() / seconds[FULL].sum())
-            low, high = np.quantile(seconds[name] / seconds[FULL], [0.25, 0.75])
+        base = self.options.baseline
+        ratios: dict[str, Estimate | None] = dict.fromkeys(scores)
+        time_ratio = quartiles = None
+        if base in values:
+            for metric, value in values[name].items():
+                if values[base][metric] > 0:
+                    spread = ratio_interval(samples[name][metric], samples[base][metric]) if several else None
+                    ratios[metric] = Estimate.bootstrapped(value / values[base][metric], spread, OVER)
+            time_ratio = float(seconds[name].sum() / seconds[base].sum())
+            low, high = np.quantile(seconds[name] / seconds[base], [0.25, 0.75])
             quartiles = (float(low), float(high))
         example_s = float(seconds[name].sum()) / len(self.task.examples)
-        return MechanismResult(name, scores, ratio, example_s, time_ratio, quartiles)
+        return MechanismResult(name, scores, ratios, example_s, time_ratio, quartiles)
+
+
+def open_task(name: str, options: Options) -> Task:
+    """Read a task's examples.
+
+    Raises:
+        UserError: a missing or broken file.
+    """
+    data = options.data_of(name)
+    match name:
+        case "transcription":
+            return TranscriptionTask(name, options)
+        case "squad":
+            return SquadTask(name, find_squad(data), options)
+        case _:
+            return GlueTask(name, find_glue(name, data), options)
 
 
 def length_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

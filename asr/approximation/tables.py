@@ -1,26 +1,31 @@
-"""Tables of an evaluation: Table 4's layout, and all scores and times of a task."""
+"""Tables of an evaluation: Table 4's layout, all scores and times of a task, and their ratios."""
 
 from collections.abc import Sequence
 
 from asr.approximation.run import TaskResult
 from asr.console import Column, Table, duration
-from asr.scoring.estimates import DASH, Estimate
+from asr.scoring.estimates import DASH, Estimate, percent
 
 ATTENTION = Column("attention", number=False, wrap=False)
+PERCENT = ("WER", "top-1")  # scores shown in percent
 
 
 def table_4(results: Sequence[TaskResult]) -> Table:
-    """Return the first score of each task: mechanisms in rows, tasks in columns, higher is better."""
-    columns = [f"{result.task} {next(iter(result.rows[0].scores))}" for result in results]
+    """Return the first score of each task: mechanisms in rows, tasks in columns."""
+    firsts = [next(iter(result.rows[0].scores)) for result in results]
+    columns = [f"{result.task} {_head(first)}" for result, first in zip(results, firsts, strict=True)]
     rows = [
-        [rows[0].attention, *(words(next(iter(row.scores.values()))) for row in rows)]
+        [
+            rows[0].attention,
+            *(words(next(iter(row.scores.values())), x) for row, x in zip(rows, firsts, strict=True)),
+        ]
         for rows in zip(*(result.rows for result in results), strict=True)
     ]
     return Table.of("Scores with the attention exchanged, 95 % intervals", [ATTENTION, *columns], rows)
 
 
-def task_table(result: TaskResult, clock: str) -> Table:
-    """Return all scores of a task, the ratio to full attention, and times.
+def score_table(result: TaskResult, clock: str) -> Table:
+    """Return all scores of a task, and times.
 
     Args:
         result: results of the task.
@@ -28,21 +33,34 @@ def task_table(result: TaskResult, clock: str) -> Table:
     """
     tokens = result.tokens / result.windows
     sizes = f"{result.examples:,} examples, {result.windows:,} inputs of {tokens:.0f} tokens on average"
-    title = f"{result.task}: {sizes}"
     names = list(result.rows[0].scores)
-    costs = (f"{clock} per example", f"{clock} / full (quartiles)")
-    heads: list[str | Column] = [ATTENTION, *names, f"{names[0]} / full", *costs]
+    heads: list[str | Column] = [ATTENTION, *map(_head, names), f"{clock} of the {result.timed} per example"]
+    rows = [
+        [row.attention, *(words(row.scores[name], name) for name in names), duration(row.example_s)]
+        for row in result.rows
+    ]
+    return Table.of(f"{result.task}: {sizes}", heads, rows)
+
+
+def ratio_table(result: TaskResult, clock: str) -> Table:
+    """Return the ratios of all scores and times to the baseline's; arguments as in `score_table`."""
+    names = list(result.rows[0].scores)
+    heads: list[str | Column] = [ATTENTION, *names, f"{clock} (quartiles)"]
     rows = []
     for row in result.rows:
-        times = "–"
+        times = DASH
         if row.time_ratio is not None and row.time_quartiles is not None:
             low, high = row.time_quartiles
             times = f"{row.time_ratio:.2f} ({low:.2f} … {high:.2f})"
-        scores = [words(score) for score in row.scores.values()]
-        rows.append([row.attention, *scores, words(row.ratio), duration(row.example_s), times])
-    return Table.of(title, heads, rows)
+        rows.append([row.attention, *(words(row.ratios[name]) for name in names), times])
+    return Table.of(f"{result.task}: ratios to {result.baseline}", heads, rows)
 
 
-def words(score: Estimate | None) -> str:
+def words(score: Estimate | None, name: str = "") -> str:
     """Return a score, which may be negative, with its interval."""
-    return DASH if score is None else score.text("{:.3f}".format, between=" … ")
+    form = percent if name in PERCENT else "{:.3f}".format
+    return DASH if score is None else score.text(form, between=" … ")
+
+
+def _head(name: str) -> str:
+    return f"{name} %" if name in PERCENT else name

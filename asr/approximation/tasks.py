@@ -1,6 +1,6 @@
 """A task as the evaluation sees it: windows for the model, what to keep of its output, and scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from asr.approximation import glue, squad
 from asr.approximation.metrics import METRICS, Metric, Values
-from asr.approximation.options import SQUAD, Options
+from asr.approximation.options import Options
+from asr.approximation.pretrained import TextModel
+from asr.approximation.records import examples_digest
 from asr.approximation.spans import Span, Window, best_spans, merged_spans, question_windows
 from asr.errors import UserError
 
@@ -30,44 +32,75 @@ class Scored:
     files: dict[str, Any]
 
 
-class GlueTask:
-    """A task of GLUE: one text or two, a class or a number.
+class TextTask:
+    """A task of a text encoder.
+
+    Args:
+        name: name of the task.
+        path: file with the examples.
+        longest: tokens of the longest input.
+
+    Attributes:
+        model_class: class of transformers that loads the model.
+        timed: part of the model whose time is measured.
+        model: model of the task, once `load` has returned it.
+        groups: examples that are resampled together.
+    """
+
+    model_class: str
+    timed = "model"
+    model: TextModel
+    groups: list[Indices]
+
+    def __init__(self, name: str, path: Path, longest: int) -> None:
+        self.name, self.path, self.longest = name, path, longest
+
+    def digest(self) -> str:
+        """Return a hash of the examples."""
+        return examples_digest(self.path)
+
+    def load(self, folder: Path, device: str) -> TextModel:
+        """Return the model in a folder; raise UserError if it doesn't suit the task."""
+        self.model = TextModel(folder, self.model_class, device)
+        self.model.check_length(self.longest)
+        return self.model
+
+
+class GlueTask(TextTask):
+    """A task of GLUE: one text or two, a class or a number. Inputs that are too long are cut.
 
     Args:
         name: key of `glue.TASKS`.
         path: file with the examples.
         options: options of the command.
-
-    Attributes:
-        model_class: class of transformers that loads the model.
-        longest: tokens of the longest input; longer ones are cut, as usual for GLUE.
-        groups: examples that are resampled together.
     """
 
     model_class = "AutoModelForSequenceClassification"
 
     def __init__(self, name: str, path: Path, options: Options) -> None:
-        self.name, self.path, self.format = name, path, glue.TASKS[name]
+        super().__init__(name, path, options.max_length or 128)  # as in the published fine-tuning of BERT
+        self.format = glue.TASKS[name]
         self.examples = glue.read_glue(name, path)[: options.examples or None]
         self.labels = options.labels
-        self.longest = options.max_length or 128  # as in the published fine-tuning of BERT
         self.groups: list[Indices] = [np.array([index]) for index in range(len(self.examples))]
         self._outputs: list[int] = []
 
-    def prepare(self, config: Any, source: Path) -> None:
-        """Match the model's outputs with the classes; raise UserError if they are others."""
-        count, classes = config.num_labels, self.format.classes
+    def load(self, folder: Path, device: str) -> TextModel:
+        """Return the model in a folder; raise UserError if its outputs aren't the classes."""
+        model = super().load(folder, device)
+        config, classes = model.model.config, self.format.classes
         if not classes:
-            if count != 1:
-                raise UserError(f"{source}: expected one output for {self.name}, found {count}")
-            return
-        names = self.labels or [str(config.id2label[index]) for index in range(count)]
-        where = "labels" if self.labels else f"{source / 'config.json'}"
+            if config.num_labels != 1:
+                raise UserError(f"{folder}: expected one output for {self.name}, found {config.num_labels}")
+            return model
+        names = self.labels or [str(config.id2label[index]) for index in range(config.num_labels)]
+        where = "labels" if self.labels else f"{folder / 'config.json'}"
         self._outputs = glue.output_of_classes(classes, names, where)
+        return model
 
-    def windows(self, tokenizer: Any) -> list[Window]:
+    def windows(self) -> list[Window]:
         """Return one window per example."""
-        pairs = self.format.second
+        tokenizer, pairs = self.model.tokenizer, self.format.second
         encoded = tokenizer(
             [x.first for x in self.examples],
             [x.second for x in self.examples] if pairs else None,
@@ -80,7 +113,7 @@ class GlueTask:
             for index in range(len(self.examples))
         ]
 
-    def keep(self, output: Any, windows: list[Window]) -> list[list[float]]:
+    def keep(self, output: Any, windows: list[Window], reference: Any) -> list[list[float]]:
         """Return the logits of each window."""
         logits: list[list[float]] = output.logits.float().tolist()
         return logits
@@ -99,15 +132,15 @@ class GlueTask:
         return Scored(metrics, {"predictions": named})
 
 
-class SquadTask:
-    """SQuAD 1.1: a span of the context answers the question. Arguments and attributes as in `GlueTask`."""
+class SquadTask(TextTask):
+    """SQuAD 1.1: a span of the context answers the question; arguments as in `GlueTask`."""
 
     model_class = "AutoModelForQuestionAnswering"
 
     def __init__(self, name: str, path: Path, options: Options) -> None:
-        self.name, self.path, self.options = name, path, options
+        super().__init__(name, path, options.max_length or 384)  # as in BERT's program
+        self.options = options
         self.examples = squad.read_squad(path)[: options.examples or None]
-        self.longest = options.max_length or 384  # as in BERT's program
         # Questions of a paragraph are resampled together: their answers depend on the same text.
         paragraphs: dict[int, list[int]] = {}
         for index, question in enumerate(self.examples):
@@ -115,20 +148,19 @@ class SquadTask:
         self.groups: list[Indices] = [np.array(indices) for indices in paragraphs.values()]
         self._window_examples: list[int] = []
 
-    def prepare(self, config: Any, source: Path) -> None:
-        """Every model for question answering has two outputs, start and end."""
-
-    def windows(self, tokenizer: Any) -> list[Window]:
+    def windows(self) -> list[Window]:
         """Return the windows of all questions."""
         found = [
             window
             for index, question in enumerate(self.examples)
-            for window in question_windows(tokenizer, question, index, self.longest, self.options.stride)
+            for window in question_windows(
+                self.model.tokenizer, question, index, self.longest, self.options.stride
+            )
         ]
         self._window_examples = [window.example for window in found]
         return found
 
-    def keep(self, output: Any, windows: list[Window]) -> list[list[Span]]:
+    def keep(self, output: Any, windows: list[Window], reference: Any) -> list[list[Span]]:
         """Return the best spans of each window."""
         starts_BN, ends_BN = output.start_logits.cpu(), output.end_logits.cpu()
         return [
@@ -159,28 +191,15 @@ class SquadTask:
             ]
             scores["F1"].append(squad.best(squad.token_f1, text, question.answers))
             scores["EM"].append(squad.best(squad.exact_match, text, question.answers))
-        metrics = {name: _mean_of(np.array(values)) for name, values in scores.items()}
+        metrics = {name: pooled(values, [1] * len(values)) for name, values in scores.items()}
         return Scored(metrics, {"predictions": predictions, "nbest": nbest})
-
-
-Task = GlueTask | SquadTask
 
 
 def _score_of(metric: Metric, predicted: Values, true: Values) -> Callable[[Indices], float]:
     return lambda drawn: metric(predicted[drawn], true[drawn])
 
 
-def _mean_of(values: Values) -> Callable[[Indices], float]:
-    return lambda drawn: float(values[drawn].mean())
-
-
-def open_task(name: str, options: Options) -> Task:
-    """Read a task's examples.
-
-    Raises:
-        UserError: a missing or broken file.
-    """
-    data = options.data_of(name)
-    if name == SQUAD:
-        return SquadTask(name, squad.find_squad(data), options)
-    return GlueTask(name, glue.find_glue(name, data), options)
+def pooled(amounts: Sequence[float], sizes: Sequence[int]) -> Callable[[Indices], float]:
+    """Return the function of drawn examples that divides the sum of their amounts by that of their sizes."""
+    above, below = np.array(amounts, dtype=np.float64), np.array(sizes)
+    return lambda drawn: float(above[drawn].sum() / below[drawn].sum())

@@ -1,4 +1,4 @@
-"""`asr approximate`: a fine-tuned transformers model's score with its attention exchanged."""
+"""`asr approximate`: a trained transformers model's score with its attention exchanged."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -8,15 +8,15 @@ from rich.progress import Progress, TaskID
 
 from asr import config
 from asr.approximation import tables
-from asr.approximation.options import SQUAD, Options
+from asr.approximation.options import FULL, SQUAD, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import check_choice, question_map
-from asr.approximation.run import TaskEvaluation
-from asr.approximation.tasks import open_task
+from asr.approximation.run import TaskEvaluation, open_task
 from asr.attention.table import canonical
 from asr.attention.transformers_adapter import ReplacedAttention
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
+from asr.errors import UserError
 from asr.files import check_writable, locked, write_json, write_text
 from asr.report import question_chart
 from asr.report.figure import export
@@ -27,9 +27,14 @@ def parse(overrides: list[str]) -> Options:
     options = config.parse(Options, overrides)
     for name in options.attentions:
         ReplacedAttention(name, options.backend, cross_attention=False)  # refuses what doesn't fit
+    attentions = list(dict.fromkeys(canonical(options.attentions)))
+    (baseline,) = canonical([options.baseline])
+    if baseline not in (FULL, *attentions):
+        raise UserError(f"baseline={baseline}: expected one of attentions, {', '.join(attentions)}")
     return replace(
         options,
-        attentions=list(dict.fromkeys(canonical(options.attentions))),
+        attentions=attentions,
+        baseline=baseline,
         task=list(dict.fromkeys(options.task)),
         device=pick_device(options.device),
     )
@@ -66,7 +71,9 @@ def run(paths: list[Path], options: Options) -> None:
             if task == SQUAD:
                 mapped = question_map(evaluation, options)
         clock = "CPU time" if options.device == "cpu" else "time"
-        shown = [tables.table_4(results), *(tables.task_table(result, clock) for result in results)]
+        shown = [tables.table_4(results)]
+        for result in results:
+            shown += [tables.score_table(result, clock), tables.ratio_table(result, clock)]
         for table in shown:
             console.print(table)
         write_text("\n".join(f"{x.title}\n\n{x.markdown()}\n" for x in shown), folder / "results.md")

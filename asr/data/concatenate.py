@@ -68,14 +68,49 @@ class Concatenation:
         return sums_s + PAUSE_S[1] * (counts - 1)
 
 
+def packed(durations_s: Sequence[float], limit_s: float, pause_s: float) -> list[list[int]]:
+    """Return groups of utterances that nearly fill the limit: the longest first, each where it first fits.
+
+    Args:
+        durations_s: duration of each utterance.
+        limit_s: maximum duration of a group including pauses; longer utterances stay alone.
+        pause_s: pause between utterances.
+
+    Returns:
+        The utterances' indices, in ascending order.
+
+    Example:
+        >>> packed([2.0, 3.0, 5.0, 1.0], limit_s=6.0, pause_s=0.5)
+        [[0, 1], [2], [3]]
+    """
+    groups: list[tuple[float, list[int]]] = []
+    for index in sorted(range(len(durations_s)), key=lambda index: -durations_s[index]):
+        need_s = durations_s[index] + pause_s
+        place = next((i for i, (room_s, _) in enumerate(groups) if need_s <= room_s), None)
+        if place is None:
+            groups.append((limit_s + pause_s - need_s, [index]))
+        else:
+            groups[place] = groups[place][0] - need_s, [*groups[place][1], index]
+    return sorted(sorted(group) for _, group in groups)
+
+
 def join(
-    parts: Sequence[NDArray[np.float32]], sample_rate: int, *, seed: int, epoch: int, group: Group
+    parts: Sequence[NDArray[np.float32]],
+    sample_rate: int,
+    *,
+    seed: int,
+    epoch: int,
+    group: Group,
+    pause_s: tuple[float, float] = PAUSE_S,
 ) -> NDArray[np.float32]:
-    """Join the samples of a group with pauses of quiet noise, a function of (seed, epoch, group)."""
+    """Join the samples of a group with pauses of quiet noise, a function of (seed, epoch, group).
+
+    `pause_s` is the range of the pauses' durations.
+    """
     random = np.random.default_rng([seed, epoch, PAUSES, *group])
     joined = list(parts[:1])
     for part in parts[1:]:
-        samples = round(random.uniform(*PAUSE_S) * sample_rate)
+        samples = round(random.uniform(*pause_s) * sample_rate)
         amplitude = np.exp(random.uniform(*np.log(PAUSE_AMPLITUDE)))
         joined += [(amplitude * random.standard_normal(samples)).astype(np.float32), part]
     return np.concatenate(joined)

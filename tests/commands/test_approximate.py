@@ -77,7 +77,7 @@ def test_results_have_scores_intervals_ratios_and_times(evaluated: Path) -> None
             assert 0 <= low <= row["scores"][names[0]]["value"] <= high <= 1
             assert row["example_s"] > 0
         full, *_, exact = task["rows"]
-        assert full["ratio"] is None or full["ratio"]["value"] == 1.0
+        assert all(ratio is None or ratio["value"] == 1.0 for ratio in full["ratios"].values())
         # As many clusters and keys as positions: the approximation is exact.
         assert exact["scores"] == full["scores"]
 
@@ -138,9 +138,9 @@ def test_finished_work_is_not_repeated(
     ran: list[str] = []
     original = TaskEvaluation._timed
 
-    def timed(self: TaskEvaluation, windows: Any, attention: str) -> Any:
+    def timed(self: TaskEvaluation, inputs: Any, attention: str) -> Any:
         ran.append(attention)
-        return original(self, windows, attention)
+        return original(self, inputs, attention)
 
     monkeypatch.setattr(TaskEvaluation, "_timed", timed)
     assert main(given) == 0
@@ -161,11 +161,11 @@ def test_an_interrupted_evaluation_continues(
     original = TaskEvaluation._timed
     calls = []
 
-    def timed(self: TaskEvaluation, windows: Any, attention: str) -> Any:
+    def timed(self: TaskEvaluation, inputs: Any, attention: str) -> Any:
         calls.append(attention)
         if len(calls) == 11:
             raise KeyboardInterrupt
-        return original(self, windows, attention)
+        return original(self, inputs, attention)
 
     monkeypatch.setattr(TaskEvaluation, "_timed", timed)
     assert main(arguments(folder, tmp_path, task="rte")) == 130

@@ -1,0 +1,174 @@
+"""OpenAI's Whisper as transformers saves it: encoder states, transcripts, and forced transcripts.
+
+Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (2022).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from asr.approximation.pretrained import Pretrained, require_model
+from asr.attention.transformers_adapter import quiet
+from asr.data.audio_file import Samples
+from asr.errors import UserError
+from asr.files import read_json
+
+PAUSE = re.compile(r"(?<=[.,:;!?]) ")
+SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
+
+
+class Speech(Protocol):
+    """An input: its text, and its samples at a rate in Hz."""
+
+    text: str
+
+    def samples(self, rate: int) -> Samples:
+        """Return the samples."""
+
+
+class Whisper(Pretrained):
+    """A Whisper model; the attention of its encoder is exchanged, that of its decoder stays.
+
+    Args:
+        folder: see `Pretrained`; the processor has a tokenizer and a feature extractor.
+        device: device to compute on.
+        language: code of the language, e.g. `de`; empty: English, if the model knows no other.
+
+    Attributes:
+        rate: sample rate in Hz.
+        longest_s: duration of every input, with padding.
+        positions: encoder positions of every input.
+
+    Raises:
+        UserError: see `Pretrained`; another model than Whisper, or a language that it doesn't know.
+    """
+
+    def __init__(self, folder: Path, device: str, language: str) -> None:
+        require_model(folder)
+        kind = read_json(folder / "config.json", "the configuration of a transformers model").get(
+            "model_type"
+        )
+        if kind != "whisper":
+            raise UserError(f"model={folder}: expected a Whisper model for transcription, found {kind!r}")
+        # Without them, transformers makes a tokenizer that knows no text.
+        if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+            raise UserError(f"model={folder}: expected tokenizer.json or vocab.json, found neither")
+        super().__init__(folder, "WhisperForConditionalGeneration", "WhisperProcessor", device)
+        self.extractor, self.tokenizer = self.processor.feature_extractor, self.processor.tokenizer
+        config, frames = self.model.config, 2 * self.model.config.max_source_positions
+        found = self.extractor.feature_size, self.extractor.nb_max_frames
+        if found != (config.num_mel_bins, frames):
+            raise UserError(
+                f"model={folder}: expected features of {config.num_mel_bins} bins × {frames} frames, found "
+                f"an extractor of {found[0]} × {found[1]}"
+            )
+        self.rate: int = self.extractor.sampling_rate
+        self.longest_s: float = self.extractor.chunk_length
+        self.positions: int = self.model.config.max_source_positions
+        self.settings = _settings(self.model.generation_config, folder, language)
+        self.normalise = _normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
+
+    def batch(self, inputs: Sequence[Speech]) -> dict[str, Tensor]:
+        """Return the log-mel features of a batch, [B, mel bins, frames]."""
+        audio = [speech.samples(self.rate) for speech in inputs]
+        found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt")
+        return {"input_features": found.input_features.to(self.device)}
+
+    def forward(self, inputs: dict[str, Tensor]) -> Any:
+        """Return the states of the encoder, [B, N, M]."""
+        return self.model.model.encoder(**inputs).last_hidden_state
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the prompt, the tokens of a transcript and the end mark, as the model was trained."""
+        found: list[int] = self.tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"]
+        return [*self.prompt, *found, self.model.generation_config.eos_token_id]
+
+    @property
+    def prompt(self) -> list[int]:
+        """Tokens before a transcript: start, language and task if there are several, no time stamps."""
+        config, chosen = self.model.generation_config, []
+        if self.settings:
+            chosen = [
+                config.lang_to_id[f"<|{self.settings['language']}|>"],
+                config.task_to_id[self.settings["task"]],
+            ]
+        return [config.decoder_start_token_id, *chosen, config.no_timestamps_token_id]
+
+    @torch.inference_mode()
+    def forced(self, states_BNM: Tensor, texts: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
+        """Return the next-token distributions along given transcripts (teacher forcing).
+
+        Args:
+            states_BNM: states of the encoder.
+            texts: transcript of each row.
+
+        Returns:
+            For each row, the labels [U], which are the tokens of the transcript and the end mark, and the
+            log-probabilities [U, V].
+        """
+        rows = [self.tokens(text) for text in texts]
+        width, first = max(map(len, rows)) - 1, len(self.prompt) - 1
+        padded = [row[:-1] + [row[-1]] * (width + 1 - len(row)) for row in rows]
+        logits = self.model(
+            encoder_outputs=(states_BNM,), decoder_input_ids=torch.tensor(padded, device=self.device)
+        ).logits
+        return [
+            (torch.tensor(row[first + 1 :], device=self.device), found[first : len(row) - 1].log_softmax(-1))
+            for row, found in zip(rows, logits, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def transcripts(self, states_BNM: Tensor) -> list[str]:
+        """Return the texts that greedy search finds.
+
+        They have at most half as many tokens as the decoder has positions, as in OpenAI's program.
+        """
+        from transformers.modeling_outputs import BaseModelOutput
+
+        with quiet():  # it warns of settings that it sets itself
+            found = self.model.generate(
+                encoder_outputs=BaseModelOutput(last_hidden_state=states_BNM),
+                do_sample=False,
+                num_beams=1,
+                max_new_tokens=self.model.config.max_target_positions // 2,
+                **self.settings,
+            )
+        texts: list[str] = self.tokenizer.batch_decode(found, skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+
+def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:
+    """Return the settings of `generate` that choose a language; empty for a model that knows one only."""
+    known = getattr(config, "lang_to_id", None) if getattr(config, "is_multilingual", True) else None
+    if not known:
+        if language not in ("", "en"):
+            raise UserError(f"language={language}: expected en, the only language of {folder}")
+        return {}
+    codes = sorted(code.strip("<|>") for code in known)
+    if language not in codes:
+        found = language or "none"
+        raise UserError(f"language={language}: expected one of {', '.join(codes)}; found {found}")
+    return {"language": language, "task": "transcribe"}
+
+
+def _normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str], str]:
+    """Return Whisper's text normalisation (appendix C of the paper), after joining letters with full stops.
+
+    English: numbers as digits, contractions written out, American spelling by a table that a folder may have;
+    other languages: lower case without signs.
+    """
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+    english = language == "en"
+    normalise: Any = EnglishTextNormalizer(spelling or {}) if english else BasicTextNormalizer()
+
+    def normalised(text: str) -> str:
+        text = SPELT.sub(lambda found: re.sub(r"[. ]", "", found[0]) + " ", text)
+        # Part by part: English numerals on both sides of a pause would become one number.
+        return " ".join(" ".join(map(normalise, PAUSE.split(text))).split())
+
+    return normalised

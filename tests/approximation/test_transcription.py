@@ -1,0 +1,272 @@
+"""`asr approximate task=transcription` on a tiny random Whisper: transformers alone, measures, errors."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from tiny_whisper import SECONDS, save_whisper
+from tone_corpora import make_corpus, make_cut, save_cuts
+
+transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
+from asr.approximation.run import TaskEvaluation  # noqa: E402
+from asr.approximation.whisper import Whisper, _normaliser  # noqa: E402
+from asr.cli import main  # noqa: E402
+from asr.data.audio import load_cut  # noqa: E402
+from asr.data.manifest import read_cuts  # noqa: E402
+from asr.errors import UserError  # noqa: E402
+
+EXACT = "near-150:topk=150"  # as many clusters and keys as positions
+ATTENTIONS = ["full", "clustered-3", EXACT]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a model and a corpus."""
+    made = tmp_path_factory.mktemp("whisper")
+    save_whisper(made / "model")
+    make_corpus(made / "data", {"dev": 2, "test": 5})
+    return made
+
+
+def arguments(folder: Path, out: Path, *more: str) -> list[str]:
+    """Return the arguments of a command; a later one replaces an earlier one with the same key."""
+    given = {
+        "model": folder / "model",
+        "data": folder / "data",
+        "task": "transcription",
+        "attentions": ",".join(ATTENTIONS),
+        "folder": out,
+        "samples": 20,
+        "batch": 450,
+        "device": "cpu",
+    }
+    given |= dict(x.split("=", 1) for x in more)
+    return ["approximate", *(f"{key}={value}" for key, value in given.items())]
+
+
+def rows(out: Path) -> dict[str, Any]:
+    """Return the results of each mechanism."""
+    (task,) = json.loads((out / "results.json").read_text())["tasks"]
+    return {row["attention"]: row for row in task["rows"]}
+
+
+def predictions(out: Path, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((out / f"transcription/predictions-{name}.json").read_text())[
+        "predictions"
+    ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def evaluated(folder: Path) -> Path:
+    """Output folder of an evaluation."""
+    out = folder / "out"
+    assert main(arguments(folder, out)) == 0
+    return out
+
+
+def test_full_attention_is_transformers_own(folder: Path, evaluated: Path) -> None:
+    """Texts by `generate` from features and the loss of labels, one utterance at a time."""
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder / "model").eval()
+    processor = transformers.WhisperProcessor.from_pretrained(folder / "model")
+    found = predictions(evaluated, "full")
+    cuts = list(read_cuts(folder / "data/test.cuts.jsonl.gz"))
+    assert [item["utterances"] for item in found] == [[cut.id] for cut in cuts]
+    for cut, item in zip(cuts, found, strict=True):
+        inputs = processor(load_cut(cut, 16000), sampling_rate=16000, return_tensors="pt")
+        labels = processor.tokenizer(f" {cut.supervisions[0].text}", return_tensors="pt").input_ids
+        with torch.inference_mode():
+            ids = model.generate(inputs.input_features, do_sample=False, max_new_tokens=30)
+            logits = model(inputs.input_features, decoder_input_ids=labels[:, :-1]).logits
+        assert item["text"] == processor.decode(ids[0], skip_special_tokens=True).strip()
+        assert item["tokens"] == len(cut.supervisions[0].text) + 2  # space and end; tokens are bytes
+        nll = torch.nn.functional.cross_entropy(logits[0, 1:], labels[0, 2:], reduction="sum")
+        assert item["nll"] == pytest.approx(float(nll), rel=1e-4)
+        assert item["divergence"] == item["difference"] == 0
+
+
+def test_measures_tell_an_exact_exchange_from_a_coarse_one(evaluated: Path) -> None:
+    found = rows(evaluated)
+    assert list(found) == ATTENTIONS
+    for row in found.values():
+        assert list(row["scores"]) == ["WER", "NLL", "top-1", "KL", "encoder"]
+        assert row["example_s"] > 0
+    full, coarse, exact = ({k: v["value"] for k, v in found[name]["scores"].items()} for name in ATTENTIONS)
+    assert full["KL"] == full["encoder"] == 0
+    assert exact["KL"] < 1e-6 < 1e-4 < coarse["KL"]
+    assert exact["encoder"] < 1e-4 < 1e-2 < coarse["encoder"]
+    assert exact["NLL"] == pytest.approx(full["NLL"], rel=1e-4)
+    assert abs(coarse["NLL"] - full["NLL"]) > 1e-3
+    assert found["full"]["ratios"]["NLL"]["value"] == 1.0
+    assert found["full"]["ratios"]["KL"] is None  # to zero
+
+
+def test_ratios_to_another_baseline(folder: Path, evaluated: Path) -> None:
+    before = (evaluated / "results.json").read_bytes()
+    assert main(arguments(folder, evaluated, "baseline=clustered-3")) == 0
+    found = rows(evaluated)
+    (evaluated / "results.json").write_bytes(before)
+    assert found["clustered-3"]["ratios"]["KL"]["value"] == 1.0
+    assert found[EXACT]["ratios"]["KL"]["interval"][1] < 1e-2
+
+
+def test_the_decoder_keeps_its_attention(folder: Path) -> None:
+    """The same encoder states have the same distributions and texts, whatever the encoder's mechanism."""
+    model = Whisper(folder / "model", "cpu", "")
+    states = torch.randn(2, 150, 24, generator=torch.Generator().manual_seed(0))
+    found = []
+    for name in ("full", "clustered-2"):
+        model.use(name, "auto")
+        found.append((model.transcripts(states), model.forced(states, ["a cat", "tea"])))
+    assert found[0][0] == found[1][0]
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_language_is_in_the_prompt(tmp_path: Path) -> None:
+    model = Whisper(save_whisper(tmp_path / "model", multilingual=True), "cpu", "de")
+    names = ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"]
+    assert model.tokenizer.convert_ids_to_tokens(model.prompt) == names
+    model.use("full", "auto")
+    assert len(model.transcripts(torch.randn(1, 150, 24))) == 1
+
+
+def test_joined_inputs_hold_every_utterance_once(folder: Path, tmp_path: Path) -> None:
+    given = arguments(folder, tmp_path, "splits=dev,test", f"join_s={SECONDS}", "attentions=full")
+    assert main(given) == 0
+    cuts = {x.id: x for split in ("dev", "test") for x in read_cuts(folder / f"data/{split}.cuts.jsonl.gz")}
+    groups = [item["utterances"] for item in predictions(tmp_path, "full")]
+    assert sorted(name for group in groups for name in group) == sorted(cuts)
+    assert len(groups) < len(cuts)
+    for item, group in zip(predictions(tmp_path, "full"), groups, strict=True):
+        assert sum(cuts[name].duration + 0.5 for name in group) <= SECONDS + 0.5
+        assert item["reference"] == " ".join(cuts[name].supervisions[0].text for name in group)
+
+
+def test_a_mechanism_added_later_is_compared_with_full_attention_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(arguments(folder, tmp_path, "attentions=full,local-2")) == 0
+    before = rows(tmp_path)
+    added: list[str] = []
+    original = TaskEvaluation._timed
+
+    def timed(self: TaskEvaluation, inputs: Any, attention: str) -> Any:
+        added.append(attention)
+        return original(self, inputs, attention)
+
+    monkeypatch.setattr(TaskEvaluation, "_timed", timed)
+    assert main(arguments(folder, tmp_path, "attentions=full,local-2,clustered-3")) == 0
+    after = rows(tmp_path)
+    assert set(added) == {"full", "clustered-3"}
+    assert after["clustered-3"]["scores"]["KL"]["value"] > 1e-4
+    assert {name: after[name] for name in before} == before
+
+
+def long_recording(folder: Path, tmp_path: Path) -> list[str]:
+    wav = tmp_path / "long.wav"
+    soundfile.write(wav, np.zeros(16000 * SECONDS + 1600), 16000)
+    save_cuts([make_cut(wav, "a", "too-long")], tmp_path / "test.cuts.jsonl.gz")
+    return [f"data={tmp_path}"]
+
+
+def long_transcript(folder: Path, tmp_path: Path) -> list[str]:
+    wav = tmp_path / "short.wav"
+    soundfile.write(wav, np.zeros(16000), 16000)
+    save_cuts([make_cut(wav, "a" * 60, "wordy")], tmp_path / "test.cuts.jsonl.gz")
+    return [f"data={tmp_path}"]
+
+
+def without(*names: str) -> Any:
+    def change(folder: Path, tmp_path: Path) -> list[str]:
+        shutil.copytree(folder / "model", tmp_path / "model")
+        for name in names:
+            (tmp_path / "model" / name).unlink()
+        return [f"model={tmp_path / 'model'}"]
+
+    return change
+
+
+def pickled(folder: Path, tmp_path: Path) -> list[str]:
+    (model,) = without("model.safetensors")(folder, tmp_path)
+    torch.save({}, tmp_path / "model/pytorch_model.bin")
+    return [model]
+
+
+def other_features(folder: Path, tmp_path: Path) -> list[str]:
+    (model,) = without()(folder, tmp_path)
+    extractor = transformers.WhisperFeatureExtractor(chunk_length=SECONDS)
+    words = transformers.WhisperTokenizer.from_pretrained(folder / "model")
+    transformers.WhisperProcessor(extractor, words).save_pretrained(tmp_path / "model")
+    return [model]
+
+
+def bert(folder: Path, tmp_path: Path) -> list[str]:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    return [f"model={tmp_path}"]
+
+
+def multilingual(language: str) -> Any:
+    def change(folder: Path, tmp_path: Path) -> list[str]:
+        return [f"model={save_whisper(tmp_path / 'model', multilingual=True)}", f"language={language}"]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (bert, "expected a Whisper model for transcription, found 'bert'"),
+        (without("processor_config.json"), "feature extractor"),
+        (without("tokenizer.json"), "expected tokenizer.json or vocab.json, found neither"),
+        (other_features, "expected features of 20 bins × 300 frames, found an extractor of 80 × 300"),
+        (without("model.safetensors"), "no file named model.safetensors"),
+        (pickled, "no file named model.safetensors"),
+        (["language=de"], "language=de: expected en, the only language of"),
+        (multilingual("fr"), "language=fr: expected one of de, en; found fr"),
+        (multilingual(""), "language=: expected one of de, en; found none"),
+        (long_recording, "utterance 'too-long': expected at most 3 s, Whisper's longest input, found 3.10 s"),
+        (long_transcript, "utterance 'wordy': expected a transcript of at most 60 tokens, found 64"),
+        (["data=nowhere"], "nowhere/test.cuts.jsonl.gz"),
+        (["splits="], "splits=[]: expected at least one"),
+        (["attentions=local-2"], "attentions=local-2: expected full among them"),
+        (["baseline=local-3"], "baseline=local-3: expected one of attentions, full, clustered-3"),
+        (["task=rte"], "has no effect"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    change: Any, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = change if isinstance(change, list) else change(folder, tmp_path)
+    assert main(arguments(folder, tmp_path / "out", "join_s=2", *given)) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("asr: ")]
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Press 4 on the PBX, or pound.", "press 4 on the pbx or pound"),
+        ("press four on the p. b. x. or pound", "press 4 on the pbx or pound"),
+        ("I'm at the U.S.A. office", "i am at the usa office"),
+        ("Seventeen. Thirteenth. Twenty-one!", "17 13th 21"),  # as one text, Whisper's makes 1713th
+        ("seventeen", "17"),
+    ],
+)
+def test_english_is_normalised(text: str, normal: str) -> None:
+    """Whisper's own normalisation, with spelt letters as one word, and no number across a pause."""
+    assert _normaliser(None, "en")(text) == normal
+
+
+def test_other_languages_keep_their_numerals() -> None:
+    assert _normaliser(None, "de")("Vier, Öl!") == "vier öl"
+
+
+def test_a_folder_without_the_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"found no config.json"):
+        Whisper(tmp_path, "cpu", "")
