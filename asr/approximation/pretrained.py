@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asr.approximation.options import FULL
 from asr.approximation.spans import Window
 from asr.attention.transformers_adapter import (
     ReplacedAttention,
@@ -89,6 +90,31 @@ class Pretrained:
     def forward(self, inputs: dict[str, Tensor]) -> Any:
         """Return the model's output."""
         return self.model(**inputs)
+
+    def projections(self, inputs: dict[str, Tensor], backend: str) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return queries, keys and values of every layer, [B, H, N, D] each, under full attention.
+
+        The queries are scaled such that the logits are q·k/√D, as mechanisms expect.
+        """
+        from transformers import AttentionInterface
+
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.use(FULL, backend)
+        attend = AttentionInterface()[FULL]
+
+        def record(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+            scaling, groups = options.get("scaling"), query.shape[1] // key.shape[1]
+            scale = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
+            keys, values = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+            found.append((query * scale, keys, values))
+            return attend(module, query, key, value, mask, **options)
+
+        AttentionInterface.register(FULL, record)
+        try:
+            self.run(inputs, FULL)
+        finally:
+            AttentionInterface.register(FULL, attend)
+        return found
 
 
 class TextModel(Pretrained):

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from asr.approximation.options import FULL, Options
-from asr.approximation.pretrained import TextModel
 from asr.approximation.run import TaskEvaluation
 from asr.approximation.spans import Window
 from asr.approximation.tasks import SquadTask
@@ -93,7 +92,8 @@ def question_map(evaluation: TaskEvaluation, options: Options) -> QuestionMap:
     window = _choose(task, evaluation.windows, options.question)
     # All mechanisms get the queries and keys of full attention: the maps show what a mechanism does, not how
     # errors of earlier layers change its input.
-    layers = queries_and_keys(model, window, options.backend)
+    projections = model.projections(model.batch([window]), options.backend)
+    layers = [(q_1HND, k_1HND) for q_1HND, k_1HND, _ in projections]
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]
     rows = [at for at, place in enumerate(window.offsets) if place is None and ids[at] not in special]
@@ -140,31 +140,6 @@ def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:
         return sorted(windows, key=lambda window: window.length)[len(windows) // 2]
     names = [question.id for question in task.examples]
     return next(window for window in windows if window.example == names.index(ident))
-
-
-def queries_and_keys(model: TextModel, window: Window, backend: str) -> list[tuple[Tensor, Tensor]]:
-    """Return queries and keys of every layer, [1, H, N, D] each, under full attention.
-
-    The queries are scaled such that the logits are q·k/√D, as mechanisms expect.
-    """
-    from transformers import AttentionInterface
-
-    found: list[tuple[Tensor, Tensor]] = []
-    model.use(FULL, backend)
-    attend = AttentionInterface()[FULL]
-
-    def record(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
-        scaling = options.get("scaling")
-        scale = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
-        found.append((query * scale, key.repeat_interleave(query.shape[1] // key.shape[1], 1)))
-        return attend(module, query, key, value, mask, **options)
-
-    AttentionInterface.register(FULL, record)
-    try:
-        model.run(model.batch([window]), FULL)
-    finally:
-        AttentionInterface.register(FULL, attend)
-    return found
 
 
 def _weights(name: str, backend: str, q_1HND: Tensor, k_1HND: Tensor) -> Tensor:

@@ -74,7 +74,10 @@ class Whisper(Pretrained):
 
     def batch(self, inputs: Sequence[Speech]) -> dict[str, Tensor]:
         """Return the log-mel features of a batch, [B, mel bins, frames]."""
-        audio = [speech.samples(self.rate) for speech in inputs]
+        return self.features([speech.samples(self.rate) for speech in inputs])
+
+    def features(self, audio: list[Samples]) -> dict[str, Tensor]:
+        """Return the log-mel features of samples at `rate`, padded or cut to an input's length."""
         found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt")
         return {"input_features": found.input_features.to(self.device)}
 

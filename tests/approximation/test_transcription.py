@@ -128,6 +128,22 @@ def test_the_decoder_keeps_its_attention(folder: Path) -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_queries_and_keys_have_the_weights_of_transformers(folder: Path) -> None:
+    """Whisper scales its queries before the attention function, others in it."""
+    model = Whisper(folder / "model", "cpu", "")
+    inputs = model.features([0.1 * np.random.default_rng(0).standard_normal(16000).astype(np.float32)])
+    found = model.projections(inputs, "auto")
+    eager = transformers.WhisperForConditionalGeneration.from_pretrained(
+        folder / "model", attn_implementation="eager"
+    ).eval()
+    with torch.inference_mode():
+        expected = eager.model.encoder(**inputs, output_attentions=True).attentions
+    assert len(found) == len(expected)
+    for (q_1HND, k_1HND, _), weights_1HNN in zip(found, expected, strict=True):
+        logits_1HNN = q_1HND @ k_1HND.mT / q_1HND.shape[-1] ** 0.5
+        torch.testing.assert_close(logits_1HNN.softmax(-1), weights_1HNN, rtol=0, atol=1e-5)
+
+
 def test_a_language_is_in_the_prompt(tmp_path: Path) -> None:
     model = Whisper(save_whisper(tmp_path / "model", multilingual=True), "cpu", "de")
     names = ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"]
