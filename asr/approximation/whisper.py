@@ -69,7 +69,11 @@ class Whisper(Pretrained):
         self.rate: int = self.extractor.sampling_rate
         self.longest_s: float = self.extractor.chunk_length
         self.positions: int = self.model.config.max_source_positions
-        self.settings = _settings(self.model.generation_config, folder, language)
+        settings = self.model.generation_config
+        for name in ("decoder_start_token_id", "no_timestamps_token_id", "eos_token_id"):
+            if not isinstance(getattr(settings, name, None), int):
+                raise UserError(f"model={folder}: expected {name} in generation_config.json, found none")
+        self.settings = _settings(settings, folder, language)
         self.normalise = _normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
 
     def batch(self, inputs: Sequence[Speech]) -> dict[str, Tensor]:

@@ -265,6 +265,44 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.json", {"encoder_attention_heads": 0}, ""),
+        ("config.json", {"encoder_attention_heads": 5}, "divisible by num_heads"),
+        ("config.json", {"activation_function": "unheard"}, "no unheard"),
+        ("config.json", {"vocab_size": 7}, ""),
+        ("config.json", {"d_model": -24}, ""),
+        ("config.json", {"encoder_layers": 3}, "no weights model.encoder.layers.2"),
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}, None),
+        ("processor_config.json", {"sampling_rate": None}, ""),
+        ("processor_config.json", {"sampling_rate": "x"}, ""),
+        ("processor_config.json", {"chunk_length": 30}, "expected features of 20 bins × 300 frames"),
+        ("generation_config.json", {"no_timestamps_token_id": None}, "expected no_timestamps_token_id in"),
+        ("generation_config.json", {"eos_token_id": "x"}, "expected eos_token_id in"),
+        ("tokenizer.json", {"model": 3}, ""),
+    ],
+)
+def test_hostile_folders_are_one_line(
+    file: str, change: dict[str, Any], message: str | None, folder: Path, tmp_path: Path
+) -> None:
+    """Nothing of a folder is run, and what doesn't fit ends in one line that names the folder."""
+    model = tmp_path / "model"
+    shutil.copytree(folder / "model", model)
+    (model / "evil.py").write_text("raise SystemExit('run')")
+    content = json.loads((model / file).read_text())
+    (content["feature_extractor"] if file.startswith("processor") else content).update(change)
+    (model / file).write_text(json.dumps(content))
+    if message is None:
+        assert Whisper(model, "cpu", "").prompt
+        return
+    with pytest.raises(UserError) as caught:
+        Whisper(model, "cpu", "")
+    assert f"model={model}: " in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "normal"),
     [
         ("Press 4 on the PBX, or pound.", "press 4 on the pbx or pound"),
