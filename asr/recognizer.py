@@ -15,8 +15,10 @@ from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import find
 from asr.model.checkpoint import load as load_checkpoint
+from asr.model.hub import local_folder
 from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_portable
+from asr.model.published import is_published, published_model
 from asr.records.options import Shard
 from asr.search.decoder import build_decoder
 from asr.search.options import BeamConfig, DecodeOptions
@@ -38,7 +40,8 @@ class Recognizer:
     Args:
         model: acoustic model with one output per symbol of the tokenizer.
         tokenizer: tokenizer of the model.
-        file: checkpoint file or folder of an exported model that the weights come from.
+        file: checkpoint file or folder of an exported or published model that the weights come from.
+        folder: folder for results; None: the run folder of `file`, or `file` itself if it is a folder.
 
     Example:
         >>> recognizer = Recognizer.load("exp/demo/full")  # doctest: +SKIP
@@ -47,10 +50,13 @@ class Recognizer:
         'the board approved the merger'
     """
 
-    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, file: Path | None = None) -> None:
+    def __init__(
+        self, model: AcousticModel, tokenizer: Tokenizer, file: Path | None = None, folder: Path | None = None
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.file = file
+        self.folder = folder
 
     @classmethod
     def load(
@@ -62,10 +68,11 @@ class Recognizer:
         attention: str = "",
         backend: str | None = None,
     ) -> "Recognizer":
-        """Load a recogniser from a run folder, a checkpoint file or a model written by `asr export`.
+        """Load a recogniser from a run folder, a checkpoint file, or an exported or published model.
 
         Args:
-            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`.
+            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`, a folder written by
+                `asr export` or transformers, or the name of a model of the Hugging Face Hub, owner/model.
             checkpoint: checkpoint in a run folder: `auto` (average, else best, else last), `best`, `last`
                 or the name of a file.
             device: `auto`, `cpu`, `cuda`, …
@@ -75,22 +82,35 @@ class Recognizer:
 
         Raises:
             UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
-                model was truncated or changed; `checkpoint` is set for a single model; or the mechanism
-                doesn't fit the model.
+                model was truncated or changed; a published model isn't supported or its files don't fit each
+                other; `checkpoint` is set for a single model; or the mechanism doesn't fit the model.
         """
-        folder = portable_folder(Path(path))
-        if checkpoint != "auto" and (folder or Path(path).is_file()):
+        place = local_folder(path)
+        published = is_published(place)
+        if checkpoint != "auto" and (published or portable_folder(place) or place.is_file()):
             raise UserError(f"checkpoint={checkpoint}: has no effect with {path}, which is one model")
-        file = folder or find(Path(path), checkpoint)
+        if published:
+            # The Hub's cache is not a place for results.
+            results = None if place == Path(path) else Path("exp") / path
+            recognizer = cls(*published_model(place, backend or "auto"), place, results)
+        else:
+            recognizer = cls._own(place, checkpoint, backend)
+        recognizer.model.to(pick_device(device))
+        if attention:
+            recognizer.set_attention(attention)
+        return recognizer
+
+    @classmethod
+    def _own(cls, place: Path, checkpoint: str, backend: str | None) -> "Recognizer":
+        """Load a model of this project; see `load`."""
+        folder = portable_folder(place)
+        file = folder or find(place, checkpoint)
         state = read_portable(folder) if folder else load_checkpoint(file)["model"]
         config = state.get("config", {})
         stored = config.get("backend", "auto")
         config["backend"] = backend or ("auto" if stored == "native" else stored)
         recognizer = cls.from_state(state, str(file))
         recognizer.file = file
-        recognizer.model.to(pick_device(device))
-        if attention:
-            recognizer.set_attention(attention)
         return recognizer
 
     @classmethod
@@ -113,9 +133,9 @@ class Recognizer:
 
     @property
     def run_folder(self) -> Path | None:
-        """Run folder of the checkpoint, or the folder of an exported model."""
-        if self.file is None:
-            return None
+        """Run folder of the checkpoint, or the folder of an exported or published model."""
+        if self.folder or self.file is None:
+            return self.folder
         return self.file if self.file.is_dir() else self.file.parent.parent
 
     def set_attention(self, name: str, backend: str | None = None) -> None:

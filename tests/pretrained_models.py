@@ -9,7 +9,7 @@ import torch
 from asr.config import from_dict, nested
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
-from asr.model.pretrained_folder import encoder_options, read_pretrained
+from asr.model.pretrained_folder import encoder_options, read_pretrained, trained_model
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 
@@ -79,6 +79,4 @@ def load_model(
         **options,
     )
     torch.manual_seed(1)
-    model = AcousticModel(config, vocabulary, augment)
-    model.load_encoder(str(folder))
-    return model.eval()
+    return AcousticModel(config, vocabulary, augment, trained_model(folder, pretrained, config.model)).eval()

@@ -166,7 +166,7 @@ COMMANDS = {
     "decode": Command(
         "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
         "asr.search.options:DecodePartOptions",
-        "<run folder or checkpoint>",
+        "<run folder, checkpoint or published model>",
     ),
     "score": Command(
         "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
@@ -181,17 +181,17 @@ COMMANDS = {
     "align": Command(
         "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
         "asr.transcription.options:AlignOptions",
-        "<run folder or checkpoint> [<audio file>]",
+        "<run folder, checkpoint or published model> [<audio file>]",
     ),
     "segment": Command(
         "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
         "asr.transcription.options:SegmentOptions",
-        "<run folder or checkpoint> <recording> <text file>",
+        "<run folder, checkpoint or published model> <recording> <text file>",
     ),
     "transcribe": Command(
         "transcribe audio files: asr transcribe exp/demo/full recording.wav",
         "asr.transcription.options:TranscribeOptions",
-        "<run folder or checkpoint> <audio file, folder or - for standard input> …",
+        "<run folder, checkpoint or published model> <audio file, folder or - for standard input> …",
     ),
     "merge": Command(
         "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
@@ -231,7 +231,7 @@ COMMANDS = {
     "export": Command(
         "export a model: asr export exp/demo/full out=model",
         "asr.model.options:ExportOptions",
-        "<run folder or checkpoint>",
+        "<run folder, checkpoint or published model>",
     ),
     "completion": Command(
         "complete words in bash, zsh or fish: asr completion bash",

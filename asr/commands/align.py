@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 def run(paths: list[Path], options: AlignOptions) -> None:
     """Align the transcripts, write the times and report the utterances that could not be aligned."""
     if not 1 <= len(paths) <= 2:
-        raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
+        raise UserError(
+            "asr align takes a run folder, checkpoint or published model, and at most one audio file"
+        )
     recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder

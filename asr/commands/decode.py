@@ -12,7 +12,7 @@ from asr.search.options import DecodePartOptions
 def run(paths: list[Path], options: DecodePartOptions) -> None:
     """Decode a split; print the folder with the hypotheses, and their error rates."""
     if len(paths) != 1:
-        raise UserError(f"asr decode takes one run folder or checkpoint, found {len(paths)}")
+        raise UserError(f"asr decode takes one run folder, checkpoint or published model, found {len(paths)}")
     recognizer = Recognizer.load_as(paths[0], options)
     shard = parse_shard(options.shard)
     folder = recognizer.decode(options, shard=shard)

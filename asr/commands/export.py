@@ -9,6 +9,7 @@ from asr.commands import COMMANDS
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.model.graph import write_onnx, write_program
+from asr.model.hub import on_the_hub
 from asr.model.options import EXPORTS, ExportOptions
 from asr.model.portable import check_replaceable, write_portable
 from asr.recognizer import Recognizer
@@ -26,6 +27,10 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     by_suffix = {suffix: name for name, suffix in EXPORTS.items()}
     form = options.format or by_suffix.get(Path(options.out).suffix, "safetensors")
     suffix = EXPORTS[form]
+    if not options.out and on_the_hub(source):
+        raise UserError(
+            f"{source}: expected out=<folder or file> to export a model of the Hub to, found none"
+        )
     folder = source if source.is_dir() else source.parent
     out = Path(options.out) if options.out else folder / f"model{suffix}"
     if suffix:

@@ -29,7 +29,9 @@ LEFT_OUT = "left_out.tsv"
 def run(paths: list[Path], options: SegmentOptions) -> None:
     """Write a FLAC and a text file per utterance, and list those left out."""
     if len(paths) != 3:
-        raise UserError("asr segment takes a run folder or checkpoint, a recording and its text file")
+        raise UserError(
+            "asr segment takes a run folder, checkpoint or published model, a recording and its text file"
+        )
     source, recording, text = map(Path, paths)
     folder = Path(options.output or recording.with_name(f"{recording.stem}.segments"))
     unfinished = folder / UNFINISHED  # left by a kill

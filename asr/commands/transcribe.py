@@ -14,6 +14,7 @@ from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, digest, write_text
 from asr.model.features import Normalisation
+from asr.model.hub import local_folder
 from asr.recognizer import Recognizer
 from asr.records.keyed import job
 from asr.records.options import parse_shard
@@ -35,7 +36,9 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
     """Transcribe all files; errors are reported at the end."""
     files = _audio_files(paths[1:], options)
     if not files:
-        raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
+        raise UserError(
+            "asr transcribe takes a run folder, checkpoint or published model and at least one audio file"
+        )
     if options.shard and not options.output:
         raise UserError(f"shard={options.shard}: expected output=<folder>, where asr merge joins transcripts")
     odd = [_shown(file) for file, _ in files if _shown(file) != str(file)]
@@ -141,7 +144,7 @@ def _on_ray(
         for group in groups_in_order(sizes)
     ]
     found = on_actors(
-        partial(_set_up, model.absolute(), options),
+        partial(_set_up, local_folder(model).absolute(), options),
         groups,
         actors=options.actors,
         address=options.address,

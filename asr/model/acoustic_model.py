@@ -26,7 +26,7 @@ from asr.model.pretrained import (
     PretrainedEncoder,
     pretrained_parts,
 )
-from asr.model.pretrained_folder import empty_model, trained_model
+from asr.model.pretrained_folder import Pretrained, empty_model
 
 
 @dataclass
@@ -56,6 +56,8 @@ class AcousticModel(AttentionModel):
         config: features, encoder and attention mechanism.
         vocabulary: vocabulary size V, including blank (index 0).
         augment: augmentation in training mode; None: no augmentation.
+        pretrained: weights of a pretrained encoder and maybe the head, which has the vocabulary's order;
+            None: random weights.
 
     Attributes:
         encoder_frozen: whether normalisation and encoder get no gradients; the head does.
@@ -66,7 +68,11 @@ class AcousticModel(AttentionModel):
     encoder: Encoder | PretrainedEncoder
 
     def __init__(
-        self, config: AcousticModelConfig, vocabulary: int, augment: AugmentConfig | None = None
+        self,
+        config: AcousticModelConfig,
+        vocabulary: int,
+        augment: AugmentConfig | None = None,
+        pretrained: Pretrained | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -74,7 +80,8 @@ class AcousticModel(AttentionModel):
         self.encoder_frozen = False
         features, model, attention = config.features, config.model, (config.attention, config.backend)
         if config.pretrained:
-            parts = pretrained_parts(empty_model(config.pretrained, model), config.pretrained, *attention)
+            encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
+            parts = pretrained_parts(encoder, config.pretrained, *attention)
             self.front_end, self.normalisation, self.encoder = parts
             if (
                 parts[1].masked_frame is not None
@@ -86,6 +93,9 @@ class AcousticModel(AttentionModel):
             self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
             self.encoder = Encoder(model, features.mel_bins, *attention)
         self.head = Head(config.model.size, vocabulary, config.topology)
+        if pretrained and pretrained.weight is not None and pretrained.bias is not None:
+            self.head.projection.weight.data.copy_(pretrained.weight)
+            self.head.projection.bias.data.copy_(pretrained.bias)
         outputs, conditioned = self.head.projection.out_features, config.model.self_conditioned
         self.condition = nn.Linear(outputs, config.model.size) if conditioned else None
 
@@ -152,14 +162,6 @@ class AcousticModel(AttentionModel):
         with self._encoder_gradients():
             states, lengths = self.encoder(features, lengths, tap if tapped else None)
         return [*found, self.head(states)], lengths
-
-    def load_encoder(self, folder: str) -> None:
-        """Load the weights of a pretrained model; see `trained_model` for errors."""
-        config = self.config
-        model = trained_model(folder, config.pretrained, config.model)
-        trained = pretrained_parts(model, config.pretrained, config.attention, config.backend)
-        for own, other in zip((self.front_end, self.normalisation, self.encoder), trained, strict=True):
-            own.load_state_dict(other.state_dict())
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that `encoder_frozen` keeps from gradients."""

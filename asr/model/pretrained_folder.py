@@ -1,21 +1,35 @@
-"""Local folders of pretrained speech models of transformers: configuration, training options, weights."""
+"""Folders of pretrained speech models of transformers: configuration, training options, weights.
+
+The files are read here and not by transformers' automatic classes, which follow a folder to further files and
+to code. Weights are read from safetensors only.
+"""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError
-from asr.files import read_json
+from asr.files import checked_entries, read_json
+from asr.model.hub import local_folder
 from asr.model.options import ACTIVATIONS, FeatureConfig, ModelConfig
 
-FAMILIES = ("wav2vec2", "hubert", "wavlm", "data2vec-audio")
+# The stems of the classes of transformers by type of model.
+FAMILIES = {
+    "wav2vec2": "Wav2Vec2",
+    "hubert": "Hubert",
+    "wavlm": "WavLM",
+    "data2vec-audio": "Data2VecAudio",
+}
+CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
+EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 # Settings of transformers whose models aren't run here, and why.
 UNSUPPORTED = {
     "add_adapter": "its convolutions after the encoder aren't run here",
@@ -25,42 +39,124 @@ UNSUPPORTED = {
 OWN_OPTIONS = {"model.encoder", "model.freeze_encoder_steps", "model.self_conditioned"}
 # Options that may differ from the folder's values.
 ADJUSTABLE = {"model.dropout", "model.attention_dropout", "model.layer_drop"}
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_conv_pos_embeddings",
+    "num_conv_pos_embedding_groups",
+)
+CONVOLUTIONS = ("conv_dim", "conv_kernel", "conv_stride")
+PROBABILITIES = ("hidden_dropout", "attention_dropout", "activation_dropout", "final_dropout", "layerdrop")
+LARGEST = 100_000  # size of a layer, far above any published one
 
 
-def read_pretrained(folder: str) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class FeatureExtractor:
+    """What preprocessor_config.json, or an entry of processor_config.json, says; transformers' defaults."""
+
+    feature_extractor_type: str | None = None
+    do_normalize: bool = True
+    sampling_rate: int = 16000
+
+
+class Pretrained(NamedTuple):
+    """Weights of a folder.
+
+    Attributes:
+        encoder: model of transformers without its head.
+        weight, bias: head, [V, M] and [V]; None if it isn't wanted.
+    """
+
+    encoder: Any
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def read_pretrained(folder: str | Path) -> dict[str, Any]:
     """Return all that a checkpoint needs to build a pretrained encoder, as plain data.
 
     Args:
-        folder: value of `model.encoder`, a folder with `config.json` and `preprocessor_config.json`.
+        folder: folder with `config.json` and `preprocessor_config.json` or `processor_config.json`, or name
+            of a model of the Hub.
 
     Returns:
         `transformers`: the model's configuration; `normalise`: whether an utterance's samples are scaled to
         mean 0 and variance 1; `sample_rate` in Hz.
 
     Raises:
-        UserError: no such folder, another type of model, or transformers is missing.
+        UserError: no such folder, another type of model, sizes that are no model's, or transformers is
+            missing.
     """
-    path = Path(folder)
+    path = local_folder(folder)
     if not path.is_dir():
         raise UserError(
-            f"model.encoder={folder}: expected a local folder written by save_pretrained() (nothing is "
-            "downloaded), found none"
+            f"{folder}: expected a folder written by save_pretrained() of transformers, found none"
         )
-    kind = read_json(path / "config.json", "the configuration of a transformers model").get("model_type")
-    if kind not in FAMILIES:
-        raise UserError(f"model.encoder={folder}: expected a model of {', '.join(FAMILIES)}, found {kind!r}")
-    transformers = import_transformers()
-    with quiet(), _one_line(folder, "a configuration"):
-        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-        extractor = transformers.AutoFeatureExtractor.from_pretrained(path, local_files_only=True)
+    file = path / CONFIG
+    values = read_json(file, "the configuration of a transformers model")
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(f"{file}: expected a model of {', '.join(FAMILIES)}, found {str(kind)[:40]!r}")
     for name, why in UNSUPPORTED.items():
-        if getattr(config, name, False):
-            raise UserError(f"model.encoder={folder}: expected {name}=false, found true: {why}")
+        if values.get(name):
+            raise UserError(f"{file}: expected {name}=false, found true: {why}")
+    with one_line(file, "a configuration"):
+        config = json.loads(_configuration(values).to_json_string(use_diff=False))
+    _check(config, file)
+    extractor = _extractor(path)
     return {
-        "transformers": json.loads(config.to_json_string(use_diff=False)),
-        "normalise": bool(extractor.do_normalize),
-        "sample_rate": int(extractor.sampling_rate),
+        "transformers": {name: config[name] for name in ("model_type", *_settings(kind)) if name in config},
+        "normalise": extractor.do_normalize,
+        "sample_rate": extractor.sampling_rate,
     }
+
+
+def has_head(folder: str | Path) -> bool:
+    """Return whether a folder has a CTC head, by the class that its configuration names."""
+    names = read_json(local_folder(folder) / CONFIG, "the configuration of a transformers model")
+    found = names.get("architectures")
+    return isinstance(found, list) and any(str(x).endswith("ForCTC") for x in found)
+
+
+def _extractor(folder: Path) -> FeatureExtractor:
+    """Read the settings of the input."""
+    file = folder / EXTRACTOR
+    if not file.exists() and (folder / PROCESSOR).exists():
+        file = folder / PROCESSOR
+    values = read_json(file, "the settings of the input")
+    if file.name == PROCESSOR:
+        values = values.get("feature_extractor")  # type: ignore[assignment]
+        if not isinstance(values, dict):
+            raise UserError(f"{file}: expected feature_extractor with settings, found {str(values)[:40]!r}")
+    found = FeatureExtractor(**checked_entries(FeatureExtractor, values, file))
+    if found.feature_extractor_type not in (None, "Wav2Vec2FeatureExtractor"):
+        raise UserError(f"{file}: expected Wav2Vec2FeatureExtractor, found {found.feature_extractor_type}")
+    if not 1000 <= found.sampling_rate <= 192_000:
+        raise UserError(f"{file}: expected sampling_rate 1000 … 192000, found {found.sampling_rate}")
+    return found
+
+
+def _check(config: dict[str, Any], file: Path) -> None:
+    """Raise UserError unless a configuration has the sizes of a model."""
+
+    def expect(fits: bool, name: str, expected: str) -> None:
+        if not fits:
+            raise UserError(f"{file}: expected {name} {expected}, found {str(config[name])[:60]}")
+
+    for name in SIZES:
+        expect(1 <= config[name] <= LARGEST, name, f"1 … {LARGEST}")
+    for name in CONVOLUTIONS:
+        expect(1 <= len(config[name]) <= 100, name, "with 1 to 100 sizes")
+        expect(all(1 <= size <= LARGEST for size in config[name]), name, f"1 … {LARGEST}")
+    for name in PROBABILITIES:
+        expect(0 <= config[name] <= 1, name, "0 … 1")
+    for name in ("num_attention_heads", "num_conv_pos_embedding_groups"):
+        expect(config["hidden_size"] % config[name] == 0, name, f"to divide {config['hidden_size']}")
+    known = import_transformers().activations.ACT2FN
+    for name in ("hidden_act", "feat_extract_activation"):
+        expect(config[name] in known, name, "to be an activation function of transformers")
 
 
 def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
@@ -110,58 +206,108 @@ def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
 
 def empty_model(pretrained: dict[str, Any], model: ModelConfig) -> Any:
     """Return transformers' model with random weights; `model` has the dropouts."""
-    transformers = import_transformers()
+    config = _configuration(pretrained["transformers"], model)
     with quiet():
-        return transformers.AutoModel.from_config(_configuration(pretrained, model), dtype=torch.float32)
+        return _class(config, "Model")(config)
 
 
-def trained_model(folder: str, pretrained: dict[str, Any], model: ModelConfig) -> Any:
+def trained_model(
+    folder: str | Path, pretrained: dict[str, Any], model: ModelConfig, *, head: bool = False
+) -> Pretrained:
     """Return transformers' model with the weights of a folder.
 
-    Heads, e.g. of `Wav2Vec2ForCTC`, are left out.
+    Args:
+        folder: see `read_pretrained`.
+        pretrained: what `read_pretrained` returned.
+        model: dropouts.
+        head: whether the CTC head is wanted, too.
 
     Raises:
         UserError: weights that are missing, can't be read, don't fit or aren't finite.
     """
-    transformers = import_transformers()
-    with quiet(), _one_line(folder, "the weights of its configuration"):
-        found, info = transformers.AutoModel.from_pretrained(
-            folder,
-            config=_configuration(pretrained, model),
+    path, config = local_folder(folder), _configuration(pretrained["transformers"], model)
+    kind = _class(config, "ForCTC" if head else "Model")
+    _check_files(path, config, kind)
+    with quiet(), one_line(path, "the weights of its configuration"):
+        found, info = kind.from_pretrained(
+            path,
+            config=config,
             local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
         )
     # Published fine-tuned models lack the vector of masked frames; it is drawn, as by transformers.
-    if missing := sorted(set(info["missing_keys"]) - {"masked_spec_embed"}):
-        raise UserError(f"model.encoder={folder}: expected all weights, found none for {missing[0]}")
+    missing = sorted(x for x in info["missing_keys"] if not x.endswith("masked_spec_embed"))
+    if any(x.startswith("lm_head.") for x in missing):
+        raise UserError(
+            f"{path}: expected a model with a CTC head, found an encoder alone: train one with "
+            f"asr train model.encoder={folder}"
+        )
+    if missing:
+        raise UserError(f"{path}: expected all weights, found none for {missing[0]}")
     for name, weights in found.state_dict().items():
         if not bool(weights.isfinite().all()):
-            raise UserError(
-                f"model.encoder={folder}: expected finite weights, found NaN or infinity in {name}"
-            )
-    return found
+            raise UserError(f"{path}: expected finite weights, found NaN or infinity in {name}")
+    found.train()  # as any new module: Lightning keeps the mode of each
+    if not head:
+        return Pretrained(found)
+    encoder = getattr(found, found.base_model_prefix)
+    return Pretrained(encoder, found.lm_head.weight.detach(), found.lm_head.bias.detach())
+
+
+def _check_files(folder: Path, config: Any, kind: Any) -> None:
+    """Raise UserError unless there are weights in safetensors, as many as the configuration needs."""
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files or not ((folder / WEIGHTS).exists() or (folder / SHARDS).exists()):
+        others = sorted(x.name for x in folder.glob("*.bin")) + sorted(x.name for x in folder.glob("*.pt"))
+        found = f"{others[0]}, a pickle, which may run code when read" if others else "none"
+        raise UserError(f"{folder}: expected weights in {WEIGHTS}, found {found}")
+    # Before memory is taken for a model of any size.
+    with torch.device("meta"), quiet(), one_line(folder / CONFIG, "the sizes of a model"):
+        needed = sum(x.numel() for x in kind(config).parameters())
+    size = sum(file.stat().st_size for file in files)
+    if needed > size:
+        raise UserError(f"{folder}: expected {needed:,} weights, as {CONFIG} says, found {size:,} bytes")
 
 
 def pretrained_files(folder: str) -> list[Path]:
     """Return the files that determine a pretrained encoder: its weights and their configuration."""
-    return sorted(x for x in Path(folder).iterdir() if x.suffix in (".json", ".safetensors", ".bin"))
+    return sorted(x for x in local_folder(folder).iterdir() if x.suffix in (".json", ".safetensors"))
 
 
-def _configuration(pretrained: dict[str, Any], model: ModelConfig) -> Any:
-    changes = {
-        "hidden_dropout": model.dropout,
-        "attention_dropout": model.attention_dropout,
-        "layerdrop": model.layer_drop,
-    }
-    return import_transformers().AutoConfig.for_model(**(pretrained["transformers"] | changes))
+def _class(config: Any, suffix: str) -> Any:
+    """Return a class of transformers of the family, e.g. `Wav2Vec2Model`."""
+    return getattr(import_transformers(), FAMILIES[config.model_type] + suffix)
+
+
+def _settings(kind: str) -> list[str]:
+    """Return the settings of a family; those of all models, which may name files or code, are left out."""
+    transformers = import_transformers()
+    general = {x.name for x in fields(transformers.PreTrainedConfig)}
+    own = fields(getattr(transformers, f"{FAMILIES[kind]}Config"))
+    return [x.name for x in own if x.name not in general]
+
+
+def _configuration(values: dict[str, Any], model: ModelConfig | None = None) -> Any:
+    """Return transformers' configuration; `model` has the dropouts."""
+    kind = values["model_type"]
+    own = {name: values[name] for name in _settings(kind) if name in values}
+    if model is not None:
+        own |= {
+            "hidden_dropout": model.dropout,
+            "attention_dropout": model.attention_dropout,
+            "layerdrop": model.layer_drop,
+        }
+    return getattr(import_transformers(), f"{FAMILIES[kind]}Config")(**own)
 
 
 @contextmanager
-def _one_line(folder: str, expected: str) -> Iterator[None]:
+def one_line(place: str | Path, expected: str) -> Iterator[None]:
     """Raise UserError in place of what transformers raises for a folder that it can't read."""
     try:
         yield
-    except Exception as error:  # also of safetensors, pickle, json, huggingface_hub
+    except Exception as error:  # also of safetensors, huggingface_hub
         found = " ".join(str(error).split())[:300]
-        raise UserError(f"model.encoder={folder}: expected {expected}, found: {found}") from error
+        raise UserError(f"{place}: expected {expected}, found: {found}") from error

@@ -1,4 +1,5 @@
-"""Tokenizers between transcripts and CTC labels: phones of a lexicon, characters, or sentence pieces.
+"""Tokenizers between transcripts and CTC labels: phones of a lexicon, characters, sentence pieces, or the
+vocabulary of a published model.
 
 Index 0 is the CTC blank in every vocabulary. Checkpoints store a tokenizer as plain data:
 `tokenizer_from_state(tokenizer.state())` restores it.
@@ -7,6 +8,7 @@ Index 0 is the CTC blank in every vocabulary. Checkpoints store a tokenizer as p
 import io
 import itertools
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -27,6 +29,7 @@ PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 Unit = Literal["phone", "character", "piece"]
 
 KINDS = ["phone", "character", "sentencepiece"]
+STORED_KINDS = [*KINDS, "vocabulary"]
 
 
 class Tokenizer(ABC):
@@ -162,6 +165,69 @@ class CharacterTokenizer(Tokenizer):
         return {"kind": "character", "characters": self.symbols[3:]}
 
 
+class VocabularyTokenizer(Tokenizer):
+    """The vocabulary of a published model: characters, or several as one symbol, with `|` between words.
+
+    Text becomes the longest symbols from left to right, as by transformers' Wav2Vec2CTCTokenizer. Where a
+    character isn't in the vocabulary, its other case may be: many models know capitals only.
+
+    Args:
+        symbols: symbols in the order of the outputs, the blank first.
+        unknown: symbol for unseen characters; None: they are skipped.
+        lower: whether recognised text is written in lower case.
+
+    >>> tokenizer = VocabularyTokenizer([BLANK, "|", "G", "N", "O", "CH"])
+    >>> tokenizer.tokens(tokenizer.encode("go Nöch")), tokenizer.oov("go Nöch")
+    (['G', 'O', '|', 'N', 'CH'], ['ö'])
+    """
+
+    unit: Unit = "character"
+    gap = True
+
+    def __init__(self, symbols: list[str], unknown: str | None = None, lower: bool = False):
+        self.symbols, self.unknown, self.lower = [BLANK, *symbols[1:]], unknown, lower
+        self._index = {symbol: i for i, symbol in enumerate(self.symbols)}
+        self._index[" "] = self._index.pop(WORD_GAP)
+        for symbol, index in list(self._index.items()):
+            for other in (symbol.lower(), symbol.upper()):
+                if len(other) == len(symbol):  # ß isn't the small form of SS
+                    self._index.setdefault(other, index)
+        longest = sorted(filter(lambda x: len(x) > 1, self._index), key=len, reverse=True)
+        self._symbol = re.compile("|".join([*map(re.escape, longest), "."]), re.DOTALL)
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        unknown = self.symbols.index(self.unknown) if self.unknown else None
+        found = (self._index.get(x, unknown) for x in self._symbol.findall(_speech(text)))
+        return [index for index in found if index is not None]
+
+    def oov(self, text: str) -> list[str]:
+        """Return the characters outside the vocabulary."""
+        return [x for x in self._symbol.findall(_speech(text)) if x not in self._index]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text with single spaces; symbols such as `<unk>` are written as they are."""
+        written = "".join(" " if x == WORD_GAP else x for x in self.tokens(ids) if x != BLANK)
+        text = " ".join(written.split())
+        return text.lower() if self.lower else text
+
+    def in_case_of(self, texts: Iterable[str]) -> "VocabularyTokenizer":
+        """Return the vocabulary in lower or upper case if no text has a letter of the other case."""
+        written = "".join(texts)
+        for change in (str.lower, str.upper):
+            symbols = [
+                x if x == self.unknown or len(change(x)) != len(x) else change(x) for x in self.symbols
+            ]
+            of_this_case = change(written) == written != written.swapcase()
+            if of_this_case and len(set(symbols)) == len(symbols):
+                return VocabularyTokenizer(symbols, self.unknown)
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """See `Tokenizer`."""
+        return {"kind": "vocabulary", "symbols": self.symbols, "unknown": self.unknown, "lower": self.lower}
+
+
 class SentencePieceTokenizer(Tokenizer):
     """Unigram sentence pieces (Kudo 2018), trained in memory.
 
@@ -261,9 +327,15 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
             )
         case {"kind": "character", "characters": list(characters)}:
             return CharacterTokenizer(characters)
+        case {"kind": "vocabulary", "symbols": list(symbols), "unknown": unknown, "lower": bool(lower)} if (
+            WORD_GAP in symbols and all(isinstance(x, str) for x in symbols)
+        ):
+            return VocabularyTokenizer(symbols, unknown, lower)
         case {"kind": "sentencepiece", "model": bytes(model)}:
             return SentencePieceTokenizer(model)
-    raise UserError(f"expected the state of a tokenizer ({', '.join(KINDS)}), found {str(state)[:60]!r}")
+    raise UserError(
+        f"expected the state of a tokenizer ({', '.join(STORED_KINDS)}), found {str(state)[:60]!r}"
+    )
 
 
 def _speech(text: str) -> str:

@@ -23,7 +23,8 @@ from asr.losses.topology import joined_outputs, split_outputs
 from asr.losses.views import training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics, Normalisation
-from asr.model.pretrained_folder import read_pretrained
+from asr.model.pretrained_folder import Pretrained, has_head, read_pretrained, trained_model
+from asr.model.published import read_head, read_tokenizer
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import scored_phones
@@ -32,7 +33,7 @@ from asr.search.greedy import greedy_search
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
 from asr.text.pronunciation import warn
-from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, Tokenizer
+from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, Tokenizer, VocabularyTokenizer
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 from asr.training.selection import WordErrors
@@ -134,6 +135,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     cuts = load_training_cuts(options.data)
     tokenizer = training_tokenizer(options, cuts)
     encoder = options.model.encoder
+    pretrained = read_pretrained(encoder) if encoder else {}
     model = AcousticModel(
         AcousticModelConfig(
             options.attention,
@@ -142,15 +144,14 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
             options.model,
             topology=options.loss.topology,
             intermediate=options.loss.intermediate,
-            pretrained=read_pretrained(encoder) if encoder else {},
+            pretrained=pretrained,
         ),
         len(tokenizer),
         options.augment,
+        initial_weights(options, pretrained, tokenizer) if encoder and not resuming else None,
     )
     if options.init_from and not resuming:
         initialise(model, tokenizer, options.init_from)
-    elif encoder and not resuming:
-        model.load_encoder(encoder)
     data = SpeechData(
         halved(options.data) if options.loss.consistency else options.data,
         cuts,
@@ -177,6 +178,17 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     return RecognitionTask(model, tokenizer, loss, training_plan(options, data), word_errors), data
 
 
+def initial_weights(
+    options: TrainConfig, pretrained: dict[str, Any], tokenizer: Tokenizer
+) -> Pretrained | None:
+    """Return the weights of a pretrained encoder, and of its head if its vocabulary is kept."""
+    if options.init_from:
+        return None
+    if isinstance(tokenizer, VocabularyTokenizer):
+        return read_head(options.model.encoder, pretrained, options.model)[0]
+    return trained_model(options.model.encoder, pretrained, options.model)
+
+
 def halved(data: DataConfig) -> DataConfig:
     """Return the options of batches that need as much memory with two views as `data`'s with one."""
     return replace(
@@ -187,13 +199,15 @@ def halved(data: DataConfig) -> DataConfig:
 
 
 def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
-    """Return the prepared tokenizer, or build one from the lexicon or the training texts.
+    """Return a published model's or the prepared tokenizer, or build one from lexicon or training texts.
 
     Tokens outside its vocabulary are logged.
     """
     lexicon = training_lexicon(options)
     folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
     kind, words = options.tokenizer.kind, cuts.texts.counts()
+    if kept := kept_vocabulary(options, words):
+        return kept
     texts = words if kind == "character" else cuts.texts  # distinct words contain all characters
     tokenizer = obtain_tokenizer(kind, texts, lexicon, options.tokenizer.pieces, folders)
     if isinstance(tokenizer, PhoneTokenizer):
@@ -207,6 +221,32 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
             _first(sorted(unknown), 20),
         )
     return tokenizer
+
+
+def kept_vocabulary(options: TrainConfig, words: Counter[str]) -> VocabularyTokenizer | None:
+    """Return the vocabulary of a published model, in the case of the words, if it has all their characters.
+
+    What becomes of the model's head is printed.
+    """
+    encoder = options.model.encoder
+    if not encoder or not has_head(encoder):
+        return None
+    if options.tokenizer.kind != "character" or options.loss.topology != "ctc":
+        why = "which tokenizer.kind=character and loss.topology=ctc would keep"
+    else:
+        tokenizer = read_tokenizer(encoder).in_case_of(words)
+        unknown = unknown_tokens(tokenizer, words)
+        if not unknown:
+            _print(f"model.encoder={encoder}: head and vocabulary are kept")
+            return tokenizer
+        why = f"which has no {_first(sorted(unknown), 20)}"
+    _print(f"model.encoder={encoder}: a new head replaces its own and its vocabulary, {why}")
+    return None
+
+
+@rank_zero_only
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def unknown_tokens(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:

@@ -1,5 +1,6 @@
 """Folders of pretrained models: heads, types, missing and damaged files."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pretrained_models import CONFIGS, TINY, load_model, save_model, transformer
 from safetensors.torch import load_file, save_file
 
 from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel
 from asr.model.pretrained_folder import encoder_options, read_pretrained
 
 
@@ -49,9 +51,9 @@ def test_another_type_of_model_is_refused(tmp_path: Path) -> None:
         read_pretrained(str(tmp_path))
 
 
-def test_a_name_on_the_hub_is_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model.encoder=facebook/wav2vec2-base: expected a local folder"):
-        read_pretrained("facebook/wav2vec2-base")
+def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: expected a folder written by save_pretrained"):
+        read_pretrained(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"config.json: expected the configuration"):
         read_pretrained(str(tmp_path))
 
@@ -82,11 +84,34 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         load_model(tmp_path)
     assert "\n" not in str(caught.value)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match="expected the weights of its configuration, found"):
+    with pytest.raises(UserError, match=r"expected 12,496 weights, as config.json says, found 1,000 bytes"):
         load_model(tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
-    with pytest.raises(UserError, match="expected a configuration, found"):
+    with pytest.raises(UserError, match=r"r_config.json: expected the settings of the input, found none"):
         read_pretrained(str(tmp_path))
+
+
+def test_no_code_of_a_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that named further files and code made transformers ask whether to run it.
+
+    `yes | asr train model.encoder=…` answered, and the code ran.
+    """
+    save_model(tmp_path)
+    ran = tmp_path / "ran"
+    (tmp_path / "code.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+    code = {"auto_map": dict.fromkeys(("AutoConfig", "AutoModel", "AutoFeatureExtractor"), "code.Own")}
+    for name in ("config.json", "preprocessor_config.json"):
+        values = json.loads((tmp_path / name).read_text())
+        (tmp_path / name).write_text(json.dumps({**values, **code, "configuration_files": ["config.4.json"]}))
+    (tmp_path / "config.4.json").write_text(json.dumps({"model_type": "own", **code}))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    model = load_model(tmp_path)
+    state = model.state()
+    assert "auto_map" not in state["config"]["pretrained"]["transformers"]
+    # In a checkpoint, too.
+    state["config"]["pretrained"]["transformers"] |= code
+    AcousticModel.from_state(state, 5, "checkpoint")
+    assert not ran.exists()
 
 
 def test_without_transformers_one_line_says_what_to_install(

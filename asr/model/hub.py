@@ -1,0 +1,56 @@
+"""Models by the name of a local folder, or by that of a repository of the Hugging Face Hub."""
+
+import re
+from pathlib import Path
+
+from asr.attention.transformers_adapter import import_transformers
+from asr.errors import UserError
+
+# Nothing else is downloaded: repositories hold pickles, graphs and the adapters of a thousand languages, too.
+FILES = (
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "vocab.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
+)
+
+
+def on_the_hub(name: str | Path) -> bool:
+    """Return whether a name is that of a repository: owner/model, where no such path or folder exists.
+
+    Example:
+        >>> on_the_hub("facebook/wav2vec2-base-960h"), on_the_hub("exp/demo/full")
+        (True, False)
+    """
+    path = Path(name)
+    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", str(name))
+    return named is not None and not path.exists() and not path.parent.exists()
+
+
+def local_folder(name: str | Path) -> Path:
+    """Return the path itself, or the folder of the cache with the files of a repository.
+
+    They are downloaded at the first use, and looked up in the cache where the Hub can't be reached or
+    HF_HUB_OFFLINE=1 is set.
+
+    Raises:
+        UserError: the repository isn't in the cache and can't be downloaded, or transformers is missing.
+    """
+    if not on_the_hub(name):
+        return Path(name)
+    import_transformers()
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=list(FILES)))
+    except Exception as error:  # of huggingface_hub, its HTTP client, or the file system
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{name}: expected a local path or a model of the Hugging Face Hub, found no such path, and the "
+            f"Hub's can't be downloaded or found in its cache ({type(error).__name__}: {reason})"
+        ) from None

@@ -1,0 +1,88 @@
+"""A CTC model that transformers trained and saved, through the commands that take a recogniser."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import soundfile
+from once import once
+from published_models import RATE, make_voices, sentence, train_ctc, transformers, voice
+
+from asr.cli import main
+from asr.recognizer import Recognizer
+
+TEXTS = [sentence(random.Random(i)).lower() for i in range(100, 112)]
+
+
+@pytest.fixture(scope="module")
+def published(shared: Path) -> Path:
+    """Folder of the trained model."""
+    return once(shared / "published", train_ctc)
+
+
+@pytest.fixture(scope="module")
+def voices(shared: Path) -> Path:
+    """Prepared folder with a test split."""
+    return once(shared / "voices", lambda folder: make_voices(folder, TEXTS))
+
+
+def pipeline_texts(folder: Path, texts: list[str]) -> list[str]:
+    """Return what transformers recognises in voices, with single spaces."""
+    process = transformers.AutoProcessor.from_pretrained(folder)
+    recognise = transformers.pipeline(
+        "automatic-speech-recognition",
+        model=transformers.AutoModelForCTC.from_pretrained(folder),
+        tokenizer=process.tokenizer,
+        feature_extractor=process.feature_extractor,
+    )
+    found = [recognise({"raw": voice(text), "sampling_rate": RATE})["text"] for text in texts]
+    return [" ".join(text.split()) for text in found]
+
+
+def test_greedy_texts_equal_those_of_transformers(published: Path) -> None:
+    """Also where letters are wrong: those of a model of few steps are."""
+    expected = pipeline_texts(published, TEXTS)
+    assert all(expected)
+    recognizer = Recognizer.load(published)
+    assert [recognizer.transcribe(voice(text), RATE).text for text in TEXTS] == expected
+    assert [x.text for x in recognizer.transcribe([voice(text) for text in TEXTS], RATE)] == expected
+    right = sum(x == text.upper() for x, text in zip(expected, TEXTS, strict=True))
+    assert right > len(TEXTS) / 2
+
+
+def test_a_split_is_decoded_beside_the_model_or_elsewhere(
+    published: Path, voices: Path, tmp_path: Path
+) -> None:
+    expected = pipeline_texts(published, TEXTS)
+    out = tmp_path / "out"
+    assert main(["decode", str(published), f"data={voices}", f"output={out}", "attention=local-3"]) == 0
+    assert len((out / "hyp.jsonl").read_text().splitlines()) == len(TEXTS)
+    assert main(["decode", str(published), f"data={voices}", f"output={tmp_path / 'full'}"]) == 0
+    lines = map(json.loads, (tmp_path / "full" / "hyp.jsonl").read_text().splitlines())
+    assert [line["text"] for line in lines] == expected
+
+
+def test_audio_is_transcribed_aligned_and_segmented(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The known text is in lower case and the vocabulary in upper case."""
+    text = "abc de cab ed"
+    wav = tmp_path / "x.wav"
+    soundfile.write(wav, voice(text), RATE)
+    assert main(["transcribe", str(published), str(wav), "attention=local-99"]) == 0
+    assert capsys.readouterr().out.strip() == pipeline_texts(published, [text])[0]
+    assert main(["align", str(published), str(wav), f"text={text}", f"output={tmp_path}"]) == 0
+    (entry,) = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
+    starts = [word["start_s"] for word in entry["words"]]
+    assert starts == pytest.approx([0.0, 0.2, 0.35, 0.55], abs=0.04)
+    (tmp_path / "x.txt").write_text("abc de.\ncab ed.\n")
+    assert main(["segment", str(published), str(wav), str(tmp_path / "x.txt"), "min_fit=0.05"]) == 0
+    assert len(list((tmp_path / "x.segments").glob("*.flac"))) == 2
+
+
+def test_an_exported_model_transcribes_as_the_published_one(published: Path, tmp_path: Path) -> None:
+    assert main(["export", str(published), f"out={tmp_path / 'model'}"]) == 0
+    exported = Recognizer.load(tmp_path / "model")
+    assert exported.model.digest() == Recognizer.load(published).model.digest()
+    assert [exported.transcribe(voice(x), RATE).text for x in TEXTS] == pipeline_texts(published, TEXTS)

@@ -1,0 +1,95 @@
+"""CTC models made by transformers alone: random ones of each family, and a trained one that spells tones."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from numpy.typing import NDArray
+from pretrained_models import CONFIGS, TINY
+from tone_corpora import make_cut, save_cuts
+
+transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
+
+LETTERS = "ABCDE"
+SYMBOLS = [*LETTERS, "|", "<unk>", "<s>", "</s>", "<pad>"]  # the blank last, as the tokenizer doesn't care
+RATE = 16000
+CHARACTER = 800  # samples, five frames of the tiny models
+LEVEL = 0.01
+
+
+def save_processor(folder: Path, **options: Any) -> None:
+    """Write vocabulary and feature extractor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.json").write_text(json.dumps({symbol: i for i, symbol in enumerate(SYMBOLS)}))
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(folder / "vocab.json", **options)
+    extractor = transformers.Wav2Vec2FeatureExtractor()
+    transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
+
+
+def save_ctc(folder: Path, family: str = "wav2vec2", **options: Any) -> Any:
+    """Write a model with random weights, whose texts are as random, and return it in evaluation mode."""
+    torch.manual_seed(0)
+    config = CONFIGS[family](**(TINY | {"vocab_size": len(SYMBOLS), "pad_token_id": 9} | options))
+    model = transformers.AutoModelForCTC.from_config(config).eval()
+    model.save_pretrained(folder)
+    save_processor(folder)
+    return model
+
+
+def voice(text: str) -> NDArray[np.float32]:
+    """Return 50 ms of a tone for each letter, and of silence for each space."""
+    time_s = np.arange(CHARACTER) / RATE
+    parts = [
+        0.3 * np.sin(2 * np.pi * 400 * 1.5 ** LETTERS.index(x) * time_s) if x != " " else 0 * time_s
+        for x in text.upper()
+    ]
+    noise = np.random.default_rng(len(text)).standard_normal(CHARACTER * len(text))
+    return (np.concatenate(parts) + LEVEL * noise).astype(np.float32)
+
+
+def sentence(source: random.Random) -> str:
+    """Return two words of one to three letters."""
+    return " ".join("".join(source.choices(LETTERS, k=source.randint(1, 3))) for _ in range(2))
+
+
+def train_ctc(folder: Path) -> None:
+    """Train a tiny Wav2Vec2ForCTC with transformers alone, and save it.
+
+    Every frame has a target, three of five the letter and the others blank: learnt in seconds, unlike CTC.
+    """
+    names = ("hidden", "attention", "activation", "feat_proj", "final")
+    options = dict.fromkeys([*(f"{x}_dropout" for x in names), "layerdrop"], 0.0)
+    layout = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "apply_spec_augment": False}
+    sizes = {"hidden_size": 32, "conv_dim": [32, 32, 32], "initializer_range": 0.02}
+    model = save_ctc(folder, **{**options, **layout, **sizes}).train()
+    process = transformers.AutoProcessor.from_pretrained(folder)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    source = random.Random(0)
+    for _ in range(60):
+        texts = [sentence(source) for _ in range(8)]
+        audio = process([voice(x) for x in texts], sampling_rate=RATE, padding=True, return_tensors="pt")
+        scores = model(audio.input_values).logits
+        targets = torch.full(scores.shape[:2], SYMBOLS.index("<pad>"))
+        for row, text in zip(targets, texts, strict=True):
+            for i, character in enumerate(text.replace(" ", "|")):
+                row[5 * i + 1 : 5 * i + 4] = SYMBOLS.index(character)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(scores.mT, targets).backward()
+        optimizer.step()
+    model.eval().save_pretrained(folder)
+
+
+def make_voices(folder: Path, texts: list[str], split: str = "test") -> None:
+    """Write a manifest of voices beside their audio."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cuts = []
+    for i, text in enumerate(texts):
+        wav = folder / f"{split}-{i}.wav"
+        soundfile.write(wav, voice(text), RATE, subtype="PCM_16")
+        cuts.append(make_cut(wav, text, f"{split}-{i}"))
+    save_cuts(cuts, folder / f"{split}.cuts.jsonl.gz")
