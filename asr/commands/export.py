@@ -12,6 +12,7 @@ from asr.model.graph import write_onnx, write_program
 from asr.model.hub import on_the_hub
 from asr.model.options import EXPORTS, ExportOptions
 from asr.model.portable import check_replaceable, write_portable
+from asr.model.published import PUBLISHED, write_published
 from asr.recognizer import Recognizer
 
 
@@ -24,7 +25,7 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     if len(paths) != 1:
         raise UserError(f"asr export takes one {COMMANDS['export'].takes}, found {len(paths)}")
     source = Path(paths[0])
-    by_suffix = {suffix: name for name, suffix in EXPORTS.items()}
+    by_suffix = {suffix: name for name, suffix in EXPORTS.items() if suffix}
     form = options.format or by_suffix.get(Path(options.out).suffix, "safetensors")
     suffix = EXPORTS[form]
     if not options.out and on_the_hub(source):
@@ -32,23 +33,26 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
             f"{source}: expected out=<folder or file> to export a model of the Hub to, found none"
         )
     folder = source if source.is_dir() else source.parent
-    out = Path(options.out) if options.out else folder / f"model{suffix}"
+    name = form if form == "transformers" else f"model{suffix}"
+    out = Path(options.out) if options.out else folder / name
     if suffix:
         if out.is_dir() or not out.suffix:
             out = out / f"model{suffix}"
         if out.suffix != suffix:
             raise UserError(f"out={out}: expected a file that ends in {suffix}")
         check_writable(out)
-    elif out.suffix in by_suffix and out.suffix:
+    elif out.suffix in by_suffix:
         raise UserError(f"out={out}: expected a folder for format={form}, found the name of a file")
     else:
-        check_replaceable(out)
+        check_replaceable(out, *([PUBLISHED] if form == "transformers" else []))
     recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     console = Console(stderr=True)
     with console.status(f"exporting {source} as {form}"):
         match form:
             case "safetensors":
                 files = write_portable(recognizer.state(), out)
+            case "transformers":
+                files = write_published(recognizer.model, recognizer.tokenizer, out)
             case "onnx":
                 write_onnx(recognizer.model, recognizer.tokenizer.symbols, out)
                 files = [out]

@@ -5,6 +5,7 @@ SHA-256 of the other two files and of its own settings, so that truncated or cha
 """
 
 import json
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,13 @@ def portable_folder(path: Path) -> Path | None:
     return path.parent if path.is_file() and path.name in (WEIGHTS, CONFIG, TOKENIZER) else None
 
 
-def check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path, names: Iterable[str] = (WEIGHTS, CONFIG, TOKENIZER)) -> None:
     """Raise UserError if a folder contains files other than an exported model's, or can't be written."""
     check_writable(folder / CONFIG)
     found = {path.name for path in folder.iterdir() if path.suffix != ".partial"}
-    if foreign := sorted(found - {WEIGHTS, CONFIG, TOKENIZER}):
+    if foreign := sorted(found - set(names)):
         raise UserError(f"out={folder}: expected an empty folder or an exported model, found {foreign[0]}")
-    if CONFIG in found:
+    if TOKENIZER in names and CONFIG in found:
         _read_settings(folder / CONFIG)
 
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError
-from asr.files import checked_entries, read_json
+from asr.files import checked_entries, read_json, write_json
 from asr.model.hub import local_folder
 from asr.model.options import ACTIVATIONS, FeatureConfig, ModelConfig
+from asr.text.vocabulary import SYMBOLS
 
 # The stems of the classes of transformers by type of model.
 FAMILIES = {
@@ -255,6 +256,44 @@ def trained_model(
         return Pretrained(found)
     encoder = getattr(found, found.base_model_prefix)
     return Pretrained(encoder, found.lm_head.weight.detach(), found.lm_head.bias.detach())
+
+
+def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int) -> Any:
+    """Return transformers' model with random weights and a CTC head, whose first output is the blank."""
+    own = {"vocab_size": outputs, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+    config = _configuration(pretrained["transformers"] | own, model)
+    with quiet():
+        return _class(config, "ForCTC")(config)
+
+
+def save_ctc(
+    model: Any, symbols: list[str], unknown: str | None, lower: bool, pretrained: dict[str, Any], folder: Path
+) -> None:
+    """Write a model of `ctc_model`, its vocabulary and the settings of its input.
+
+    Args:
+        model: model of transformers.
+        symbols: symbols in the order of the outputs, the padding token first.
+        unknown: symbol for unseen characters.
+        lower: whether recognised text is written in lower case.
+        pretrained: see `read_pretrained`.
+        folder: empty folder.
+    """
+    transformers = import_transformers()
+    write_json({symbol: i for i, symbol in enumerate(symbols)}, folder / SYMBOLS)
+    special = {f"{name}_token": x if x in symbols else None for name, x in (("bos", "<s>"), ("eos", "</s>"))}
+    with quiet():
+        tokenizer = transformers.Wav2Vec2CTCTokenizer(
+            folder / SYMBOLS, pad_token=symbols[0], unk_token=unknown, do_lower_case=lower, **special
+        )
+        extractor = transformers.Wav2Vec2FeatureExtractor(
+            sampling_rate=pretrained["sample_rate"],
+            do_normalize=pretrained["normalise"],
+            # As in training: masks would change what models with group normalisation compute.
+            return_attention_mask=getattr(model.config, "feat_extract_norm", "layer") == "layer",
+        )
+        model.save_pretrained(folder)
+        transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
 
 
 def _check_files(folder: Path, config: Any, kind: Any) -> None:
