@@ -130,7 +130,7 @@ struct UpdateTask {
   int64_t blocks, stride;  // distance between the counters of consecutive blocks
   const int16_t* counters_C;
   int64_t* centroids_C;
-  uint8_t* changed_C;
+  uint8_t *changed_C, *empty_C;
 };
 
 // Attention of all centroids over one block of keys. If the top keys stay apart (`dense_apart`), maximum, sum and
@@ -444,7 +444,7 @@ struct WordKernels {
   int64_t most_members;  // queries in a block
   int64_t (*slice_bytes)(int64_t queries);
   void (*slice)(int64_t queries, const int64_t* hashes, uint64_t* planes);
-  bool (*assign)(const AssignTask&);  // returns whether any query changed cluster
+  void (*assign)(const AssignTask&);
   void (*update)(const UpdateTask&);
 };
 
@@ -460,9 +460,9 @@ struct PointKernels {
   void (*covariance)(int64_t count, int64_t D, const double* x, double* covariance);
   void (*factor)(int64_t D, int64_t rank, const double* covariance, double* factor, double* scratch);
   double (*project)(int64_t count, int64_t D, int64_t rank, const double* x, const double* factor, double* points);
-  void (*round)(int64_t count, int64_t rank, double farthest, double* points, int32_t* pairs);
+  void (*round)(int64_t count, int64_t rank, double farthest, double* points, int32_t* pairs, int64_t* codes);
   void (*pack)(int64_t C, int64_t rank, const double* centroids, int32_t* pairs, int32_t* squares);
-  bool (*nearest)(
+  void (*nearest)(
       int64_t count, int64_t C, int64_t rank, const int32_t* points, const int32_t* centroids, const int32_t* squares,
       int32_t* groups);
   void (*sum)(

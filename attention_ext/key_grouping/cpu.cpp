@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "../clusters/starts.h"
 #include "../common.h"
 #include "../cpu/kernels.h"
 
@@ -22,8 +23,9 @@ struct Head {
   int32_t* groups;
   int64_t columns, blocks;
   std::vector<double> covariance, factor, coordinates, centroids, sums, largest;
-  std::vector<int32_t> counts, pairs, packed, squares;
-  std::vector<uint8_t> moved;
+  std::vector<int64_t> codes;
+  std::vector<int32_t> counts, pairs, packed, squares, distinct;  // the last: positions of the distinct points
+  bool done = false;
 
   Head(
       const View<T>& q, const View<T>& k, int64_t b, int64_t h, int64_t n, int64_t keys, int64_t D, int64_t rank,
@@ -56,7 +58,7 @@ struct Head {
     sums.resize(blocks * C * columns);
     counts.resize(blocks * C);
     largest.assign(blocks, 0);
-    moved.assign(blocks, 0);
+    codes.resize(n);
     if (keys == 0) return;
     const int64_t used = std::min(keys, most_keys);
     std::vector<int32_t> chosen(used);
@@ -84,21 +86,26 @@ struct Head {
 
   void round(int64_t i) {
     const double norm = std::sqrt(*std::max_element(largest.begin(), largest.end()));
-    points.round(count(i), rank, norm, coordinates.data() + first(i) * columns, pairs.data() + i * block_pairs());
+    points.round(
+        count(i), rank, norm, coordinates.data() + first(i) * columns, pairs.data() + i * block_pairs(),
+        codes.data() + first(i));
   }
 
   int64_t block_pairs() const { return points.rounded(block) * ((rank + 1) / 2); }
 
+  const double* point(int64_t i) const { return coordinates.data() + i * columns; }
+
   void start_centroids() {
+    distinct = distinct_positions(n, codes.data());
     for (int64_t j = 0; j < C; ++j)
-      std::copy_n(coordinates.data() + j * n / C * columns, columns, centroids.data() + j * columns);
+      std::copy_n(point(start_position(distinct, j, C)), columns, centroids.data() + j * columns);
     pack();
   }
 
   void pack() { points.pack(C, rank, centroids.data(), packed.data(), squares.data()); }
 
   void assign(int64_t i) {
-    moved[i] = points.nearest(
+    points.nearest(
         count(i), C, rank, pairs.data() + i * block_pairs(), packed.data(), squares.data(), groups + first(i));
   }
 
@@ -110,23 +117,35 @@ struct Head {
     for (int64_t at = first(i), end = at + count(i); at < end; ++at) ++counts[i * C + groups[at]];
   }
 
-  // If no query moved, further iterations would not move any either.
-  bool done() const {
-    return std::none_of(moved.begin(), moved.end(), [](uint8_t any) { return any; });
+  uint64_t distance(int64_t i) const {
+    const double *x = point(i), *centroid = centroids.data() + groups[i] * columns;
+    double sum = 0;
+    for (int64_t d = 0; d < columns; ++d) sum += (x[d] - centroid[d]) * (x[d] - centroid[d]);
+    return static_cast<uint64_t>(sum);
   }
 
-  // Sums are integers, so that the split into blocks does not change the result.
+  // Sums are integers, so that the split into blocks does not change the result. If no centroid changes, further
+  // iterations would not change any either.
   void update() {
+    std::vector<double> means(C * columns);
+    std::vector<int32_t> empty;
     for (int64_t j = 0; j < C; ++j) {
       double members = 0;
       for (int64_t i = 0; i < blocks; ++i) members += counts[i * C + j];
-      if (members == 0) continue;
+      if (members == 0) empty.push_back(static_cast<int32_t>(j));
       for (int64_t d = 0; d < columns; ++d) {
         double sum = 0;
         for (int64_t i = 0; i < blocks; ++i) sum += sums[(i * C + j) * columns + d];
-        centroids[j * columns + d] = std::floor((2 * sum + members) / (2 * members));
+        means[j * columns + d] =
+            members == 0 ? centroids[j * columns + d] : std::floor((2 * sum + members) / (2 * members));
       }
     }
+    if (!empty.empty())
+      refill(
+          distinct, empty, [&](int64_t i) { return distance(i); },
+          [&](int64_t j, int64_t i) { std::copy_n(point(i), columns, means.data() + j * columns); });
+    done = means == centroids;
+    centroids.swap(means);
     pack();
   }
 };
@@ -160,9 +179,9 @@ void group_heads(
         if (iteration) {
           for (int64_t i = 0; i < head.blocks; ++i) head.sum(i);
           head.update();
+          if (head.done) break;
         }
         for (int64_t i = 0; i < head.blocks; ++i) head.assign(i);
-        if (head.done()) break;
       }
     });
     return;
@@ -174,9 +193,10 @@ void group_heads(
     blocks(&Head<T>::round);
     head.start_centroids();
     blocks(&Head<T>::assign);
-    for (int64_t iteration = 1; iteration < iterations && !head.done(); ++iteration) {
+    for (int64_t iteration = 1; iteration < iterations; ++iteration) {
       blocks(&Head<T>::sum);
       head.update();
+      if (head.done) break;
       blocks(&Head<T>::assign);
     }
   }

@@ -2,7 +2,7 @@
 //
 // Everything per head: covariance [D, D] and factor R [D, R] in float64, points [N, R] in int32, sums of the members of
 // each cluster [C, R + 1] in int64, whose last entry counts them.
-#include "../cuda/launch.h"
+#include "../clusters/cuda_starts.h"
 
 namespace attention_ext {
 namespace {
@@ -12,6 +12,7 @@ constexpr int64_t key_samples = 128;                    // most keys in the cova
 constexpr int key_steps = 2;                            // power iterations
 constexpr double key_singular = 9.094947017729282e-13;  // 2⁻⁴⁰: least share of the variance
 constexpr double key_grid = 8192;
+constexpr uint64_t code_base = 2654435769, code_prime = 4294967291;  // of `point_codes` in reference.py
 constexpr int short_rank = 8;         // points of at most this many coordinates are kept in registers
 constexpr int shared_numbers = 4096;  // of centroids, or of sums, in shared memory
 
@@ -138,20 +139,52 @@ __global__ void __launch_bounds__(threads) round_points(
   rounded[head * N * rank + at] = x >= -key_grid && x <= key_grid ? static_cast<int32_t>(rint(x)) : 0;
 }
 
-// Centroids and their squared norms: the initial points, or the means of the members if there are any. Zeroes the sums.
-// Grid (blocks of clusters, heads).
+// Equal points have equal codes. Grid (blocks of queries, heads).
+__global__ void __launch_bounds__(threads)
+    code_points(int64_t H, int64_t N, int rank, const int64_t* length_B, const int32_t* points, int64_t* code_N) {
+  const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (at >= n) return;
+  uint64_t weight = 1;
+  int64_t code = 0;
+  for (int j = 0; j < rank; ++j) {
+    weight = weight * code_base % code_prime;
+    code += points[(head * N + at) * rank + j] * static_cast<int64_t>(weight);
+  }
+  code_N[head * N + at] = code;
+}
+
+// The previous iteration's groups, for `choose_restarts`.
+struct PointGroups {
+  int rank;
+  const int32_t *points, *centroids, *groups;
+  const int64_t* sums;
+  __device__ bool empty(int64_t head, int64_t c, int64_t C) const {
+    return sums[(head * C + c) * (rank + 1) + rank] == 0;
+  }
+  __device__ uint64_t distance(int64_t head, int64_t i, int64_t N, int64_t C) const {
+    const int32_t *x = points + (head * N + i) * rank, *c = centroids + (head * C + groups[head * N + i]) * rank;
+    int64_t sum = 0;
+    for (int j = 0; j < rank; ++j) sum += static_cast<int64_t>(x[j] - c[j]) * (x[j] - c[j]);
+    return static_cast<uint64_t>(sum);
+  }
+};
+
+// Centroids and their squared norms: the initial points, then the means of the members or, if there are none, another
+// point or the old centroid. Zeroes the sums. Grid (blocks of clusters, heads).
 __global__ void __launch_bounds__(threads) move_centroids(
-    bool first, int64_t H, int64_t N, int C, int rank, const int64_t* length_B, const int32_t* points, int64_t* sums,
-    int32_t* centroids, int32_t* squares) {
+    bool first, Distinct distinct, const int32_t* restart_C, int64_t H, int64_t N, int C, int rank,
+    const int64_t* length_B, const int32_t* points, int64_t* sums, int32_t* centroids, int32_t* squares) {
   const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
   const int64_t c = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (c >= C || n <= C) return;
   int32_t* centroid = centroids + (head * C + c) * rank;
   int64_t* sum = sums + (head * C + c) * (rank + 1);
   const double members = first ? 0.0 : static_cast<double>(sum[rank]);
+  const int64_t restart = first ? distinct.start(head, N, c, C) : restart_C[head * C + c];
   int32_t square = 0;
   for (int j = 0; j < rank; ++j) {
-    if (first) centroid[j] = points[(head * N + c * n / C) * rank + j];
+    if (restart >= 0) centroid[j] = points[(head * N + restart) * rank + j];
     if (members > 0)
       centroid[j] = static_cast<int32_t>(floor((2 * static_cast<double>(sum[j]) + members) / (2 * members)));
     square += centroid[j] * centroid[j];
@@ -249,6 +282,7 @@ Tensor key_groups(
   const Tensor rounded = numbers(N * rank, ScalarType::Int), centroids = numbers(clusters * rank, ScalarType::Int);
   const Tensor squares = numbers(clusters, ScalarType::Int), sums = numbers(clusters * (rank + 1), ScalarType::Long);
   const Tensor groups = new_tensor(q, {B, H, N}, ScalarType::Int);
+  const Tensor codes = numbers(N, ScalarType::Long), restarts = numbers(clusters, ScalarType::Int);
   Tensor largest = numbers(1, ScalarType::Long);
   torch::stable::zero_(largest);
   unsigned long long* squared_norms = reinterpret_cast<unsigned long long*>(data_of<int64_t>(largest));
@@ -270,13 +304,24 @@ Tensor key_groups(
   launch(
       "round_points", round_points, ceil_div(N * rank, threads), heads, 1, H, N, rank, length_B, squared_norms,
       points_NR, grid_NR);
+  launch(
+      "code_points", code_points, ceil_div(N, threads), heads, 1, H, N, rank, length_B, grid_NR,
+      data_of<int64_t>(codes));
+  const DistinctCodes distinct(launch, codes, heads, H, N, length_B);
+  const PointGroups point_groups{
+      static_cast<int>(rank), grid_NR, centroids_CR, data_of<int32_t>(groups), data_of<int64_t>(sums)};
   // At most 1,024 queries of a block, so that their sums fit into 32 bits.
   const int block_queries = N * heads <= 65536 ? 256 : 1024;
   const auto nearest = rank <= short_rank ? nearest_centroids<short_rank> : nearest_centroids<0>;
   for (int64_t i = 0; i < iterations; ++i) {
+    if (i > 0)
+      launch(
+          "choose_restarts", choose_restarts<PointGroups>, heads, 1, 1, point_groups, distinct.found(), H, N, clusters,
+          length_B, data_of<int32_t>(restarts));
     launch(
-        "move_centroids", move_centroids, ceil_div(clusters, threads), heads, 1, i == 0, H, N, clusters, rank, length_B,
-        grid_NR, data_of<int64_t>(sums), centroids_CR, data_of<int32_t>(squares));
+        "move_centroids", move_centroids, ceil_div(clusters, threads), heads, 1, i == 0, distinct.found(),
+        data_of<int32_t>(restarts), H, N, clusters, rank, length_B, grid_NR, data_of<int64_t>(sums), centroids_CR,
+        data_of<int32_t>(squares));
     launch(
         "nearest_centroids", nearest, ceil_div(N, block_queries), heads, 1, i + 1 == iterations, block_queries, H, N,
         clusters, rank, length_B, grid_NR, centroids_CR, data_of<int32_t>(squares), data_of<int64_t>(sums),

@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t key_steps = 2;  // power iterations; a third gains 0.001 of the distance from full attention
 constexpr double key_singular = 9.094947017729e-13;  // 2⁻⁴⁰: least share of the variance
 constexpr double key_grid = 8192;
+constexpr uint64_t code_base = 2654435769, code_prime = 4294967291;  // of `point_codes` in reference.py
 
 // The numbers at `from` in float64, W at once.
 inline Vec<double> load_doubles(const double* from) { return load(from); }
@@ -118,8 +119,9 @@ constexpr int point_vectors = VECTOR_BYTES == 64 ? 4 : 2;
 constexpr int64_t point_block = point_vectors * Simd<float>::width;
 
 // Round the points, in place, to integers: ±key_grid for the farthest one, 0 for NaN. Pack them as 16-bit integers:
-// pairs[block of queries, pair of coordinates, query].
-inline void round_points(int64_t count, int64_t rank, double farthest, double* points, int32_t* pairs) {
+// pairs[block of queries, pair of coordinates, query]. Equal points have equal codes, sums of weighted coordinates
+// below 2⁵³, exact in any order.
+inline void round_points(int64_t count, int64_t rank, double farthest, double* points, int32_t* pairs, int64_t* codes) {
   constexpr int64_t W = Simd<double>::width;
   const int64_t columns = round_up(rank, W), halves = (rank + 1) / 2;
   const double scale = key_grid / (farthest > 1e-290 ? farthest : 1e-290);
@@ -128,6 +130,14 @@ inline void round_points(int64_t count, int64_t rank, double farthest, double* p
     const Vec<double> x = load(points + i) * scale;
     const Mask<double> valid = (x <= key_grid) & (x >= -key_grid);
     store(points + i, (Vec<double>)((Mask<double>)(x + shift - shift) & valid));
+  }
+  double weights[most_key_dims] = {};
+  uint64_t weight = 1;
+  for (int64_t j = 0; j < rank; ++j) weights[j] = static_cast<double>(weight = weight * code_base % code_prime);
+  for (int64_t i = 0; i < count; ++i) {
+    Vec<double> sums = {};
+    for (int64_t j = 0; j < columns; j += W) sums += load(points + i * columns + j) * load(weights + j);
+    codes[i] = static_cast<int64_t>(sum_lanes<double>(sums));
   }
   for (int64_t start = 0; start < count; start += point_block, pairs += halves * point_block)
     for (int64_t i = 0; i < point_block; ++i) {
@@ -159,14 +169,13 @@ inline void pack_centroids(int64_t C, int64_t rank, const double* centroids, int
   }
 }
 
-// The nearest centroid of each point: the largest 2·x·c − ‖c‖², the first among equals. Returns whether any changed.
-inline bool nearest_points(
+// The nearest centroid of each point: the largest 2·x·c − ‖c‖², the first among equals.
+inline void nearest_points(
     int64_t count, int64_t C, int64_t rank, const int32_t* points, const int32_t* centroids, const int32_t* squares,
     int32_t* groups) {
   constexpr int64_t W = Simd<float>::width;
   constexpr int V = point_vectors, M = nearest_tile;
   const int64_t halves = (rank + 1) / 2;
-  bool moved = false;
   for (int64_t start = 0; start < count; start += point_block, points += halves * point_block) {
     Mask<float> best[V], place[V];
     for (int v = 0; v < V; ++v) best[v] = Mask<float>{} - 2147483647, place[v] = Mask<float>{};
@@ -198,12 +207,8 @@ inline bool nearest_points(
     }
     int32_t found[point_block];
     for (int v = 0; v < V; ++v) memcpy(found + v * W, &place[v], sizeof(place[v]));
-    for (int64_t i = 0; i < point_block && start + i < count; ++i) {
-      moved |= groups[start + i] != found[i];
-      groups[start + i] = found[i];
-    }
+    for (int64_t i = 0; i < point_block && start + i < count; ++i) groups[start + i] = found[i];
   }
-  return moved;
 }
 
 }  // namespace

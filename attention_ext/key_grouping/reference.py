@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from attention_ext.clusters.starts import distinct_positions, refill_positions, start_positions
 from attention_ext.tensors import zero_padding
 
 # In the covariance, at evenly spread positions: its cost doesn't grow with the length, and all keys would
@@ -10,6 +11,7 @@ from attention_ext.tensors import zero_padding
 MOST_KEYS = 128
 STEPS = 2  # power iterations; a third gains less than that
 SINGULAR = 2.0**-40  # directions with less than this share of the variance are dropped
+CODE_BASE, CODE_PRIME = 2_654_435_769, 4_294_967_291  # golden ratio of 2³²; the largest prime below it
 GRID = 2.0**13  # distance of the farthest query from the first one, in grid steps
 
 
@@ -33,10 +35,12 @@ def key_groups(
     rounded to a grid, so that all further arithmetic is in integers, exact in float64: groups don't depend
     on the batch, on padding or on the order of sums.
 
-    Deterministic: with n valid queries, the initial centroid of cluster j is the point of query ⌊j·n/C⌋; a
-    query joins the nearest centroid, on ties the one with the lowest index; a centroid becomes the mean of
-    its members, rounded to the grid; an empty cluster keeps its centroid. With n ≤ C every query is its own
-    cluster. Equal keys put all queries into cluster 0. So do infinite or NaN valid inputs, in general.
+    Deterministic: the initial centroid of cluster j is number ⌊j·n/C⌋ of the n distinct points, in the order
+    in which they first occur; a query joins the nearest centroid, on ties the one with the lowest index; a
+    centroid becomes the mean of its members, rounded to the grid. Empty clusters become the points farthest
+    from the centroids that they joined, see `refill_positions`; a cluster keeps its centroid if every point
+    equals its own. With at most C valid queries, every query is its own cluster. Equal keys put all queries
+    into cluster 0. So do infinite or NaN valid inputs, in general.
 
     Memory grows with N·C.
 
@@ -139,23 +143,44 @@ def _lloyd(points_BHNR: Tensor, lengths_B: Tensor, clusters: int, iterations: in
     """Return the cluster of each point, [B, H, N]; arbitrary at padding."""
     B, H, N, rank = points_BHNR.shape
     C = min(clusters, N)  # at most N clusters can have members
-    starts_BC = torch.arange(C, device=points_BHNR.device) * lengths_B.view(B, 1) // clusters
-    centroids_BHCR = points_BHNR.gather(2, starts_BC.view(B, 1, C, 1).expand(B, H, C, rank))
+    distinct_BHN = distinct_positions(point_codes(points_BHNR), lengths_B)
+
+    def points_at(position_BHC: Tensor) -> Tensor:
+        return points_BHNR.gather(2, position_BHC.unsqueeze(-1).expand(B, H, C, rank))
+
+    centroids_BHCR = points_at(start_positions(distinct_BHN, clusters))
     # The column of ones counts the members; padding adds nothing.
     members_BHNX = zero_padding(torch.nn.functional.pad(points_BHNR, (0, 1), value=1.0), lengths_B)
 
-    groups_BHN = _nearest(points_BHNR, centroids_BHCR)
+    groups_BHN, distance_BHN = _nearest(points_BHNR, centroids_BHCR)
     for _ in range(iterations - 1):
         index_BHNX = groups_BHN.unsqueeze(-1).expand_as(members_BHNX)
         sums_BHCX = members_BHNX.new_zeros(B, H, C, rank + 1).scatter_add(2, index_BHNX, members_BHNX)
         sum_BHCR, count_BHC1 = sums_BHCX[..., :-1], sums_BHCX[..., -1:]
         mean_BHCR = ((2 * sum_BHCR + count_BHC1) / (2 * count_BHC1.clamp(min=1.0))).floor()
-        centroids_BHCR = torch.where(count_BHC1 > 0, mean_BHCR, centroids_BHCR)
-        groups_BHN = _nearest(points_BHNR, centroids_BHCR)
+        refill_BHC = refill_positions(distinct_BHN, distance_BHN, count_BHC1.squeeze(-1) == 0)
+        kept_BHCR = torch.where(count_BHC1 > 0, mean_BHCR, centroids_BHCR)
+        refilled_BHC1 = (refill_BHC < N).unsqueeze(-1)
+        centroids_BHCR = torch.where(refilled_BHC1, points_at(refill_BHC.clamp(max=N - 1)), kept_BHCR)
+        groups_BHN, distance_BHN = _nearest(points_BHNR, centroids_BHCR)
     return groups_BHN
 
 
-def _nearest(points_BHNR: Tensor, centroids_BHCR: Tensor) -> Tensor:
-    """Return the index of the nearest centroid: the largest 2·x·c − ‖c‖², the first among equals."""
+def point_codes(points_BHNR: Tensor) -> Tensor:
+    """Return an integer for each grid point, [B, H, N] int64; two points share one by accident of 2⁻³².
+
+    A sum of the coordinates with weights below 2³², exact in float64 in any order, because coordinates have a
+    2-norm of at most 2¹³ and a half for the rounding of each.
+    """
+    weights = [pow(CODE_BASE, j + 1, CODE_PRIME) for j in range(points_BHNR.shape[-1])]
+    return (points_BHNR @ torch.tensor(weights, dtype=torch.float64, device=points_BHNR.device)).long()
+
+
+def _nearest(points_BHNR: Tensor, centroids_BHCR: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest centroid, with the largest 2·x·c − ‖c‖², and its squared distance, each [B, H, N].
+
+    The first among equals.
+    """
     squares_BH1C = centroids_BHCR.square().sum(-1).unsqueeze(-2)
-    return (2 * points_BHNR @ centroids_BHCR.mT - squares_BH1C).argmax(-1)
+    best_BHN, groups_BHN = (2 * points_BHNR @ centroids_BHCR.mT - squares_BH1C).max(-1)
+    return groups_BHN, points_BHNR.square().sum(-1) - best_BHN

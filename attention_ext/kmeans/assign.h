@@ -102,7 +102,7 @@ struct Slice {
 // centroid has moved away, and none in the choice is as near as it was.
 inline Word take_over(
     const AssignTask& task, const Choice& choice, const uint64_t* planes, const int32_t* members, int64_t count,
-    bool large, Slice& slice, bool& moved) {
+    bool large, Slice& slice) {
   Pair table[triples * 8];
   Word before[6], best[6], own[place_bits + 1] = {}, index[place_bits];
   planes_of<6>(slice.distances, before);
@@ -133,7 +133,6 @@ inline Word take_over(
     int64_t place = slice.places[lane];
     if (choice.count > 128) place += slice.places_above[lane] * 128;
     join(task, members[lane], choice.clusters[place]);
-    moved = true;
   });
   return ~absent & ~nearer & (differs | other);
 }
@@ -157,14 +156,13 @@ inline Word bits_set(Word x) {
 }
 
 // The same for single queries.
-bool take_over(const AssignTask& task, const Choice& choice, const int32_t* members, int64_t count) {
+void take_over(const AssignTask& task, const Choice& choice, const int32_t* members, int64_t count) {
   uint64_t centroids[1024 + word_lanes], clusters[1024 + word_lanes];
   const int64_t end = round_up(choice.count, word_lanes);
   for (int64_t c = 0; c < end; ++c) {  // repeat the last one to fill a vector
     clusters[c] = choice.clusters[c < choice.count ? c : choice.count - 1];
     centroids[c] = static_cast<uint64_t>(task.centroids_C[clusters[c]]);
   }
-  bool moved = false;
   for (int64_t j = 0; j < count; ++j) {
     const int64_t i = members[j];
     const Word hash = static_cast<uint64_t>(task.hashes[i]) - Word{};
@@ -181,21 +179,18 @@ bool take_over(const AssignTask& task, const Choice& choice, const int32_t* memb
     if (first == static_cast<int64_t>(had)) continue;
     task.distances[i] = static_cast<uint8_t>(first / 1024);
     join(task, i, static_cast<int32_t>(first % 1024));
-    moved = true;
   }
-  return moved;
 }
 
 // A query whose centroid has not moved away from it can only move to a changed centroid, because the others were no
 // nearer before. So all queries are compared with the changed centroids, and only those that find none as near as
 // their own was are collected and compared with the unchanged ones as well.
-bool assign_block(const AssignTask& task) {
+void assign_block(const AssignTask& task) {
   Choice changed, same;
   for (int64_t c = 0; c < task.C; ++c) {
     (task.changed_C[c] ? changed : same).add(c);
     if (task.changed_C[c]) patterns_of(static_cast<uint64_t>(task.centroids_C[c]), task.patterns_C + c * triples);
   }
-  if (changed.count == 0) return false;
   const bool all = 10 * changed.count > 9 * task.C;  // a second comparison would cost more than it saves
   if (all) {
     changed.count = same.count = 0;
@@ -213,7 +208,6 @@ bool assign_block(const AssignTask& task) {
   const bool large = task.C > 127;
   Slice slice;
 
-  bool moved = false;
   int32_t members[slice_queries], further[2 * slice_queries];
   int64_t waiting = 0;
   const auto compare_rest = [&](int64_t count) {
@@ -227,7 +221,7 @@ bool assign_block(const AssignTask& task) {
       slice.places_above[i] = in_same.above_C[group];
     }
     attention_ext::slice(count, hashes, planes);
-    take_over(task, same, planes, further, count, large, slice, moved);
+    take_over(task, same, planes, further, count, large, slice);
     for (int64_t i = 0; i < count; ++i) task.distances[further[i]] = slice.distances[i];
     waiting -= count;
     for (int64_t i = 0; i < waiting; ++i) further[i] = further[count + i];
@@ -245,8 +239,8 @@ bool assign_block(const AssignTask& task) {
       for (int64_t i = 0; large && i < count; ++i) slice.places_above[i] = in_changed.above_C[groups[i]];
     }
     memcpy(slice.distances, task.distances + start, slice_queries);
-    const Word unsettled = take_over(
-        task, changed, task.planes + start / slice_queries * 64 * word_lanes, members, count, large, slice, moved);
+    const Word unsettled =
+        take_over(task, changed, task.planes + start / slice_queries * 64 * word_lanes, members, count, large, slice);
     memcpy(task.distances + start, slice.distances, slice_queries);
     if (all) continue;
     for_lanes(unsettled, count, [&](int lane) { further[waiting++] = members[lane]; });
@@ -255,8 +249,7 @@ bool assign_block(const AssignTask& task) {
   if (waiting > slice_queries / 2)
     compare_rest(waiting);
   else if (waiting)  // too few for a slice
-    moved |= take_over(task, same, further, waiting);
-  return moved;
+    take_over(task, same, further, waiting);
 }
 
 }  // namespace

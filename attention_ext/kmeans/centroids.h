@@ -97,6 +97,7 @@ void update_centroids(const UpdateTask& task) {
     const int64_t before = task.centroids_C[c], now = members ? static_cast<int64_t>(bits) : before;
     task.centroids_C[c] = now;
     task.changed_C[c] = now != before;
+    task.empty_C[c] = members == 0;
   }
 }
 

@@ -3,7 +3,9 @@
 #include <cstring>
 #include <numeric>
 #include <utility>
+#include <vector>
 
+#include "../clusters/starts.h"
 #include "../common.h"
 #include "../cpu/kernels.h"
 #include "../cpu/phases.h"
@@ -30,7 +32,7 @@ struct Sizes {
     block = planes + distances + patterns_C + counters_C;
     centroids_C = in_lines(C * sizeof(int64_t));
     changed_C = in_lines(C);
-    sequence = blocks * block + centroids_C + changed_C;
+    sequence = blocks * block + centroids_C + 2 * changed_C;
   }
 };
 
@@ -42,28 +44,30 @@ struct Sequence {
   char* memory = nullptr;
   bool first = true;  // before the first assignment
   bool done = false;
-  std::vector<uint8_t> moved;  // per block
+  std::vector<int32_t> distinct;  // positions of the distinct hashes
 
   int64_t* centroids_C() const { return reinterpret_cast<int64_t*>(memory + sizes.blocks * sizes.block); }
   uint8_t* changed_C() const { return reinterpret_cast<uint8_t*>(centroids_C()) + sizes.centroids_C; }
+  uint8_t* empty_C() const { return changed_C() + sizes.changed_C; }
+
+  uint8_t* distances(int64_t i) const { return reinterpret_cast<uint8_t*>(memory + i * sizes.block + sizes.planes); }
 
   void start() {
-    for (int64_t j = 0; j < sizes.C; ++j) centroids_C()[j] = hashes[j * n / sizes.C];
+    distinct = distinct_positions(n, hashes);
+    for (int64_t j = 0; j < sizes.C; ++j) centroids_C()[j] = hashes[start_position(distinct, j, sizes.C)];
     std::memset(changed_C(), 1, sizes.C);
-    moved.assign(sizes.blocks, 0);
   }
 
   void assign(const WordKernels& kernel, int64_t i) {
     if (done) return;
     const int64_t start = i * sizes.queries, queries = std::min(sizes.queries, n - start);
-    char* planes = memory + i * sizes.block;
-    char *distances = planes + sizes.planes, *patterns_C = distances + sizes.distances;
+    char *planes = memory + i * sizes.block, *patterns_C = planes + sizes.planes + sizes.distances;
     char* counters_C = patterns_C + sizes.patterns_C;
     if (first) {
       std::memset(counters_C, 0, sizes.counters_C);
       kernel.slice(queries, hashes + start, reinterpret_cast<uint64_t*>(planes));
     }
-    moved[i] = kernel.assign(
+    kernel.assign(
         {.queries = queries,
          .C = sizes.C,
          .planes = reinterpret_cast<const uint64_t*>(planes),
@@ -72,16 +76,9 @@ struct Sequence {
          .changed_C = changed_C(),
          .first = first,
          .groups = groups + start,
-         .distances = reinterpret_cast<uint8_t*>(distances),
+         .distances = distances(i),
          .patterns_C = reinterpret_cast<uint16_t*>(patterns_C),
          .counters_C = reinterpret_cast<int16_t*>(counters_C)});
-  }
-
-  // If no query moved, further iterations would not move any either.
-  bool note_end() {
-    done |= std::none_of(moved.begin(), moved.end(), [](uint8_t any) { return any; });
-    first = false;
-    return done;
   }
 
   void update(const WordKernels& kernel, int64_t begin, int64_t end) {
@@ -94,7 +91,24 @@ struct Sequence {
          .stride = sizes.block / static_cast<int64_t>(sizeof(int16_t)),
          .counters_C = reinterpret_cast<const int16_t*>(counters_C),
          .centroids_C = centroids_C(),
-         .changed_C = changed_C()});
+         .changed_C = changed_C(),
+         .empty_C = empty_C()});
+  }
+
+  // After the updates. If no centroid has changed, further iterations would not change any either.
+  void finish_update() {
+    if (done) return;
+    first = false;
+    std::vector<int32_t> empty;
+    for (int64_t j = 0; j < sizes.C; ++j)
+      if (empty_C()[j]) empty.push_back(static_cast<int32_t>(j));
+    const auto distance = [&](int64_t i) { return distances(i / sizes.queries)[i % sizes.queries]; };
+    if (!empty.empty())
+      refill(distinct, empty, distance, [&](int64_t cluster, int64_t position) {
+        centroids_C()[cluster] = hashes[position];
+        changed_C()[cluster] = 1;
+      });
+    done = std::none_of(changed_C(), changed_C() + sizes.C, [](uint8_t any) { return any; });
   }
 };
 
@@ -136,9 +150,10 @@ Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clust
       sequence.memory = scratch;
       sequence.start();
       for (int64_t iteration = 0; iteration < iterations && !sequence.done; ++iteration) {
-        if (iteration) sequence.update(kernel, 0, clusters);
         for (int64_t i = 0; i < sequence.sizes.blocks; ++i) sequence.assign(kernel, i);
-        sequence.note_end();
+        if (iteration + 1 == iterations) break;
+        sequence.update(kernel, 0, clusters);
+        sequence.finish_update();
       }
     });
     return groups;
@@ -160,10 +175,13 @@ Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clust
   bool updating = true;  // so that the first phase is an assignment
   const auto next = [&]() -> int64_t {
     updating = !updating;
-    if (!updating) return assignments;
+    if (updating) return ++iteration == iterations ? 0 : updates;
     bool done = true;
-    for (Sequence& sequence : sequences) done &= sequence.note_end();
-    return done || ++iteration == iterations ? 0 : updates;
+    for (Sequence& sequence : sequences) {
+      if (iteration) sequence.finish_update();
+      done &= sequence.done;
+    }
+    return done ? 0 : assignments;
   };
   Phases(threads, std::max(assignments, updates)).run(next, [&](int64_t i) {
     if (!updating) return sequences[blocks[i].first].assign(kernel, blocks[i].second);

@@ -1,7 +1,7 @@
-// K-means in Hamming space on CUDA: one launch per iteration, integers only.
+// K-means in Hamming space on CUDA: two launches per iteration, integers only.
 //
 // Counters: [heads, C, 64] int32; entry p < 63 counts the members with bit p set, entry 63 all members.
-#include "../cuda/launch.h"
+#include "../clusters/cuda_starts.h"
 
 namespace attention_ext {
 namespace {
@@ -17,15 +17,30 @@ struct Iteration {
   int32_t* next;                 // of the next iteration, to be zeroed
   const int64_t* old_centroids;  // [heads, C]
   int64_t* centroids;
+  const int32_t* restart_C;  // see `choose_restarts`
+  Distinct distinct;
 };
 
-// Each centroid: its initial hash, the majority of its members, or the old one if it has none. Contains a barrier.
+// The previous iteration's groups, for `choose_restarts`.
+struct HashGroups {
+  const int64_t *hashes, *centroids;
+  const int32_t *groups, *counters;
+  __device__ bool empty(int64_t head, int64_t c, int64_t C) const {
+    return counters[(head * C + c) * counted + 63] == 0;
+  }
+  __device__ uint64_t distance(int64_t head, int64_t i, int64_t N, int64_t C) const {
+    return __popcll(hashes[head * N + i] ^ centroids[head * C + groups[head * N + i]]);
+  }
+};
+
+// Each centroid: its initial hash, the majority of its members, or if it has none, another hash or the old centroid.
+// Contains a barrier.
 __device__ inline void make_centroids(
-    const Iteration& step, int64_t head, int64_t n, int64_t N, int C, const int64_t* hashes, int64_t* centroid) {
+    const Iteration& step, int64_t head, int64_t N, int C, const int64_t* hashes, int64_t* centroid) {
   for (int c = threadIdx.x; c < C; c += threads) {
     const int64_t at = head * C + c;
     if (step.first) {
-      centroid[c] = hashes[head * N + c * n / C];
+      centroid[c] = hashes[head * N + step.distinct.start(head, N, c, C)];
       continue;
     }
     const int32_t* count = step.before + at * counted;
@@ -33,7 +48,10 @@ __device__ inline void make_centroids(
     uint64_t majority = 0;
 #pragma unroll 8
     for (int p = 0; p < 63; ++p) majority |= static_cast<uint64_t>(2ll * count[p] > members) << p;
-    centroid[c] = members > 0 ? static_cast<int64_t>(majority) : step.old_centroids[at];
+    const int32_t restart = step.restart_C[at];
+    centroid[c] = members > 0    ? static_cast<int64_t>(majority)
+                  : restart >= 0 ? hashes[head * N + restart]
+                                 : step.old_centroids[at];
   }
   __syncthreads();
   if (blockIdx.x == 0)
@@ -61,7 +79,7 @@ __global__ void __launch_bounds__(threads) assign(
       groups[head * N + i] = i < n ? static_cast<int32_t>(i) : -1;
     return;
   }
-  make_centroids(step, head, n, N, C, hashes, centroid);
+  make_centroids(step, head, N, C, hashes, centroid);
   const bool in_shared = C <= shared_clusters;
   int32_t* counters = in_shared ? shared_counters : step.counters + head_counters;
   if (in_shared)
@@ -107,7 +125,11 @@ Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clust
   const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
   Tensor counters = new_tensor(hashes, {3, heads * clusters * counted}, ScalarType::Int);
   const Tensor centroids = new_tensor(hashes, {2, heads * clusters}, ScalarType::Long);
+  const Tensor restarts = new_tensor(hashes, {heads, clusters}, ScalarType::Int);
   torch::stable::zero_(counters);
+  const int64_t* length_B = static_cast<const int64_t*>(lengths_B.const_data_ptr());
+  const int64_t* hashes_N = static_cast<const int64_t*>(contiguous.const_data_ptr());
+  const DistinctCodes distinct(launch, contiguous, heads, H, N, length_B);
   int32_t* counter = data_of<int32_t>(counters);
   const int64_t size = heads * clusters * counted;
   // Small blocks fill the device; large blocks add to the global counters less often.
@@ -122,11 +144,17 @@ Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clust
         .counters = counter + i % 3 * size,
         .next = counter + (i + 1) % 3 * size,
         .old_centroids = data_of<int64_t>(centroids) + (i + 1) % 2 * heads * clusters,
-        .centroids = data_of<int64_t>(centroids) + i % 2 * heads * clusters};
+        .centroids = data_of<int64_t>(centroids) + i % 2 * heads * clusters,
+        .restart_C = data_of<int32_t>(restarts),
+        .distinct = distinct.found()};
+    if (i > 0)
+      launch(
+          "choose_restarts", choose_restarts<HashGroups>, heads, 1, 1,
+          HashGroups{hashes_N, step.old_centroids, data_of<int32_t>(groups), step.before}, step.distinct, H, N,
+          clusters, length_B, data_of<int32_t>(restarts));
     launch(
-        "assign", assign, ceil_div(N, block_queries), heads, 1, step, H, N, clusters,
-        static_cast<const int64_t*>(contiguous.const_data_ptr()),
-        static_cast<const int64_t*>(lengths_B.const_data_ptr()), data_of<int32_t>(groups));
+        "assign", assign, ceil_div(N, block_queries), heads, 1, step, H, N, clusters, hashes_N, length_B,
+        data_of<int32_t>(groups));
   }
   return groups;
 }

@@ -5,9 +5,13 @@ Each takes one head of one unpadded sequence: q [N, D], k [S, D], v [S, E]. Weig
 
 import math
 import statistics
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Code = TypeVar("Code", int, tuple[int, ...])  # a hash, or a point on the grid
 
 
 def softmax(logits: list[float]) -> list[float]:
@@ -51,15 +55,35 @@ def sign_hash(x: Tensor, planes: Tensor, bias: Tensor) -> list[int]:
     ]
 
 
+def start_codes(codes: list[Code], clusters: int) -> list[Code]:
+    """Evenly spread over the distinct codes, in the order of their first occurrence."""
+    distinct = list(dict.fromkeys(codes))
+    return [distinct[j * len(distinct) // clusters] for j in range(clusters)]
+
+
+def refill(
+    centroids: list[Code], codes: list[Code], groups: list[int], distance: Callable[[Code, Code], int]
+) -> list[Code]:
+    """Centroids in which empty clusters have become the codes farthest from the centroids they joined."""
+    apart = {code: distance(code, centroids[group]) for code, group in zip(codes, groups, strict=True)}
+    farthest = sorted((code for code in apart if apart[code] > 0), key=lambda code: -apart[code])
+    refilled = list(centroids)
+    for j in (j for j in range(len(centroids)) if j not in groups):
+        if farthest:
+            refilled[j] = farthest.pop(0)
+    return refilled
+
+
 def hamming_kmeans(hashes: list[int], clusters: int, iterations: int, bits: int) -> list[int]:
     """Section 3.2.2, with this project's rules for initialisation, ties and empty clusters."""
     n = len(hashes)
     if n <= clusters:
         return list(range(n))
-    centroids = [hashes[j * n // clusters] for j in range(clusters)]
+    centroids = start_codes(hashes, clusters)
     groups: list[int] = []
     for iteration in range(iterations):
         if iteration:
+            centroids = refill(centroids, hashes, groups, lambda a, b: bin(a ^ b).count("1"))
             for j in range(clusters):
                 members = [h for h, group in zip(hashes, groups, strict=True) if group == j]
                 if members:
@@ -80,21 +104,26 @@ def key_groups(q: Tensor, k: Tensor, clusters: int, rank: int, iterations: int) 
     factor = key_factor(k, rank)
     points = [[float((query - q[0]) @ column) for column in factor] for query in q]
     farthest = max(math.hypot(*point) for point in points)
-    grid = [[round(x * 2**13 / farthest) if farthest else 0 for x in point] for point in points]
-    centroids = [grid[j * n // clusters] for j in range(clusters)]
+    grid = [tuple(round(x * 2**13 / farthest) if farthest else 0 for x in point) for point in points]
+    centroids = start_codes(grid, clusters)
     groups: list[int] = []
     for iteration in range(iterations):
         if iteration:
+            centroids = refill(centroids, grid, groups, squared_distance)
             for j in range(clusters):
                 members = [point for point, group in zip(grid, groups, strict=True) if group == j]
                 if members:
                     sums = [sum(values) for values in zip(*members, strict=True)]
-                    centroids[j] = [(2 * x + len(members)) // (2 * len(members)) for x in sums]
+                    centroids[j] = tuple((2 * x + len(members)) // (2 * len(members)) for x in sums)
         groups = []
         for point in grid:
-            distances = [sum((x - c) ** 2 for x, c in zip(point, y, strict=True)) for y in centroids]
+            distances = [squared_distance(point, centroid) for centroid in centroids]
             groups.append(distances.index(min(distances)))
     return groups
+
+
+def squared_distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
 
 
 def key_factor(k: Tensor, rank: int) -> list[Tensor]:

@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 
+import emptied_clusters
 import oracles
 import pytest
 import torch
@@ -63,6 +64,16 @@ def test_clusters_equal_the_oracle(
         for h in range(2):
             expected = oracles.hamming_kmeans(hashes[b, h, :n].tolist(), clusters, iterations, bits)
             assert groups[b, h, :n].tolist() == expected
+
+
+def test_clusters_that_lose_all_members_start_again() -> None:
+    """They once stayed empty; now they take the hash farthest from its centroid."""
+    clusters, iterations, bits = emptied_clusters.CLUSTERS, emptied_clusters.ITERATIONS, emptied_clusters.BITS
+    hashes = emptied_clusters.HASHES
+    groups = hamming_kmeans(hashes, torch.tensor([16, 16, 16]), clusters, iterations, bits)
+    for row, found in zip(hashes[:, 0].tolist(), groups[:, 0].tolist(), strict=True):
+        assert found == oracles.hamming_kmeans(row, clusters, iterations, bits)
+        assert len(set(found)) == clusters
 
 
 def test_similar_queries_share_a_cluster() -> None:

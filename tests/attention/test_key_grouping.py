@@ -1,5 +1,6 @@
 """Groups in the metric of the keys equal the oracle and the metric its definition; limiting cases."""
 
+import emptied_clusters
 import oracles
 import pytest
 import torch
@@ -41,6 +42,17 @@ def test_groups_equal_the_oracle(
         for h in range(2):
             expected = oracles.key_groups(q[b, h, :n], k[b, h, :s], clusters, rank, iterations)
             assert groups[b, h, :n].tolist() == expected
+
+
+def test_clusters_that_lose_all_members_start_again() -> None:
+    """They once stayed empty; now they take the point farthest from its centroid."""
+    q, k, lengths, key_lengths = emptied_clusters.queries_and_keys()
+    clusters, iterations = emptied_clusters.CLUSTERS, emptied_clusters.ITERATIONS
+    groups = key_groups(q, k, lengths, key_lengths, clusters, 8, iterations)
+    for b in range(2):
+        found = groups[b, 0].tolist()
+        assert found == oracles.key_groups(q[b, 0].double(), k[b, 0].double(), clusters, 8, iterations)
+        assert len(set(found)) == clusters
 
 
 def test_long_sequences_use_keys_at_evenly_spread_positions() -> None:

@@ -153,6 +153,13 @@ static inline unsigned atomicOr(unsigned* to, unsigned value) {
 }
 
 template <class T>
+static inline T atomicCAS(T* at, T expected, T value) {
+  const T before = *at;
+  if (before == expected) *at = value;
+  return before;
+}
+
+template <class T>
 static inline T atomicMax(T* to, T value) {
   const T before = *to;
   if (value > before) *to = value;

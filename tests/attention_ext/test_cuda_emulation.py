@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import emptied_clusters
 import pytest
 import torch
 from kernel_cases import INVALID, Problem, error, needs_kernels, padded, poison, problem, valid_calls
@@ -106,6 +107,26 @@ def test_groups_with_many_ties(ops: Any, bits: int) -> None:
     hashes, lengths = random_hashes((2, 2, 300), bits), torch.tensor([300, 133])
     found = ops.hamming_kmeans(hashes, lengths, 40, 10, bits)
     assert torch.equal(found, hamming_kmeans(hashes, lengths, 40, 10, bits))
+
+
+@every_order
+def test_groups_of_repeated_hashes(ops: Any) -> None:
+    """Half of a sequence is one hash, in several blocks; fewer distinct hashes than clusters."""
+    hashes = random_hashes((2, 1, 700), 63)
+    hashes[0, 0, 100:450] = hashes[0, 0, 50]
+    hashes[1] = hashes[1, 0, torch.arange(700) % 9]
+    lengths = torch.tensor([700, 301])
+    expected = hamming_kmeans(hashes, lengths, 30, 3, 63)
+    assert torch.equal(ops.hamming_kmeans(hashes, lengths, 30, 3, 63), expected)
+
+
+@every_order
+def test_clusters_that_lose_all_members(ops: Any) -> None:
+    clusters, iterations, bits = emptied_clusters.CLUSTERS, emptied_clusters.ITERATIONS, emptied_clusters.BITS
+    arguments = emptied_clusters.HASHES, torch.tensor([16, 16, 16]), clusters, iterations, bits
+    assert torch.equal(ops.hamming_kmeans(*arguments), hamming_kmeans(*arguments))
+    by_keys = *emptied_clusters.queries_and_keys(), clusters, 8, iterations
+    assert torch.equal(ops.key_groups(*by_keys), key_groups(*by_keys))
 
 
 @every_order

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import emptied_clusters
 import pytest
 import torch
 from kernel_cases import needs_kernels, threads
@@ -157,6 +158,28 @@ def test_groups_that_converge_slowly(clusters: int) -> None:
         check_groups(hashes, [1500], clusters, iterations)
 
 
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("distinct", [3, 20, 21, 200])
+def test_groups_of_repeated_hashes(distinct: int) -> None:
+    """Fewer distinct hashes than clusters, as many, more; half of the longest sequence is one hash."""
+    pool = random_hashes((3, 2, distinct), 63, distinct)
+    draws = torch.randint(distinct, (3, 2, 900), generator=torch.Generator().manual_seed(1))
+    hashes = pool.gather(2, draws)
+    hashes[0, :, 100:550] = hashes[0, :, :1]
+    check_groups(hashes, [900, 333, 21], 20, 6)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("count", [1, 4])
+def test_groups_of_clusters_that_lose_all_members(count: int) -> None:
+    """With four threads, the blocks of a sequence share its distances."""
+    sizes = emptied_clusters.CLUSTERS, emptied_clusters.ITERATIONS, emptied_clusters.BITS
+    with threads(count):
+        check_groups(emptied_clusters.HASHES, [16, 16, 16], *sizes)
+        repeated = emptied_clusters.HASHES.repeat(1, 1, 200)  # the same groups from several blocks
+        check_groups(repeated, [3200, 3200, 3200], *sizes)
+
+
 def test_groups_of_identical_queries() -> None:
     hashes = torch.full((1, 1, 300), 12345)
     assert (hamming_kmeans(hashes, torch.tensor([300]), 100, 10, 63) == 0).all()
@@ -189,10 +212,11 @@ assert torch.equal(ours, reference.hamming_kmeans(hashes, lengths, 50, 4, 31))
 def test_groups_with_most_queries_in_one_cluster(length: int) -> None:
     """As many members as a block can have, and more than 15 bits can count."""
     g = torch.Generator().manual_seed(length)
-    others = torch.rand(1, 1, length, generator=g) < 0.001
-    others[..., length // 2] = True  # the second initial centroid
-    noise = (torch.rand(1, 1, length, 7, generator=g) < 0.45).long() << torch.arange(7)
-    hashes = torch.where(others, (1 << 60) - 1, 0) ^ noise.sum(-1)
+    position = torch.arange(length).expand(1, 1, length)
+    noise = ((torch.rand(1, 1, length, 7, generator=g) < 0.45).long() << torch.arange(7)).sum(-1)
+    # The others have the most distinct hashes, so that the second cluster starts from one of them.
+    others = (1 << 60) - 1 - (position << 7)
+    hashes = torch.where((position > 0) & (position < 300), others, 0) ^ noise
     lengths = torch.tensor([length])
     expected = kmeans_reference.hamming_kmeans(hashes, lengths, 2, 3, 63)
     assert expected.sum() < 0.01 * length

@@ -1,5 +1,6 @@
 """Compares compiled grouping by keys with the reference on every instruction set."""
 
+import emptied_clusters
 import pytest
 import torch
 from kernel_cases import needs_kernels, poison, threads
@@ -55,6 +56,27 @@ def test_equal_queries_and_keys() -> None:
     found = check(q, k, [90] * 5, [1, 0, 60, 60, 60], 20, 8, 6)
     assert (found[:3] == 0).all()
     assert len(found[4].unique()) == 7
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("distinct", [3, 20, 21, 200])
+def test_repeated_queries(distinct: int) -> None:
+    """Fewer distinct points than clusters, as many, more; half of the longest sequence is one query."""
+    draws = torch.randint(distinct, (900,), generator=torch.Generator().manual_seed(1))
+    q = vectors(3, 2, distinct, 12)[:, :, draws]
+    q[0, :, 100:550] = q[0, :, :1]
+    check(q, vectors(3, 2, 60, 12, seed=2), [900, 333, 21], [60, 60, 60], 20, 8, 4)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("count", [1, 4])
+def test_clusters_that_lose_all_members(count: int) -> None:
+    """With four threads, the blocks of a head share its points."""
+    q, k, lengths, keys = emptied_clusters.queries_and_keys()
+    sizes = emptied_clusters.CLUSTERS, 8, emptied_clusters.ITERATIONS
+    with threads(count):
+        check(q, k, lengths.tolist(), keys.tolist(), *sizes)
+        check(q.repeat(1, 1, 200, 1), k, [3200, 3200], keys.tolist(), *sizes)
 
 
 @pytest.mark.usefixtures("each_set")
