@@ -295,8 +295,8 @@ def read_as(schema: type[Schema], path: Path, what: str = "a JSON file") -> Sche
     return schema(**checked_entries(schema, read_json(path, what), path))
 
 
-def checked_entries(schema: Any, values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the entries of a schema, each built as its type; see `read_as`."""
+def checked_entries(schema: Any, values: dict[str, Any], path: Path | str) -> dict[str, Any]:
+    """Return the entries of a schema, each built as its type; see `read_as`. Messages begin with `path`."""
     found = {}
     for name, kind in _hints(schema).items():
         if name in values:
@@ -307,7 +307,7 @@ def checked_entries(schema: Any, values: dict[str, Any], path: Path) -> dict[str
     return found
 
 
-def _entry(kind: Any, value: Any, path: Path, name: str) -> Any:
+def _entry(kind: Any, value: Any, path: Path | str, name: str) -> Any:
     try:
         return build(kind, value, f"{path}: {name}")
     except UserError:

@@ -7,10 +7,11 @@ again.
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from asr.files import atomic_path, digest, read_as, write_json
+from asr.files import atomic_path, checked_entries, digest, read_as, write_json
 
+Result = TypeVar("Result")
 Kind = Literal["training", "evaluation", "timing"]
 Status = Literal["missing", "running", "done", "failed"]
 GRACE_S = 30.0  # for a training to end its step and write a resume point
@@ -52,7 +53,8 @@ class State:
         status: missing | running | done | failed.
         error: one line if the cell failed.
         seconds: run time.
-        result: values that the worker returned.
+        result: what the worker returned, which `result_of` reads: a `TrainingResult`, `TimingResult` or
+            `LabelScore`; empty for an evaluation of speech, whose outcome lies in its folder.
     """
 
     key: str = ""
@@ -61,6 +63,19 @@ class State:
     error: str | None = None
     seconds: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where a training is.
+
+    Attributes:
+        run: run folder, relative to the comparison's.
+        reused: whether the run existed before the comparison.
+    """
+
+    run: str
+    reused: bool = False
 
 
 def write_cell(folder: Path, cell: Cell) -> None:
@@ -90,6 +105,31 @@ def current_state(folder: Path, cell: Cell) -> State:
     """Return the state of the cell with exactly these settings; `missing` if it has other ones on disk."""
     state = read_state(folder, cell.name)
     return state if state.key == cell.key else State()
+
+
+def result_of(schema: type[Result], folder: Path, name: str, state: State) -> Result:
+    """Return the result in a cell's state.
+
+    Args:
+        schema: dataclass of the result; entries that it lacks are ignored.
+        folder: folder of the comparison.
+        name: name of the cell.
+        state: state of the cell.
+
+    Raises:
+        UserError: the result doesn't fit the schema; the message names state.json and the entry.
+    """
+    return schema(**checked_entries(schema, state.result, f"{folder / name / 'state.json'}: result"))
+
+
+def training_result(folder: Path, name: str, state: State) -> TrainingResult | None:
+    """Return where a training is; None if it isn't done."""
+    return result_of(TrainingResult, folder, name, state) if state.result else None
+
+
+def trained_run(folder: Path, name: str) -> Path:
+    """Return the run folder of a finished training."""
+    return folder / result_of(TrainingResult, folder, name, read_state(folder, name)).run
 
 
 def is_done(folder: Path, cell: Cell) -> bool:

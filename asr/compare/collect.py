@@ -1,6 +1,5 @@
 """Collects the outcomes of all cells of a comparison as one record."""
 
-import csv
 import os
 import shlex
 from dataclasses import asdict
@@ -8,14 +7,25 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from asr.compare.cell import Cell, current_state, log_path
+from asr.compare.cell import Cell, current_state, log_path, result_of, training_result
 from asr.compare.options import STEPS
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
+from asr.compare.records import (
+    Candidate,
+    Conditions,
+    CurvePoint,
+    Evaluation,
+    Failure,
+    ForwardTimes,
+    TimingResult,
+    Training,
+)
 from asr.compare.request import PER_CANDIDATE
 from asr.compare.results import Results
 from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
+from asr.errors import UserError
+from asr.records.metrics import read_metrics
 from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.report.words import clock_words, counted, hardware_words
 
@@ -42,7 +52,7 @@ def collect(plan: Plan) -> Results:
             _training(plan, candidates[label], seed, cell) for (label, seed), cell in plan.trainings.items()
         ],
         evaluations=[
-            _evaluation(plan, *key, cell, times.get((cell.needs, *key[2:]), {}))
+            _evaluation(plan, *key, cell, times.get((cell.needs, *key[2:])))
             for key, cell in plan.evaluations.items()
         ],
         failures=_failures(plan),
@@ -81,6 +91,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
 
 def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Training:
     status, error = _status(plan, cell)
+    trained = training_result(plan.folder, cell.name, current_state(plan.folder, cell))
     run = plan.run_folder(candidate.label, seed)
     arguments = ["asr", "train", *plan.request.shared, f"attention={candidate.attention}", f"seed={seed}"]
     arguments += as_overrides(candidate.overrides)
@@ -94,7 +105,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
         run=os.path.relpath(run, plan.folder),
         status=status,
         error=error,
-        reused=bool(current_state(plan.folder, cell).result.get("reused")),
+        reused=bool(trained and trained.reused),
         command=shlex.join(arguments),
     )
     if status != "done":
@@ -114,40 +125,32 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
 
 def _curve(run: Path, summary: TrainingSummary) -> tuple[str, list[CurvePoint]]:
     """Return the name of the dev error rate and a point per validation."""
-    with RunFolder(run).metrics.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    name = next(
-        column for column in reversed(list(rows[0])) if column.startswith("dev_") and column != "dev_loss"
-    )
+    name, rows = read_metrics(RunFolder(run).metrics)
     epochs_per_step = summary.epochs / max(summary.steps, 1)
     points: list[CurvePoint] = []
     losses: list[float] = []
     for row in rows:
-        losses += [float(row["loss"])] if row["loss"] else []
-        if not row[name]:
+        losses += [row.loss] if row.loss is not None else []
+        if row.dev_error is None or row.dev_loss is None:
             continue
-        step = int(row["step"]) + 1
+        step = row.step + 1
         points.append(
             CurvePoint(
                 step=step,
                 epoch=step * epochs_per_step,
-                train_s=_number(row.get("train_s")),
-                train_cpu_s=_number(row.get("train_cpu_s")),
+                train_s=row.train_s,
+                train_cpu_s=row.train_cpu_s,
                 loss=sum(losses) / len(losses) if losses else float("nan"),
-                dev_loss=float(row["dev_loss"]),
-                dev_error=float(row[name]),
+                dev_loss=row.dev_loss,
+                dev_error=row.dev_error,
             )
         )
         losses = []
     return name, points
 
 
-def _number(text: str | None) -> float | None:
-    return float(text) if text else None
-
-
 def _evaluation(
-    plan: Plan, label: str, seed: int, split: str, attention: str, cell: Cell, times: dict[str, Any]
+    plan: Plan, label: str, seed: int, split: str, attention: str, cell: Cell, times: ForwardTimes | None
 ) -> Evaluation:
     status, error = _status(plan, cell)
     command, options = plan.workload.command(split)
@@ -167,21 +170,35 @@ def _evaluation(
     if status != "done":
         return evaluation
     plan.workload.complete(evaluation, plan.folder, cell)
-    for name in times.keys() - {"error"}:
-        setattr(evaluation, name, times[name])
+    for name, value in vars(times).items() if times else ():
+        if name != "error":
+            setattr(evaluation, name, value)
     return evaluation
 
 
-def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, Conditions]]:
+def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], ForwardTimes], dict[str, Conditions]]:
     """Return the times by training cell, split and mechanism, and the conditions of timing by split."""
     times, conditions = {}, {}
     for cell in timing_cells(plan):
-        if result := current_state(plan.folder, cell).result:
+        if found := _timing(plan.folder, cell):
             split = cell.name.removeprefix("timings/")
-            conditions[split] = Conditions(**result["conditions"])
-            for model, taken in zip(cell.settings["models"], result["times"], strict=True):
+            conditions[split] = found.conditions
+            for model, taken in zip(cell.settings["models"], found.times, strict=True):
                 times[model["training"], split, model["attention"]] = taken
     return times, conditions
+
+
+def _timing(folder: Path, cell: Cell) -> TimingResult | None:
+    """Return what a timing cell measured; None if it isn't done."""
+    state = current_state(folder, cell)
+    if not state.result:
+        return None
+    found = result_of(TimingResult, folder, cell.name, state)
+    models = cell.settings["models"]
+    if len(found.times) != len(models):
+        where = folder / cell.name / "state.json"
+        raise UserError(f"{where}: expected the times of {len(models)} models, found {len(found.times)}")
+    return found
 
 
 def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
@@ -205,9 +222,9 @@ def _failures(plan: Plan) -> list[Failure]:
         log = str(log_path(Path(), cell.name))
         if state.status == "failed":
             found.append(Failure(cell.name, label, seed, state.error or "", log))
-        if cell.kind == "timing" and state.status == "done":
-            for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
-                if taken["error"]:
+        if cell.kind == "timing" and (timing := _timing(plan.folder, cell)):
+            for model, taken in zip(cell.settings["models"], timing.times, strict=True):
+                if taken.error:
                     name = f"{cell.name}: {model['attention']}"
-                    found.append(Failure(name, model["label"], None, taken["error"], log))
+                    found.append(Failure(name, model["label"], None, taken.error, log))
     return found

@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import torch
 
-from asr.compare.cell import Cell, current_state
+from asr.compare.cell import Cell, current_state, result_of
 from asr.compare.options import CompareConfig
 from asr.compare.records import Evaluation, SplitData
 from asr.compare.timing import Runner
 from asr.data.stream import Batches, NumberedBatches, StreamBatch
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.files import build
 from asr.training.labelling import LabelScore, data_key, evaluate, load_task
 from asr.training.options import TrainConfig
 from asr.training.run import build_task
@@ -62,7 +61,7 @@ class Labels:
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
         """See `Workload`."""
         state = current_state(folder, cell)
-        found = build(LabelScore, state.result, cell.name)
+        found = result_of(LabelScore, folder, cell.name, state)
         rate = {"rate": found.value, "interval": found.interval, "length": found.labels}
         evaluation.rates = {found.measure: rate}
         evaluation.utterances, evaluation.backend = found.items, found.backend

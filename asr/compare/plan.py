@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.cell import Cell, current_state, is_done, read_state
+from asr.compare.cell import Cell, current_state, is_done, read_state, trained_run, training_result
 from asr.compare.labels import Labels
 from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
 from asr.compare.records import Candidate
@@ -73,8 +73,8 @@ class Plan:
     def run_folder(self, label: str, seed: int) -> Path:
         """Return the run folder of a training, its own or a reused one."""
         cell = self.trainings[label, seed]
-        if found := current_state(self.folder, cell).result.get("run"):
-            return Path(os.path.relpath(self.folder / found))
+        if found := training_result(self.folder, cell.name, current_state(self.folder, cell)):
+            return Path(os.path.relpath(self.folder / found.run))
         return self.reused.get(cell.name, self.folder / cell.name)
 
 
@@ -149,12 +149,13 @@ def settle_changes(plan: Plan) -> list[str]:
     messages = []
     for cell in plan.cells():
         state = read_state(plan.folder, cell.name)
-        run = plan.folder / state.result.get("run", "")
-        if state.result.get("reused") and run.resolve() != plan.reused.get(cell.name, Path()).resolve():
+        trained = training_result(plan.folder, cell.name, state) if cell.kind == "training" else None
+        run = plan.folder / (trained.run if trained else "")
+        if trained and trained.reused and run.resolve() != plan.reused.get(cell.name, Path()).resolve():
             messages.append(f"{cell.name}: {os.path.relpath(run)} no longer matches")
         elif state.status == "missing" or state.key == cell.key:
             if cell.kind == "training" and state.status == "done":
-                _check_checkpoints(plan.folder / state.result["run"])
+                _check_checkpoints(trained_run(plan.folder, cell.name))
             if not cell.needs or state.status == "missing" or _is_done(plan, cell.needs):
                 continue
             messages.append(f"{cell.name}: running again, because {cell.needs} will be")
@@ -232,8 +233,8 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
     for cell in trainings:
         if cell.needs or RunFolder(folder / cell.name).options.exists():
             continue
-        result = read_state(folder, cell.name).result
-        adopted = read_run(Path(os.path.relpath(folder / result["run"]))) if result.get("reused") else None
+        before = training_result(folder, cell.name, read_state(folder, cell.name))
+        adopted = read_run(Path(os.path.relpath(folder / before.run))) if before and before.reused else None
         if not (adopted and adopted.suits(cell.settings)):
             others = search(place) if place else []
             adopted = next((run for run in others if run.suits(cell.settings)), None)

@@ -220,6 +220,28 @@ class Conditions:
         return waited or (self.other_cpus or 0.0) > self.BUSY_CPUS
 
 
+@dataclass(frozen=True)
+class ForwardTimes:
+    """Forward passes of a model; `error`: one line if it can't run, and then there are no times.
+
+    The other attributes are those of `Evaluation`.
+    """
+
+    forward_s: float | None
+    forward_cpu_s: float | None
+    forward_repeats_s: list[float]
+    forward_cpu_repeats_s: list[float]
+    error: str
+
+
+@dataclass(frozen=True)
+class TimingResult:
+    """What a timing cell measured: the times of each of its models in order, and the conditions."""
+
+    times: list[ForwardTimes]
+    conditions: Conditions
+
+
 @dataclass
 class Failure:
     """A failed cell: name, subject, one-line reason and log (relative path)."""

@@ -6,10 +6,11 @@ are timed at the end, with nothing beside them.
 
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from rich.console import Console
 
-from asr.compare.cell import Cell, is_done, read_state, write_cell, write_state
+from asr.compare.cell import Cell, TrainingResult, is_done, read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.launch import launch
 from asr.compare.plan import Plan, settle_changes, timing_cells
@@ -48,8 +49,8 @@ def _adopt(plan: Plan, console: Console) -> None:
         if cell.name in plan.reused and not is_done(plan.folder, cell):
             run = plan.reused[cell.name]
             write_cell(plan.folder, cell)
-            result = {"run": os.path.relpath(run, plan.folder), "reused": True}
-            write_state(plan.folder, cell, "done", result=result)
+            result = TrainingResult(os.path.relpath(run, plan.folder), reused=True)
+            write_state(plan.folder, cell, "done", result=asdict(result))
             console.print(f"{cell.name}: reusing {run}, which has the same settings", markup=False)
 
 

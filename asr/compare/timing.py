@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from asr.benchmark.timer import Seconds, in_turns, now, time_of, torch_threads
-from asr.compare.records import Conditions
+from asr.compare.records import Conditions, ForwardTimes
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Passes(Protocol):
 @torch.inference_mode()
 def forward_times(
     passes: Passes, *, repeats: int, device: str, threads: int, advance: Callable[[float], None]
-) -> tuple[list[dict[str, Any]], Conditions]:
+) -> tuple[list[ForwardTimes], Conditions]:
     """Time every model on every batch.
 
     Args:
@@ -64,8 +64,7 @@ def forward_times(
         advance: called with the completed fraction.
 
     Returns:
-        For each model `forward_s` and `forward_cpu_s` (medians over the repeats), `forward_repeats_s`,
-        `forward_cpu_repeats_s` and `error`, which is empty on success; and the load on the machine meanwhile.
+        The times of each model, and the load on the machine meanwhile.
     """
     runners = passes.runners
     for runner in runners:
@@ -93,16 +92,16 @@ def forward_times(
     return [_row(runner) for runner in runners], conditions
 
 
-def _row(runner: Runner) -> dict[str, Any]:
+def _row(runner: Runner) -> ForwardTimes:
     """Return the times of a model, or its error."""
     wall_s, cpu_s = ([x.by(clock) for x in runner.taken if not runner.error] for clock in ("wall", "cpu"))
-    return {
-        "forward_s": statistics.median(wall_s) if wall_s else None,
-        "forward_cpu_s": statistics.median(cpu_s) if cpu_s else None,
-        "forward_repeats_s": wall_s,
-        "forward_cpu_repeats_s": cpu_s,
-        "error": runner.error,
-    }
+    return ForwardTimes(
+        forward_s=statistics.median(wall_s) if wall_s else None,
+        forward_cpu_s=statistics.median(cpu_s) if cpu_s else None,
+        forward_repeats_s=wall_s,
+        forward_cpu_repeats_s=cpu_s,
+        error=runner.error,
+    )
 
 
 class OtherProcesses:

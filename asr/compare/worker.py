@@ -17,8 +17,17 @@ from typing import Any
 import lightning
 import torch
 
-from asr.compare.cell import GRACE_S, Cell, read_cell, read_state, write_fraction, write_state
+from asr.compare.cell import (
+    GRACE_S,
+    Cell,
+    TrainingResult,
+    read_cell,
+    trained_run,
+    write_fraction,
+    write_state,
+)
 from asr.compare.labels import Labels
+from asr.compare.records import TimingResult
 from asr.compare.speech import Speech
 from asr.compare.timing import forward_times
 from asr.compare.workload import Workload
@@ -82,15 +91,15 @@ def _train(folder: Path, cell: Cell) -> dict[str, Any]:
     values = nested(cell.settings["options"] | cell.unkeyed | {"run": str(run), "resume": "auto"})
     options = train_options_from(values, str(run))
     if cell.needs:
-        options.init_from = str(folder / read_state(folder, cell.needs).result["run"])
+        options.init_from = str(trained_run(folder, cell.needs))
     train(options, [FractionWriter(run / "fraction")])
-    return {"run": cell.name}
+    return asdict(TrainingResult(cell.name))
 
 
 def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     if cell.settings["threads"]:
         torch.set_num_threads(cell.settings["threads"])
-    run = folder / read_state(folder, cell.needs).result["run"]
+    run = trained_run(folder, cell.needs)
     advance = partial(write_fraction, folder / cell.name / "fraction")
     return _workload(cell).evaluate(run, folder / cell.name, cell, advance)
 
@@ -103,10 +112,7 @@ def _workload(cell: Cell) -> type[Workload]:
 def _time(folder: Path, cell: Cell) -> dict[str, Any]:
     settings = cell.settings
     device = pick_device(settings["device"])
-    models = [
-        (folder / read_state(folder, model["training"]).result["run"], model["attention"])
-        for model in settings["models"]
-    ]
+    models = [(trained_run(folder, model["training"]), model["attention"]) for model in settings["models"]]
     times, conditions = forward_times(
         _workload(cell).passes(models, settings, device),
         repeats=settings["repeats"],
@@ -114,7 +120,7 @@ def _time(folder: Path, cell: Cell) -> dict[str, Any]:
         threads=settings["threads"],
         advance=partial(write_fraction, folder / cell.name / "fraction"),
     )
-    return {"times": times, "conditions": asdict(conditions)}
+    return asdict(TimingResult(times, conditions))
 
 
 def _end_with_parent() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from asr.errors import UserError
 from asr.files import atomic_text
+from asr.records.metrics import parse_metrics
 
 
 class MetricsFile(Logger):
@@ -35,12 +35,10 @@ class MetricsFile(Logger):
     def _begin(self, resumed_step: int) -> None:
         rows = []
         if self.path.exists() and resumed_step > 0:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8", errors="replace")
             whole = text[: text.rfind("\n") + 1]  # a row may be torn by a full disk
-            try:
-                rows = [row for row in csv.DictReader(whole.splitlines()) if int(row["step"]) < resumed_step]
-            except (KeyError, TypeError, ValueError):
-                raise UserError(f"{self.path}: expected rows of metrics with their step") from None
+            _, found = parse_metrics(whole, self.path)
+            rows = [row for row in found if int(row["step"]) < resumed_step]
         with atomic_text(self.path) as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()

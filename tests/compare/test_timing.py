@@ -29,7 +29,7 @@ def test_pretrained_models_of_several_sizes_have_inputs_of_their_own(
     models = [(tmp_path / "model-24", "full"), (tmp_path / "model-36", "full")]
     passes = SpeechPasses(models, tone_corpus / "test.cuts.jsonl.gz", 1000, "cpu")
     times, _ = forward_times(passes, repeats=1, device="cpu", threads=1, advance=lambda share: None)
-    assert [entry["error"] for entry in times] == ["", ""]
+    assert [entry.error for entry in times] == ["", ""]
 
 
 def test_every_model_hears_audio_at_its_own_sample_rate(tone_corpus: Path, tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_models_of_several_lengths_have_items_of_their_own(tmp_path: Path) -> No
     assert positions == [10, 10, 16]
     assert len(inputs) == 2
     times, _ = forward_times(passes, repeats=1, device="cpu", threads=1, advance=lambda share: None)
-    assert all(entry["error"] == "" and entry["forward_cpu_s"] > 0 for entry in times)
+    assert all(entry.error == "" and (entry.forward_cpu_s or 0) > 0 for entry in times)

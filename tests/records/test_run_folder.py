@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from asr.compare.cell import Cell, State, read_cell, read_state
+from asr.compare.cell import Cell, State, TrainingResult, read_cell, read_state, result_of
+from asr.compare.records import ForwardTimes, TimingResult
 from asr.errors import UserError
 from asr.files import read_as
 from asr.records.run_folder import (
@@ -25,6 +26,7 @@ from asr.scoring.run import read_score
 from asr.search.options import BeamConfig
 from asr.search.tune import tuned
 from asr.training.config import run_options
+from asr.training.labelling import LabelScore
 
 WRONG = [[1], [], None, 3, -1.5, "text", {"a": [1]}, True]
 
@@ -59,7 +61,7 @@ def sample(kind: Any) -> Any:
         case builtin if builtin is Any:
             return 1
         case builtin:
-            return {str: "text", int: 3, float: 0.5}[builtin]
+            return {str: "text", int: 3, float: 0.5, bool: True}[builtin]
 
 
 def fits(kind: Any, value: Any) -> bool:
@@ -78,9 +80,13 @@ def fits(kind: Any, value: Any) -> bool:
             return True
         case builtin if builtin is float:
             return type(value) in (int, float)
-        case builtin if builtin in (str, int, types.NoneType):
+        case builtin if builtin in (str, int, bool, types.NoneType):
             return type(value) is builtin
     return False  # a dataclass or a pair
+
+
+# Results of cells, which lie in state.json.
+RESULTS: list[type] = [TrainingResult, TimingResult, LabelScore]
 
 
 def write_run(folder: Path) -> None:
@@ -160,6 +166,39 @@ def test_a_broken_error_rate_is_named(entry: str, value: Any, tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         read_score(tmp_path)
     check_line(caught.value, tmp_path / "score.json", "wer", entry)
+
+
+@pytest.mark.parametrize("value", ["none", *WRONG], ids=json.dumps)
+@pytest.mark.parametrize(("schema", "entry"), [(x, y.name) for x in RESULTS for y in dataclasses.fields(x)])
+def test_a_broken_result_of_a_cell_is_named(schema: type, entry: str, value: Any, tmp_path: Path) -> None:
+    """`asr compare` ended with a traceback, `KeyError: 'run'`."""
+    (field,) = (x for x in dataclasses.fields(schema) if x.name == entry)
+    result = sample(schema) | {"of_another_version": 1, entry: value}
+    missing = value == "none"  # stands for an entry that isn't there
+    if missing:
+        del result[entry]
+    (tmp_path / "state.json").write_text(json.dumps({"status": "done", "result": result}))
+    optional = field.default is not dataclasses.MISSING
+    if optional if missing else fits(typing.get_type_hints(schema)[entry], value):
+        result_of(schema, tmp_path, "", read_state(tmp_path, ""))
+        return
+    with pytest.raises(UserError) as caught:
+        result_of(schema, tmp_path, "", read_state(tmp_path, ""))
+    check_line(caught.value, tmp_path / "state.json", "result", entry)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=json.dumps)
+@pytest.mark.parametrize("entry", [x.name for x in dataclasses.fields(ForwardTimes)])
+def test_a_broken_time_is_named(entry: str, value: Any, tmp_path: Path) -> None:
+    result = sample(TimingResult)
+    result["times"][0][entry] = value
+    (tmp_path / "state.json").write_text(json.dumps({"status": "done", "result": result}))
+    if fits(typing.get_type_hints(ForwardTimes)[entry], value):
+        result_of(TimingResult, tmp_path, "", read_state(tmp_path, ""))
+        return
+    with pytest.raises(UserError) as caught:
+        result_of(TimingResult, tmp_path, "", read_state(tmp_path, ""))
+    check_line(caught.value, tmp_path / "state.json", "result", "times", entry)
 
 
 def test_what_training_writes_fits_the_schemas(trained: Path) -> None:
