@@ -1,20 +1,25 @@
 """Audio files of all formats behind one reader: open, seek, read."""
 
+import functools
 import io
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from asr.data.containers import id3_bytes, is_one_ogg_stream, mp3_frame_bytes, states_mp3_length
 from asr.data.shar import is_member, read_member
 from asr.data.sphere import is_sphere, read_header, read_samples
 from asr.errors import UserError
+from asr.files import file_state
 
 SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
+UNKNOWN = 1 << 62  # libsndfile's length of FLAC whose header states none is larger
 
 Samples = NDArray[np.float32]
 
@@ -29,8 +34,7 @@ class AudioFile(ABC):
     Args:
         rate: sample rate in Hz.
         channels: number of channels.
-        samples: samples per channel as the header states them; None: known only at the end. libsndfile
-            only estimates it for some compressed files, so rely on what `read` returns.
+        samples: samples per channel as the header states them; None: known only at the end.
     """
 
     def __init__(self, rate: int, channels: int, samples: int | None) -> None:
@@ -46,8 +50,8 @@ class AudioFile(ABC):
     def seek(self, sample: int) -> None:
         """Go to a sample, counted from 0; raise `Undecodable` if it can't be found.
 
-        In MP3, Ogg and Opus, the first samples after a seek may differ from those of a full decode, because
-        libsndfile doesn't decode everything before them.
+        In MP3, Ogg and Opus that libsndfile reads, the first samples after a seek may differ from those of a
+        full decode, because it doesn't decode everything before them.
         """
 
     @abstractmethod
@@ -73,32 +77,38 @@ class AudioFile(ABC):
         """Close the file."""
 
 
-def open_audio(path: str | Path, *, ffmpeg: bool = True) -> AudioFile:
+def open_audio(path: str | Path) -> AudioFile:
     """Open an audio file, or one in an archive (see `asr.data.shar`); its content decides the decoder.
 
     SPHERE comes first: its header states the exact length, which libsndfile silently lowers if the file
     is truncated, and its compressed samples need other decoders. libsndfile comes before FFmpeg because it
     finds a sample of wav, FLAC, Ogg and MP3 without decoding all samples before it. FFmpeg reads the rest,
-    including the first audio track of a video.
+    including the first audio track of a video, and the files whose end libsndfile doesn't know (see
+    `_Libsndfile.knows_end`): it decodes them from beginning to end.
 
     Args:
         path: path of the file.
-        ffmpeg: false: only files whose header states their length.
 
     Raises:
-        Undecodable: there is no such file, or no decoder can read it.
-        UserError: a damaged SPHERE file, a video without sound, or an unknown codec.
+        Undecodable: there is no such file, it has no sound, or no decoder can read it.
+        UserError: a damaged SPHERE file.
     """
     if is_member(str(path)) and not Path(path).exists():
-        return _Libsndfile(read_member(str(path)))
+        return _by_content(read_member(str(path)))
     if is_sphere(path):
         return _Sphere(path)
+    return _by_content(str(path))
+
+
+def _by_content(source: str | io.BytesIO) -> AudioFile:
     try:
-        return _Libsndfile(str(path))
+        file = _Libsndfile(source)
     except Undecodable:
-        if not ffmpeg:
-            raise
-    return _FFmpeg(path)
+        return _FFmpeg(source)
+    if file.knows_end(source):
+        return file
+    file.close()
+    return _FFmpeg(source)
 
 
 def check_rate(rate: int, path: str | Path) -> None:
@@ -139,6 +149,18 @@ class _Libsndfile(AudioFile):
             raise Undecodable(_reason(error)) from None
         super().__init__(self._file.samplerate, self._file.channels, self._file.frames)
 
+    def knows_end(self, source: str | io.BytesIO) -> bool:
+        """Return whether the length is exact, not an estimate, and the file has no parts after it.
+
+        libsndfile estimates the length of MP3 without a Xing header, also within wav, and doesn't know that
+        of FLAC written to a pipe; see also `is_one_ogg_stream`.
+        """
+        if self._file.frames >= UNKNOWN:
+            return False
+        if self._file.subtype == "MPEG_LAYER_III":
+            return self._file.format == "MP3" and _holds(states_mp3_length, source)
+        return self._file.format != "OGG" or _holds(is_one_ogg_stream, source)
+
     def seek(self, sample: int) -> None:
         try:
             self._file.seek(sample)
@@ -158,6 +180,20 @@ class _Libsndfile(AudioFile):
 def _reason(error: Exception) -> str:
     """What libsndfile says, without the name of the file."""
     return str(error).rpartition(": ")[2].rstrip(".")
+
+
+def _holds(question: Callable[[BinaryIO, int], bool], source: str | io.BytesIO) -> bool:
+    """Return the answer to a question about a file's content."""
+    if isinstance(source, str):
+        return _file_holds(question, source, file_state(source))
+    return question(io.BytesIO(source.getbuffer()), source.getbuffer().nbytes)
+
+
+# Half an hour of Ogg takes 18 ms, and is opened for each of its utterances.
+@functools.lru_cache(maxsize=1024)
+def _file_holds(question: Callable[[BinaryIO, int], bool], path: str, state: str) -> bool:
+    with open(path, "rb") as file:
+        return question(file, os.fstat(file.fileno()).st_size)
 
 
 class _Sphere(AudioFile):
@@ -183,10 +219,14 @@ class _Sphere(AudioFile):
 
 
 class _FFmpeg(AudioFile):
-    """The first audio track of a file, decoded from the beginning to find a sample."""
+    """The first audio track of a file, decoded from the beginning to find a sample.
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = path
+    Args:
+        source: path or content.
+    """
+
+    def __init__(self, source: str | io.BytesIO) -> None:
+        self._source = source
         self._open()
 
     def _open(self) -> None:
@@ -194,15 +234,24 @@ class _FFmpeg(AudioFile):
 
         self._broken = (av.FFmpegError, ValueError, TypeError, RuntimeError)  # PyAV raises plain errors, too
         try:
-            self._container: Any = av.open(str(self._path))
+            if isinstance(self._source, str):
+                # Neither the path nor a playlist's content may lead to the network.
+                only_files = {"protocol_whitelist": "file"}
+                self._container: Any = av.open(f"file:{self._source}", options=only_files)
+            else:
+                self._source.seek(0)
+                self._container = av.open(self._source)
             stream = next(iter(self._container.streams.audio), None)
         except self._broken as error:
             raise Undecodable(getattr(error, "strerror", "") or " ".join(str(error).split())) from error
         if stream is None:
-            raise UserError(f"{self._path}: no audio in this file")
+            raise Undecodable("no audio in this file")
         if stream.codec_context is None:
-            raise UserError(f"{self._path}: audio of an unknown codec")
+            raise Undecodable("audio of an unknown codec")
+        if not (stream.rate and stream.codec_context.channels):
+            raise Undecodable("no sample rate or channels")
         super().__init__(stream.rate, stream.codec_context.channels, None)
+        self._damage: Undecodable | None = None
         self._parts = _parts(self._container, stream, av.AudioResampler(format="fltp"))
         self._rest = np.zeros((self.channels, 0), dtype=np.float32)
         self._position = 0
@@ -218,25 +267,51 @@ class _FFmpeg(AudioFile):
     def read(self, samples: int | None = None) -> Samples:
         parts, count = [self._rest] if self._rest.size else [], self._rest.shape[1]
         try:
-            while samples is None or count < samples:
+            while not self._damage and (samples is None or count < samples):
                 parts.append(next(self._parts))
                 count += parts[-1].shape[1]
         except StopIteration:
             pass
-        except self._broken as error:
-            raise Undecodable(" ".join(str(error).split())) from error
+        except (Undecodable, *self._broken) as error:
+            self._damage = Undecodable(" ".join(str(error).split()))
+        if self._damage and (samples is None or count < samples):
+            self._rest = np.concatenate([self._rest[:, :0], *parts], axis=1)
+            raise self._damage
         audio = np.concatenate(parts, axis=1) if count else self._rest
         taken = count if samples is None else min(samples, count)
         self._rest = audio[:, taken:]
         self._position += taken
         return audio[:, :taken].T
 
+    def blocks(self, samples: int) -> Iterator[Samples]:
+        try:
+            yield from super().blocks(samples)
+        except Undecodable:  # what lies before the damage comes first
+            if self._rest.size:
+                yield self._rest.T
+            raise
+
     def close(self) -> None:
         self._container.close()
 
 
 def _parts(container: Any, stream: Any, resampler: Any) -> Iterator[Samples]:
-    """Yield the decoded frames of a track, [channels, samples]."""
-    for frame in container.decode(stream):
-        for part in resampler.resample(frame):
-            yield part.to_ndarray().astype(np.float32)
+    """Yield the decoded frames of a track, [channels, samples].
+
+    Raises:
+        Undecodable: an MP3 frame is shorter than its header says; FFmpeg would fill it up.
+    """
+    codec = stream.codec_context
+    for packet in container.demux(stream):
+        if codec.name.startswith("mp3") and packet.size:
+            content = bytes(packet)
+            if tag := id3_bytes(content):  # of a file that has been appended to another
+                content = content[tag:]
+                packet = type(packet)(content)
+            if len(content) < (stated := mp3_frame_bytes(content)):
+                raise Undecodable(f"a frame of {stated} bytes has {len(content)}")
+            if not content:
+                continue
+        for frame in codec.decode(packet):
+            for part in resampler.resample(frame):
+                yield part.to_ndarray().astype(np.float32)

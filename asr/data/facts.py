@@ -1,37 +1,26 @@
-"""Check audio files: length, sample rate and channels as in the header, and the samples behind it."""
+"""Check audio files: length, sample rate and channels, as the header states them and by decoding."""
 
 from pathlib import Path
 from typing import Literal
 
-from asr.data.audio_file import Undecodable, check_rate, checked_samples, open_audio
+from asr.data.audio_file import AudioFile, Undecodable, check_rate, checked_samples, open_audio
+from asr.data.containers import OGG, ogg_pages
 from asr.errors import UserError
 from asr.files import require_file
 
 BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels: memory doesn't grow with the length
-LARGEST_OGG_PAGE = 65_307  # bytes
-END_OF_OGG = 4  # flag of a stream's last page
 
 
 def header_facts(path: str | Path) -> tuple[int, int, int]:
-    """Return (samples per channel, sample rate in Hz, channels) from an audio file's header.
+    """Return (samples per channel, sample rate in Hz, channels) of an audio file.
+
+    They come from its header. If that doesn't state the length, the file is decoded.
 
     Raises:
-        UserError: the file is missing, empty, no regular file, or neither SPHERE nor readable by libsndfile;
-            its sample rate is absurd; or it is truncated, as far as `check_complete` can tell.
+        UserError: the file is missing, empty, no regular file, or no audio that can be read; its sample rate
+            is absurd; or it is truncated, as far as `check_complete` can tell.
     """
-    if not require_file(path, "an audio file", "missing_audio"):
-        raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
-    try:
-        with open_audio(path, ffmpeg=False) as file:
-            assert file.samples is not None
-            facts = file.samples, file.rate, file.channels
-    except Undecodable as error:
-        raise UserError(f"{path}: expected an audio file, found one that can't be read ({error})") from None
-    check_rate(file.rate, path)
-    if file.samples <= 0:
-        raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
-    check_complete(path)
-    return facts
+    return _facts(path, decode=False)
 
 
 def audio_facts(path: str | Path) -> tuple[int, int, int]:
@@ -41,21 +30,43 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
         UserError: as in `header_facts`; or the samples can't be decoded, are not finite, or are not as many
             as the header states.
     """
-    samples, rate, channels = facts = header_facts(path)
-    found = 0
+    return _facts(path, decode=True)
+
+
+def _facts(path: str | Path, decode: bool) -> tuple[int, int, int]:
+    if not require_file(path, "an audio file", "missing_audio"):
+        raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
     try:
-        with open_audio(path, ffmpeg=False) as file:
-            for block in file.blocks(BLOCK_SAMPLES // channels):
-                checked_samples(block, str(path), found)
-                found += len(block)
+        with open_audio(path) as file:
+            check_rate(file.rate, path)
+            samples = file.samples
+            found = samples or 0
+            if found or samples is None:
+                check_complete(path)
+            if samples is None or (found and decode):
+                found = _decoded(file, path)
+            if not (found or samples):
+                raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
     except Undecodable as error:
-        raise UserError(f"{path}: damaged after {found / rate:.1f} s ({error})") from None
-    if found != samples:
+        raise UserError(f"{path}: expected an audio file, found one that can't be read ({error})") from None
+    if samples is not None and found != samples:
         raise UserError(
             f"{path}: expected {samples} samples, as its header says, found {found} (a truncated file?)",
             "truncated_audio",
         )
-    return facts
+    return found, file.rate, file.channels
+
+
+def _decoded(file: AudioFile, path: str | Path) -> int:
+    """Return the number of samples per channel after decoding a file."""
+    found = 0
+    try:
+        for block in file.blocks(max(1, BLOCK_SAMPLES // max(1, file.channels))):
+            checked_samples(block, str(path), found)
+            found += len(block)
+    except Undecodable as error:
+        raise UserError(f"{path}: damaged after {found / file.rate:.1f} s ({error})") from None
+    return found
 
 
 def samples_as_expected(
@@ -73,26 +84,23 @@ def samples_as_expected(
 
 
 def check_complete(path: str | Path) -> None:
-    """Raise a `UserError` if a file is shorter than its container states, or an Ogg stream has no end.
+    """Raise a `UserError` if a file is shorter than its container states.
 
-    Checks wav, RF64, AIFF, AU, Wave64 and Ogg, with any suffix, because libsndfile doesn't. Other containers
-    don't state their length, or decoding shows the loss (FLAC, MP3); SPHERE is checked on opening.
+    Checks wav, RF64, AIFF, AU, Wave64 and the last page of Ogg, with any suffix, because libsndfile doesn't.
+    An Ogg stream without a mark of its end may have been recorded from a network, so it is accepted. Other
+    containers don't state their length, or decoding shows the loss (FLAC, MP3); SPHERE is checked on opening.
     """
     size = Path(path).stat().st_size
     with open(path, "rb") as file:
         head = file.read(32)
-        file.seek(max(0, size - LARGEST_OGG_PAGE))
-        tail = file.read() if head[:4] == b"OggS" else b""
-    stated = stated_bytes(head)
-    if size + 1 < stated:  # a padding byte may be missing
+        what, stated, found = "", stated_bytes(head), size
+        if head[:4] == OGG:
+            for page in ogg_pages(file, size):
+                what, stated, found = " in its last page", page.stated, page.found
+    if found + (not what) < stated:  # a padding byte of others may be missing
         raise UserError(
-            f"{path}: expected {stated} bytes, as its header says, found {size} (a truncated file?)",
+            f"{path}: expected {stated} bytes{what}, as its header says, found {found} (a truncated file?)",
             "truncated_audio",
-        )
-    last_page = tail.rpartition(b"OggS")[2]
-    if tail and not (len(last_page) > 1 and last_page[1] & END_OF_OGG):
-        raise UserError(
-            f"{path}: expected the end of an Ogg stream, found none (a truncated file?)", "truncated_audio"
         )
 
 

@@ -66,11 +66,10 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
 def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name: str) -> list[Samples]:
     """Return what `read_recording` does for an open file."""
     check_rate(file.rate, name)
-    if file.samples is not None:
-        try:
-            check_complete(path)
-        except UserError as error:
-            log.warning("%s", str(error).replace(str(path), name))
+    try:
+        check_complete(path)
+    except UserError as error:
+        log.warning("%s", str(error).replace(str(path), name))
     clipped = total = 0
 
     def checked_blocks() -> Iterator[Samples]:

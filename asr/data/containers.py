@@ -1,0 +1,88 @@
+"""What the containers of compressed audio say about its length, and whether libsndfile can rely on it."""
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+OGG, BEGINS, ENDS = b"OggS", 2, 4  # capture pattern; flags of a stream's first and last page
+ID3_TAG = 128  # bytes of an ID3v1 tag at the end
+# MPEG layer III: bit rates in kbit/s by index, for MPEG 1, and for MPEG 2 and 2.5; sample rates of MPEG 1.
+BIT_RATES = (
+    (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+)
+MPEG1_RATES = (44_100, 48_000, 32_000)
+
+
+class OggPage(NamedTuple):
+    """A page of an Ogg file: flags, length in bytes as its header says, and bytes that are there."""
+
+    flags: int
+    stated: int
+    found: int
+
+
+def ogg_pages(file: BinaryIO, size: int) -> Iterator[OggPage]:
+    """Yield the pages of an Ogg file up to its end, or the first that is none (RFC 3533, section 6)."""
+    place = 0
+    while place < size:
+        file.seek(place)
+        head = file.read(27 + 255)
+        if not OGG.startswith(head[:4]):
+            return
+        count = head[26] if len(head) > 26 else 0
+        stated = 27 + count + sum(head[27 : 27 + count])
+        yield OggPage(head[5] if len(head) > 5 else 0, stated, min(stated, size - place))
+        place += stated
+
+
+def is_one_ogg_stream(file: BinaryIO, size: int) -> bool:
+    """Return whether an Ogg file holds one stream with a mark of its end.
+
+    libsndfile reads only the first of several. In Opus without an end, recorded from a network, it finds
+    other samples than it is asked for.
+    """
+    flags = [page.flags for page in ogg_pages(file, size)]
+    return bool(flags) and not any(flag & BEGINS for flag in flags[1:]) and bool(flags[-1] & ENDS)
+
+
+def states_mp3_length(file: BinaryIO, size: int) -> bool:
+    """Return whether an MP3 file has a Xing header with the number of its frames, and no audio after them.
+
+    Without one, libsndfile estimates the length from the bit rate of the beginning. With one, it ignores
+    what has been appended to the file. A file with fewer bytes than the header states is truncated.
+    """
+    file.seek(0)
+    place = id3_bytes(file.read(10))
+    file.seek(place)
+    frame = file.read(64)
+    if len(frame) < 64 or not mp3_frame_bytes(frame):
+        return False
+    mono, mpeg1 = frame[3] >> 6 == 3, frame[1] >> 3 & 3 == 3
+    side = (17 if mono else 32) if mpeg1 else (9 if mono else 17)  # bytes of side information
+    xing = frame[4 + side :]
+    if xing[:4] not in (b"Xing", b"Info") or xing[7] & 3 != 3:  # frames and bytes
+        return False
+    return place + int.from_bytes(xing[12:16], "big") + ID3_TAG >= size
+
+
+def id3_bytes(head: bytes) -> int:
+    """Return the length of an ID3v2 tag from its first ten bytes; 0 if they are something else."""
+    if head[:3] != b"ID3":
+        return 0
+    return 10 + sum((byte & 0x7F) << 7 * (3 - i) for i, byte in enumerate(head[6:10]))
+
+
+def mp3_frame_bytes(head: bytes) -> int:
+    """Return the length of an MPEG layer III frame from its first four bytes; 0 if they don't tell.
+
+    ISO/IEC 11172-3, section 2.4.3.1; a free bit rate isn't stated.
+    """
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2 or head[1] & 0x18 == 0x08:
+        return 0
+    version = head[1] >> 3 & 3  # 3: MPEG 1, 2: MPEG 2, 0: MPEG 2.5
+    rate, bits = head[2] >> 2 & 3, head[2] >> 4
+    if rate == 3 or bits in (0, 15):
+        return 0
+    per_second = MPEG1_RATES[rate] >> {3: 0, 2: 1, 0: 2}[version]
+    kbits = BIT_RATES[version != 3][bits - 1]
+    return (144 if version == 3 else 72) * 1000 * kbits // per_second + (head[2] >> 1 & 1)
