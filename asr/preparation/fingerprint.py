@@ -41,7 +41,8 @@ class Prepared:
 def effective_options(options: Any) -> dict[str, Any]:
     """Return the options that affect the output of a complete corpus, as plain data.
 
-    `allow_partial` affects only incomplete corpora, whose record has the accepted problems.
+    `allow_partial` is left out by name: it does affect the result, but only of an incomplete corpus, and then
+    `Preparation.is_done` compares it with the accepted problems in the record.
     """
     found = config.values_affecting(options, "result")
     return {key: value for key, value in found.items() if key != "allow_partial"}
