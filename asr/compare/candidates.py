@@ -16,8 +16,8 @@ from asr.training.config import train_options
 from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
-# Entries that are read here, not by `asr train`. By hand: two are no options of training, and no fact about the
-# others tells that a comparison gives them another form, such as a candidate's label in `init_from`.
+# Entries that are read here, not by `asr train`. By hand: two are no options of training, and no fact about
+# the others tells that a comparison gives them another form, such as a candidate's label in `init_from`.
 OWN_KEYS = ("attention", "label", "seeds", "init_from")
 
 

@@ -33,7 +33,7 @@ TRAINING_SET_HERE = {
     "trainer.budget_clock": "budget_clock=…",
 }
 # Decoding options that asr compare takes under their own names, and those that it sets itself. By hand:
-# `affects` tells what changes with an option, not who sets it, and each entry names the option to use instead.
+# `affects` tells what changes with an option, not who sets it, and each entry names what to use instead.
 OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device")
 DECODING_SET_HERE = {
     "split": "splits=[…]",
