@@ -104,7 +104,7 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
         if values.get(name):
             raise UserError(f"{file}: expected {name}=false, found true: {why}")
     with one_line(file, "a configuration"):
-        config = json.loads(_configuration(values).to_json_string(use_diff=False))
+        config = json.loads(json.dumps(_configuration(values).to_dict()))  # tuples become lists
     _check(config, file)
     extractor = _extractor(path)
     return {
@@ -152,7 +152,9 @@ def _check(config: dict[str, Any], file: Path) -> None:
         expect(1 <= len(config[name]) <= 100, name, "with 1 to 100 sizes")
         expect(all(1 <= size <= LARGEST for size in config[name]), name, f"1 … {LARGEST}")
     for name in PROBABILITIES:
-        expect(0 <= config[name] <= 1, name, "0 … 1")
+        expect(0 <= config[name] < 1, name, "at least 0 and below 1")
+    outputs = config["vocab_size"]
+    expect(outputs is None or 1 <= outputs <= 10 * LARGEST, "vocab_size", f"1 … {10 * LARGEST}")
     for name in ("num_attention_heads", "num_conv_pos_embedding_groups"):
         expect(config["hidden_size"] % config[name] == 0, name, f"to divide {config['hidden_size']}")
     known = import_transformers().activations.ACT2FN

@@ -45,11 +45,7 @@ def is_published(path: Path) -> bool:
 
 def read_tokenizer(folder: str | Path) -> VocabularyTokenizer:
     """Return the vocabulary of a folder; see `read_vocabulary`."""
-    return read_vocabulary(local_folder(folder), _outputs(read_pretrained(folder)))[0]
-
-
-def _outputs(pretrained: dict[str, Any]) -> int:
-    return int(pretrained["transformers"]["vocab_size"])
+    return read_vocabulary(local_folder(folder), read_pretrained(folder)["transformers"]["vocab_size"])[0]
 
 
 def read_head(
@@ -65,7 +61,7 @@ def read_head(
     Raises:
         UserError: see `trained_model` and `read_vocabulary`.
     """
-    tokenizer, order = read_vocabulary(local_folder(folder), _outputs(pretrained))
+    tokenizer, order = read_vocabulary(local_folder(folder), pretrained["transformers"]["vocab_size"])
     trained = trained_model(folder, pretrained, model, head=True)
     assert trained.weight is not None
     assert trained.bias is not None

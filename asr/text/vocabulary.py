@@ -26,12 +26,12 @@ class Settings:
     added_tokens_decoder: dict[str, Any] = field(default_factory=dict)
 
 
-def read_vocabulary(folder: Path, outputs: int) -> tuple[VocabularyTokenizer, list[int]]:
+def read_vocabulary(folder: Path, outputs: int | None) -> tuple[VocabularyTokenizer, list[int]]:
     """Read the vocabulary of a model with a CTC head.
 
     Args:
         folder: folder with vocab.json and, if not all settings are the defaults, tokenizer_config.json.
-        outputs: number of the head's outputs.
+        outputs: number of the head's outputs, `vocab_size` of its configuration.
 
     Returns:
         The tokenizer, whose first symbol is the blank (the padding token), and the output of each symbol.
@@ -41,6 +41,8 @@ def read_vocabulary(folder: Path, outputs: int) -> tuple[VocabularyTokenizer, li
             without blank or word delimiter, or one of another head.
     """
     path = folder / SYMBOLS
+    if outputs is None:
+        raise UserError(f"{folder}: expected a CTC head with vocab_size outputs, found null")
     settings = read_as(Settings, folder / SETTINGS) if (folder / SETTINGS).exists() else Settings()
     if settings.tokenizer_class not in CLASSES:
         raise UserError(
@@ -86,9 +88,10 @@ def _outputs(path: Path, settings: Settings, outputs: int) -> list[str]:
     for number, token in settings.added_tokens_decoder.items():  # those beyond the head have no output
         if number.isdecimal() and (content := _content(token)) and content not in symbols.values():
             symbols.setdefault(int(number), content)
-    if missing := [i for i in range(outputs) if i not in symbols]:
+    missing = next((i for i in range(outputs) if i not in symbols), None)
+    if missing is not None:
         raise UserError(
-            f"{path}: expected a symbol for each of the head's {outputs} outputs, found none for {missing[0]}"
+            f"{path}: expected a symbol for each of the head's {outputs} outputs, found none for {missing}"
         )
     return [symbols[i] for i in range(outputs)]
 
