@@ -226,8 +226,8 @@ class ModelConfig(BlockConfig):
 
     encoder: str = option(
         "",
-        help="folder of a wav2vec 2.0, HuBERT, WavLM or data2vec-audio model of transformers; it determines "
-        "features and sizes of the model, and its initial weights",
+        help="folder, or name on the Hugging Face Hub, of a wav2vec 2.0, HuBERT, WavLM, data2vec-audio or "
+        "UniSpeech (-SAT) model of transformers; it determines features, sizes and initial weights",
         affects="result",
     )
     freeze_encoder_steps: int = option(

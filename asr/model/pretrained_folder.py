@@ -28,6 +28,8 @@ FAMILIES = {
     "hubert": "Hubert",
     "wavlm": "WavLM",
     "data2vec-audio": "Data2VecAudio",
+    "unispeech": "UniSpeech",
+    "unispeech-sat": "UniSpeechSat",
 }
 CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
 EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"

@@ -37,7 +37,14 @@ def layout(family: str, norm: str, stable: bool) -> dict[str, object]:
     return {"feat_extract_norm": norm, "do_stable_layer_norm": stable}
 
 
-@pytest.mark.parametrize(("family", "norm", "stable"), LAYOUTS)
+UNISPEECH = [
+    ("unispeech", "group", False),
+    ("unispeech-sat", "group", False),
+    ("unispeech-sat", "layer", True),
+]
+
+
+@pytest.mark.parametrize(("family", "norm", "stable"), [*LAYOUTS, *UNISPEECH])
 def test_log_probabilities_equal_those_of_transformers(
     family: str, norm: str, stable: bool, tmp_path: Path
 ) -> None:
@@ -55,7 +62,7 @@ def test_log_probabilities_equal_those_of_transformers(
             torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["wav2vec2", "wavlm"])
+@pytest.mark.parametrize("family", ["wav2vec2", "wavlm", "unispeech-sat"])
 def test_attention_is_exchanged(family: str, tmp_path: Path) -> None:
     save_ctc(tmp_path, family, initializer_range=0.5)
     full, _ = Recognizer.load(tmp_path).model(audio(0.0), LENGTHS)
