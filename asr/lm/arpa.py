@@ -42,11 +42,15 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
     """
     path = Path(path)
     require_file(path, "an ARPA or KenLM file")
-    with open(path, "rb") as file:
-        start = file.read(len(KENLM_MAGIC))
-    if start == KENLM_MAGIC:
+    if is_binary(path):
         return _binary_words(path)
     return _arpa_words(stream_lines(path, "an ARPA or KenLM file"), path)
+
+
+def is_binary(path: str | Path) -> bool:
+    """Whether a file is a KenLM binary."""
+    with open(path, "rb") as file:
+        return file.read(len(KENLM_MAGIC)) == KENLM_MAGIC
 
 
 def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:

@@ -3,9 +3,9 @@
 import copy
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from asr.search.spelling import (
     with_held_labels,
     word_spellings,
 )
-from asr.search.ties import WORD_WEIGHT, perturbed, with_word_costs, word_cost_lm, word_costs
+from asr.search.ties import WORD_WEIGHT, costly_model, costs_alone, perturbed
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
@@ -100,9 +100,8 @@ class BeamSearch:
         self._words = list(self._spellings)
         self._nbest = nbest
         self._lm = None if lm is None else load_kenlm(lm, self._words)
-        costs = word_costs(self._spellings)
-        self._costs_lm = word_cost_lm(self._spellings, costs)  # used where no language model has a weight
-        self._costly_lm = None if self._lm is None else with_word_costs(self._lm, list(costs.values()))
+        self._costs = costs_alone(self._spellings)  # used where no language model has a weight
+        self._costly_lm = None if lm is None else costly_model(lm, self._spellings)
         self._trie = self._build_trie(homophones=lm is not None)
         self._options: dict[str, Any] = {
             "beam_size": beam,
@@ -159,10 +158,9 @@ class BeamSearch:
         # The result counts the start as a frame: [start, T frames, end].
         with self._lock:
             results = self._decoder.decode(emissions_TN.data_ptr(), *emissions_TN.shape)
-        if not hmm and self._gap == BLANK:
-            results = [x for x in results if not self._merges_words(x.tokens[1:-1])] or results[:1]
-        # The same number is read for the best alone as for the best of several, so that both agree.
-        scored = [(self._score(x, exact_TN), x) for x in results[: self._nbest * SAME_TEXT]]
+        # Several are read for the best alone, too, which may be second with the amounts that break ties.
+        read = list(islice(self._in_order(results), self._nbest * SAME_TEXT)) or results[:1]
+        scored = [(self._score(x, exact_TN), x) for x in read]
         scored.sort(key=lambda pair: -pair[0])  # stable: equal scores stay in flashlight's order
         found: dict[str | None, TokenPath] = {}
         for score, result in scored:
@@ -178,6 +176,14 @@ class BeamSearch:
         best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
         return best
+
+    def _in_order(self, results: list[Any]) -> Iterator[Any]:
+        """Yield flashlight's results, those that tie in the order of their words, without merged words."""
+        may_merge = self._topology == "ctc" and self._gap == BLANK
+        for _, ties in groupby(results, key=lambda x: x.score):
+            for result in sorted(ties, key=lambda x: x.words):
+                if not (may_merge and self._merges_words(result.tokens[1:-1])):
+                    yield result
 
     def _score(self, result: Any, exact_TN: Tensor) -> float:
         """Return the score of a path without the amounts that break ties."""
@@ -277,7 +283,7 @@ class BeamSearch:
             **(own if weighted else own | {"lm_weight": WORD_WEIGHT}),
         )
         no_word = len(self._words)
-        lm = self._costly_lm if weighted else self._costs_lm
+        lm = self._costly_lm if weighted else self._costs
         return LexiconDecoder(options, self._trie, lm, self._gap, BLANK, no_word, [], False)
 
 

@@ -6,39 +6,44 @@ the labels of their frames or in their words. Therefore:
 
 * Each log-probability is lowered by a pseudo-random share of at most 1/8192 (`perturbed`), which separates
   different labels. A label with two uses has two indices (`spelling.py`).
-* Each word costs an amount of its own (`word_costs`), at most 0.0024 (times the weight of a language model).
+* Each word costs an amount of its own (`word_costs`), at most 0.002 (times the weight of a language model).
   It separates different words with the same labels: a word and its parts without a language model, or words
   to which the model gives equal probabilities, e.g. all unknown ones.
 
 Both are far below what matters: a word score is about 1, a wrong label costs 10. They decide what the search
 keeps and the order of ties, and are not part of the scores returned.
 
-The alternative, an index of its own for each word's last label and a random amount for it, needs no
-Python call per word with a language model. But flashlight compares a label's index with the one before to
-require a blank between equal labels, so that words which end and start with the same label would need none;
-and it would try twice as many labels per frame.
+The costs of words are part of the n-gram model that flashlight queries, a copy of the given one
+(`costly_model`), because a call of Python for each word takes longer than the rest of the search. Models that
+can't be copied, such as KenLM binaries, are wrapped in Python (`with_costs`) and searched at half the speed.
+
+The alternative, an index of its own for each word's last label and a random amount for it, needs no copy. But
+flashlight compares a label's index with the one before to require a blank between equal labels, so that words
+which end and start with the same label would need none.
 
 Two kinds of ties remain. A float32 leaves about a thousand amounts for each log-probability and word, so that
-two sums may be equal by chance. And without a language model only the order of the 100 shortest words counts,
-so that two orders of the same longer words would tie if they had the same labels.
+two sums may be equal by chance. And the order of words counts only for pairs of the 100 shortest words and
+pairs that the model has: elsewhere, two homophones with equal probabilities, both spoken, tie with the same
+two in the other order. `BeamSearch` puts such results in the order of the lexicon.
 """
 
-import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from asr.errors import UserError
+from asr.lm.arpa import is_binary
+from asr.lm.costs import NO_MODEL, CostlyCopy, fraction
 from asr.lm.ngram import load_kenlm
 from asr.search.spelling import Labels
+from asr.text.files import stream_lines
 
 EMISSION_SHARE = 2.0**-13  # leaves 2^10 to 2^11 different amounts in the 24 bits of a float32
 EMISSION_LEAST = 2.0**-20  # for log-probabilities of 0
+COST_STEP = 1 / 16  # of `word_costs`
 WORD_WEIGHT = 2.0**-9  # weight of `word_costs`
 ORDERED_WORDS = 100  # shortest words whose order counts; their pairs take 30 ms to write and load
 
@@ -50,7 +55,7 @@ def perturbed(log_probs_TN: Tensor) -> Tensor:
 
 
 def word_costs(spellings: dict[str, list[Labels]]) -> dict[str, float]:
-    """Return a cost for each word, 1/8 … 15/16: it grows with its place among homophones, then by a hash."""
+    """Return a cost for each word, 1/8 … 13/16: it grows with its place among homophones, then by a hash."""
     homophones: dict[Labels, int] = {}
     costs = {}
     for word, spelled in spellings.items():
@@ -58,49 +63,48 @@ def word_costs(spellings: dict[str, list[Labels]]) -> dict[str, float]:
         for labels in set(spelled):
             place = max(place, homophones.get(labels, 0))
             homophones[labels] = homophones.get(labels, 0) + 1
-        costs[word] = (2 + 2 * min(place, 5) + _fraction(word)) / 16
+        costs[word] = (2 + 2 * min(place, 5) + fraction(word)) * COST_STEP
     return costs
 
 
-def word_cost_lm(spellings: dict[str, list[Labels]], costs: dict[str, float]) -> Any:
-    """Return a bigram model whose log10 probabilities are the negative costs.
+def costly_model(lm: str | Path, spellings: dict[str, list[Labels]]) -> Any:
+    """Return flashlight's language model whose log10 probabilities are lowered by the words' costs.
 
-    KenLM scores them without a Python call per word. The bigrams of the shortest words cost a little
-    more, each its own amount: with one sum for every order of the same words, `Z E Z` and `Z Z E` would tie
-    where Z may also be said as Z and E together.
+    Args:
+        lm: word n-gram model, ARPA or KenLM binary, checked by `read_vocabulary`.
+        spellings: words that may be recognised, with their labels.
+
+    Raises:
+        UserError: as `load_kenlm`.
     """
-    try:
-        from flashlight.lib.text import decoder  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
-        ) from error
-    words = list(costs)
-    short = sorted(range(len(words)), key=lambda x: min(map(len, spellings[words[x]])))[:ORDERED_WORDS]
-    unigrams = [f"{-cost:.8f}\t{number}\t0" for number, cost in enumerate(costs.values())]
-    unigrams += ["-9\t<unk>\t0", "-99\t<s>\t0", "0\t</s>"]
-    bigrams = ["0\t<s> </s>"]  # KenLM requires one
-    for one, other in itertools.product(short, repeat=2):
-        cost = costs[words[other]] + _fraction(f"{words[one]} {words[other]}") / 64
-        bigrams.append(f"{-cost:.8f}\t{one} {other}")
-    lines = ["\\data\\", f"ngram 1={len(unigrams)}", f"ngram 2={len(bigrams)}", "", "\\1-grams:", *unigrams]
-    lines += ["", "\\2-grams:", *bigrams, "", "\\end\\", ""]
+    costs = {word: WORD_WEIGHT * cost for word, cost in word_costs(spellings).items()}
+    copy = None if is_binary(lm) else _copy(stream_lines(lm), costs, WORD_WEIGHT * COST_STEP, spellings)
+    return copy or with_costs(load_kenlm(lm, list(costs)), list(costs.values()))
+
+
+def costs_alone(spellings: dict[str, list[Labels]]) -> Any:
+    """Return flashlight's language model whose log10 probabilities are the words' negative costs."""
+    return _copy(NO_MODEL.splitlines(), word_costs(spellings), COST_STEP, spellings)
+
+
+def _copy(
+    lines: Iterable[str], costs: dict[str, float], step: float, spellings: dict[str, list[Labels]]
+) -> Any:
+    """Return a copy of an ARPA file with costs as flashlight's language model; None if there can't be one."""
+    shortest = sorted(costs, key=lambda word: min(map(len, spellings[word])))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "costs.arpa")
-        path.write_text("\n".join(lines))
-        return load_kenlm(path, [str(number) for number in range(len(words))])
+        names = CostlyCopy(costs, step, shortest[:ORDERED_WORDS]).write(lines, path)
+        return names and load_kenlm(path, names)
 
 
-def _fraction(text: str) -> float:
-    """Return a pseudo-random number, 0 … 1, that is the same in every process."""
-    return crc32(text.encode()) / 2**32
+def with_costs(lm: Any, costs: Sequence[float]) -> Any:
+    """Return a language model in Python that lowers the log10 probabilities of words by their costs.
 
-
-def with_word_costs(lm: Any, costs: Sequence[float]) -> Any:
-    """Return a language model that subtracts from each log10 probability the word's cost × WORD_WEIGHT.
-
-    The cost also depends on the word's position. Otherwise two homophones would tie with the same two in the
-    other order.
+    Args:
+        lm: flashlight's language model.
+        costs: costs of its words. They also depend on the word's position. Otherwise two homophones would tie
+            with the same two in the other order.
     """
     from flashlight.lib.text.decoder import LM
 
@@ -132,5 +136,5 @@ class _State:
 
     def __init__(self, words: int):
         self.words = words
-        self.factor = WORD_WEIGHT * (1 + (words * 0.618034 % 1) / 4)
+        self.factor = 1 + (words * 0.618034 % 1) / 4
         self.scored: dict[int, tuple[Any, float]] = {}

@@ -3,13 +3,17 @@
 import json
 import math
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import in_a_fork
 
 from asr.cli import main
 from asr.errors import UserError
+from asr.lm.arpa import write_arpa
+from asr.lm.kneser_ney import estimate
 from asr.records.options import parse_shard
 from asr.records.shards import Result, ResumableWork
 from asr.transcription.finished import JOURNAL, Finished
@@ -114,6 +118,45 @@ def test_interrupted_work_goes_on(
     assert errors(found.err) == errors(expected.err)
     if arguments[0] == "align" and len(shards) == 1:
         assert found.out == expected.out.replace(str(undisturbed), str(folder))
+
+
+def killed_after(results: int, arguments: list[str]) -> None:
+    """Run a command in a process that is killed after some results."""
+    add, added = ResumableWork.add, []
+
+    def deadly(work: ResumableWork, position: int, result: Result) -> None:
+        if len(added) == results:
+            os.kill(os.getpid(), signal.SIGKILL)
+        add(work, position, result)
+        added.append(position)
+
+    ResumableWork.add = deadly  # type: ignore[method-assign]
+    main(arguments)
+
+
+@pytest.mark.parametrize("lm", [False, True], ids=["no lm", "lm"])
+def test_ties_of_a_killed_shard_are_broken_as_in_undisturbed_work(
+    lm: bool, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where scores tied, the best text, or the alternatives, were others in each process."""
+    pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("sea S IY\nsee S IY\nbe B IY\nbee B IY\na AA\ne IY\ns S\nb B\ncat K AA T\nt T\nk K\n")
+    command = ["decode", str(trained), "split=dev", "decoder=beam", f"beam.lexicon={lexicon}", "beam.nbest=4"]
+    command += ["beam.word_score=0", "beam.size=20", "frames_per_batch=200"]
+    if lm:
+        write_arpa(estimate([["a", "cat"]], 2, vocabulary=["a", "cat", "sea", "see"]), tmp_path / "lm.arpa")
+        command.append(f"beam.lm={tmp_path / 'lm.arpa'}")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main([*command, f"output={whole}"]) == 0
+    assert in_a_fork(killed_after, 3, [*command, f"output={parts}", "shard=1/2"]) == -signal.SIGKILL
+    capsys.readouterr()
+    for shard in ("1/2", "2/2"):
+        assert main([*command, f"output={parts}", f"shard={shard}"]) == 0
+    assert "1-of-2.jsonl: 3 of " in capsys.readouterr().err
+    assert main(["merge", str(parts)]) == 0
+    assert contents(parts) == contents(whole)
+    assert b'"nbest"' in contents(whole)["hyp.jsonl"]
 
 
 def errors(text: str) -> list[str]:

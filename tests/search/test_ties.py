@@ -52,6 +52,8 @@ ARPA = "\n".join(
         "",
     ]
 )
+# It can't be copied with costs: words that it lacks are unknown ones in a bigram.
+OPEN_ARPA = ARPA.replace("ngram 2=1", "ngram 2=2").replace("A SEE", "A SEE\n-0.5\tSEE <unk>")
 OPTIONS = [
     {"word_score": 0.0},
     {"word_score": 0.0, "nbest": 5},
@@ -60,6 +62,7 @@ OPTIONS = [
     {"word_score": 0.0, "lm": True, "nbest": 5},
     {"beam": 15, "lm": True, "nbest": 5},
     {"word_score": 0.0, "lm": True, "lm_weight": 0.0, "nbest": 5},
+    {"word_score": 0.0, "beam": 15, "lm": "open", "nbest": 5},
 ]
 
 
@@ -89,7 +92,7 @@ def decode(options: dict[str, Any], topology: str, flat: bool, count: int) -> li
 def options_with(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     if not options.get("lm"):
         return options
-    path.write_text(ARPA)
+    path.write_text(OPEN_ARPA if options["lm"] == "open" else ARPA)
     return options | {"lm": path}
 
 

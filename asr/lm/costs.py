@@ -1,0 +1,120 @@
+"""Copies of n-gram models in which every word costs a little, each its own amount."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from zlib import crc32
+
+from asr.lm.kneser_ney import UNKNOWN
+
+# A model that gives every word the probability 1. KenLM requires a bigram.
+NO_MODEL = r"""
+\data\
+ngram 1=3
+ngram 2=1
+\1-grams:
+0 <unk> 0
+-99 <s> 0
+0 </s>
+\2-grams:
+0 <s> </s>
+\end\
+"""
+HEADER = 1000  # characters for the counts, which are written last; KenLM skips the empty lines after them
+
+
+def fraction(text: str) -> float:
+    """Return a pseudo-random number, 0 … 1, that is the same in every process."""
+    return crc32(text.encode()) / 2**32
+
+
+class CostlyCopy:
+    """Copies an ARPA file; the log10 probability of each n-gram is lowered by the cost of its last word.
+
+    Words that the model lacks get an entry each, with the probability of `<unk>`. An n-gram of two or more
+    words costs up to `step` more, each its own amount, so that the order of words counts. All pairs of the
+    words `ordered` get an entry for this purpose; those that the model lacks have the probability to which it
+    backs off.
+
+    Args:
+        costs: costs of the words to score.
+        step: maximum cost of an n-gram besides that of its last word.
+        ordered: words whose order counts.
+    """
+
+    def __init__(self, costs: Mapping[str, float], step: float, ordered: Sequence[str]) -> None:
+        self._costs = costs
+        self._step = step
+        self._ordered = dict.fromkeys(ordered)
+        self._unigrams: dict[str, tuple[float, float]] = {}  # log10 probability in the copy, and backoff
+        self._pairs: set[str] = set()  # entries of the model for pairs of ordered words
+        self._names: dict[str, str] = {}
+        self._unknown_in_ngrams = False
+
+    def write(self, lines: Iterable[str], path: Path) -> list[str] | None:
+        """Copy the lines of a file that `read_vocabulary` has checked.
+
+        Returns:
+            The names of the words in the copy, in the order of `costs`. None: there can't be a copy, because
+            the model lacks words and has n-grams with `<unk>`, which hold for each of them.
+        """
+        counts: list[int] = []
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n" * HEADER)
+            for entry in self._entries(lines):
+                if entry.startswith("\\"):
+                    counts.append(0)
+                else:
+                    counts[-1] += 1
+                file.write(f"{entry}\n")
+            file.write("\\end\\\n")
+            file.seek(0)
+            file.write("\n".join(["\\data\\", *(f"ngram {n}={count}" for n, count in enumerate(counts, 1))]))
+        names = [self._names.get(word, word) for word in self._costs]
+        return None if self._unknown_in_ngrams and self._names else names
+
+    def _entries(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the heads of the sections and their n-grams."""
+        order = orders = 0
+        for line in lines:
+            if line.startswith("ngram "):
+                orders += 1
+            elif line.startswith("\\"):
+                if order == 1:
+                    yield from self._other_words()
+                if order == 2:
+                    yield from self._other_pairs(backoff="\t0" if orders > 2 else "")
+                if line.startswith("\\end\\"):
+                    return
+                if line.startswith(f"\\{order + 1}-grams:"):
+                    order += 1
+                    yield f"\\{order}-grams:"
+            elif order and (fields := line.split()):
+                yield self._entry(float(fields[0]), fields[1 : order + 1], fields[order + 1 :])
+
+    def _entry(self, log10_probability: float, words: list[str], backoff: list[str]) -> str:
+        name = " ".join(words)
+        if (cost := self._costs.get(words[-1])) is not None:
+            log10_probability -= cost + (self._step * fraction(name) if words[1:] else 0.0)
+        if not words[1:]:
+            self._unigrams[name] = log10_probability, float(backoff[0] if backoff else 0.0)
+        elif UNKNOWN in words:
+            self._unknown_in_ngrams = True
+        elif len(words) == 2 and words[0] in self._ordered and words[1] in self._ordered:
+            self._pairs.add(name)
+        return "\t".join([f"{log10_probability:.9g}", name, *backoff])
+
+    def _other_words(self) -> Iterator[str]:
+        unknown, backoff = self._unigrams.get(UNKNOWN, (-100.0, 0.0))  # without an entry, KenLM takes -100
+        for number, (word, cost) in enumerate(self._costs.items()):
+            if word not in self._unigrams:
+                self._names[word] = name = f"<{number}>"  # the word itself may have spaces
+                self._unigrams[word] = unknown - cost, backoff
+                yield f"{unknown - cost:.9g}\t{name}\t{backoff:g}"
+
+    def _other_pairs(self, backoff: str) -> Iterator[str]:
+        for one, other in itertools.product(self._ordered, repeat=2):
+            name = f"{self._names.get(one, one)} {self._names.get(other, other)}"
+            backed_off = self._unigrams[one][1] + self._unigrams[other][0]
+            if name not in self._pairs and backed_off <= 0:
+                yield f"{backed_off - self._step * fraction(name):.9g}\t{name}{backoff}"
