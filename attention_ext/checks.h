@@ -206,6 +206,14 @@ inline void check_hash(const Tensor& x, const Tensor& planes) {
   require_usable(planes, x, "planes");
 }
 
+inline void check_mean(const Tensor& x, const Tensor& lengths) {
+  require_dimensions(x, 4, "[B, H, N, D]", "x");
+  require_floating(x, "x");
+  if (x.size(2) >= 1ll << 31) fail("at most 2^31 − 1 positions");
+  require_usable(x, x, "x");
+  check_lengths(lengths, x.size(0), x, "lengths");
+}
+
 inline void check_kmeans(
     const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
   require_dimensions(hashes, 3, "[B, H, N]", "hashes");

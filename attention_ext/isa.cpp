@@ -14,6 +14,7 @@
 #endif
 
 #include "clusters/dense.h"
+#include "hashing/center.h"
 #include "hashing/hash.h"
 #include "improved_clustered_attention/exact.h"
 #include "key_grouping/points.h"
@@ -38,6 +39,9 @@ constexpr Kernels<T> kernel_table = {
     .hash_rows = hash_rows,
     .hash_integers = hash_integers<T>,
     .hash = hash_block<T>,
+    .largest_value = largest_value<T>,
+    .sum_steps = sum_steps<T>,
+    .subtract_row = subtract_row<T>,
     .shift_rows = shift_rows<T>,
     .sum_rows = sum_rows<T>,
     .sum_groups = sum_groups<T>,

@@ -4,6 +4,7 @@
 STABLE_TORCH_LIBRARY(attention_ext, library) {
   library.def("choose_instruction_set(str name) -> str");
   library.def("hash_sign(Tensor x, Tensor planes) -> Tensor");
+  library.def("subtract_mean(Tensor x, Tensor lengths) -> Tensor");
   library.def(
       "key_groups(Tensor q, Tensor k, Tensor query_lengths, Tensor key_lengths, int clusters, int rank, "
       "int iterations) -> Tensor");

@@ -79,6 +79,7 @@ FLOATS = (-0.1, 1.0, 1 - 2**-53, 1e-320, float("nan"), float("inf"))
 # The compiled operator and its reference: hashing and grouping, then attention.
 KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "hash_sign": (hashing_native.hash_sign, hashing_reference.hash_sign),
+    "subtract_mean": (hashing_native.subtract_mean, hashing_reference.subtract_mean),
     "hamming_kmeans": (kmeans_native.hamming_kmeans, kmeans_reference.hamming_kmeans),
     "key_groups": (key_native.key_groups, key_reference.key_groups),
     "lsh_buckets": (lsh_native.lsh_buckets, lsh_reference.lsh_buckets),
@@ -180,7 +181,7 @@ class Draw:
 
 def make_call(draw: Draw) -> Call:
     """Return a random valid call."""
-    operator = draw.of(*list(KERNELS)[:4], *list(KERNELS)[4:] * 3)  # attention more often than grouping
+    operator = draw.of(*list(KERNELS)[:5], *list(KERNELS)[5:] * 3)  # attention more often than grouping
     B, H = draw.of(0, *[1, 2, 3] * 8), draw.of(0, *[1, 2, 3] * 8)
     N, S = draw.of(*POSITIONS), draw.of(*POSITIONS)
     D, E = draw.of(*HEAD_SIZES), draw.of(*HEAD_SIZES)
@@ -197,6 +198,10 @@ def make_call(draw: Draw) -> Call:
             planes = torch.randn(bits, D, generator=draw.generator).to(draw.of(torch.float32, *DTYPES))
             others = {"planes_PD": draw.laid_out(planes)}
             return Call(operator, [draw.laid_out(x)], others, query_lengths, query_lengths, wild)
+        case "subtract_mean":
+            x = draw.laid_out(draw.poisoned(draw.vectors(dtype, wild, B, H, N, D), query_lengths))
+            others = {"lengths_B": query_lengths}
+            return Call(operator, [x], others, query_lengths, query_lengths, wild)
         case "hamming_kmeans":
             bits = draw.of(1, 2, 5, 31, 32, 62, 63)
             hashes = draw.integers(0, 2**bits - 1 - (bits == 63), B, H, N)
@@ -365,7 +370,7 @@ def raw_calls(call: Call) -> Iterator[tuple[str, list[Any]]]:
     """Yield the PyTorch operators behind a call with their arguments; backward with what forward returned."""
     ops, others = torch.ops.attention_ext, dict(call.others)
     if not call.needs:
-        more = [] if call.operator in ("hash_sign", "key_groups") else [call.query_lengths]
+        more = [] if call.operator in ("hash_sign", "subtract_mean", "key_groups") else [call.query_lengths]
         middle = list(others.values())
         yield (
             call.operator,

@@ -33,6 +33,7 @@ class Operators:
     """The operators of `attention_ext` for one backend; both backends take the same arguments."""
 
     hash_sign: Callable[..., Tensor]
+    subtract_mean: Callable[..., Tensor]
     hamming_kmeans: Callable[..., Tensor]
     key_groups: Callable[..., Tensor]
     clustered_attention: Callable[..., Tensor]
@@ -51,6 +52,7 @@ def load_operators(backend: str) -> Operators:
 
     return Operators(
         hash_sign=load("hashing", "hash_sign"),
+        subtract_mean=load("hashing", "subtract_mean"),
         hamming_kmeans=load("kmeans", "hamming_kmeans"),
         key_groups=load("key_grouping", "key_groups"),
         clustered_attention=load("clustered_attention", "clustered_attention"),

@@ -20,6 +20,7 @@ GROUPING = (
     Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=HASH),
     replace(PLANES, only=HASH),
     Option("bias", False, (False, True), "planes with an offset from the origin", only=HASH),
+    Option("center", False, (False, True), "subtract the mean of the queries before hashing", only=HASH),
     Option(
         "rank",
         0,
@@ -50,13 +51,18 @@ class HashGrouping(nn.Module):
         iterations: iterations of Lloyd's algorithm, L.
         planes: `fixed`, `layer` or `fresh`, see `RandomDirections`.
         bias: whether bit p is the sign of x·plane_p + b_p instead of x·plane_p.
+        center: whether the mean of the valid queries of a head is subtracted first. Distances between queries
+            don't change, but hashes of queries far from the origin hardly differ.
     """
 
     needs_keys = False
 
-    def __init__(self, clusters: int, bits: int, iterations: int, planes: str, bias: bool) -> None:
+    def __init__(
+        self, clusters: int, bits: int, iterations: int, planes: str, bias: bool, center: bool
+    ) -> None:
         super().__init__()
-        self.clusters, self.bits, self.iterations, self.bias = clusters, bits, iterations, bias
+        self.clusters, self.bits, self.iterations = clusters, bits, iterations
+        self.bias, self.center = bias, center
         self.planes_PD = RandomDirections(bits, LARGEST_HEAD, planes=planes, bias=bias)
 
     def forward(
@@ -69,7 +75,11 @@ class HashGrouping(nn.Module):
     ) -> Tensor:
         """Return the cluster of every query, [B, H, N] int32; −1 at padding. Backends agree bit for bit."""
         planes_PD = self.planes_PD(q_BHND.shape[-1])
-        x_BHND = F.pad(q_BHND.detach(), (0, 1), value=1.0) if self.bias else q_BHND.detach()
+        x_BHND = q_BHND.detach()
+        if self.center:
+            x_BHND = operators.subtract_mean(x_BHND, query_lengths_B)
+        if self.bias:
+            x_BHND = F.pad(x_BHND, (0, 1), value=1.0)
         hashes_BHN = operators.hash_sign(x_BHND, planes_PD)
         return operators.hamming_kmeans(
             hashes_BHN, query_lengths_B, self.clusters, self.iterations, self.bits

@@ -394,6 +394,10 @@ struct Kernels {
   bool hash_integers;  // whether products in integers are supported
   void (*hash)(const HashTask<T>&);
 
+  T (*largest_value)(int64_t rows, int64_t D, const T* x, int64_t stride, T* scratch);
+  void (*sum_steps)(int64_t rows, int64_t D, const T* x, int64_t stride, T step, double* sums);
+  void (*subtract_row)(int64_t rows, int64_t D, const T* x, int64_t stride, const T* mean, T* to);
+
   void (*shift_rows)(
       int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* first, double* to);
 

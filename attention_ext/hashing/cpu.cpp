@@ -1,6 +1,7 @@
-// Sign-random-projection hashing on the CPU.
+// Sign-random-projection hashing on the CPU, and the mean to subtract before.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "../common.h"
 #include "../cpu/kernels.h"
@@ -125,8 +126,45 @@ Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   return hashes;
 }
 
+template <class T>
+void subtract_means(const Tensor& x_BHND, const std::vector<int64_t>& length_B, T* centred_BHND) {
+  const Kernels<T>& kernel = kernels<T>();
+  const int64_t B = x_BHND.size(0), H = x_BHND.size(1), N = x_BHND.size(2), D = x_BHND.size(3);
+  const View<T> view(x_BHND);
+  parallel(B * H, [&](int64_t head) {
+    const int64_t n = length_B[head / H];
+    const T* x = view.head(head / H, head % H);
+    T* to = centred_BHND + head * N * D;
+    std::vector<T> mean(D);
+    std::vector<double> sums(D);
+    const T largest = kernel.largest_value(n, D, x, view.stride_n, mean.data());
+    const T step = std::max(largest / (1 << 22), std::numeric_limits<T>::min());
+    kernel.sum_steps(n, D, x, view.stride_n, step, sums.data());
+    for (int64_t d = 0; d < D && n > 0; ++d)
+      mean[d] = static_cast<T>(sums[d] / static_cast<double>(n) * static_cast<double>(step));
+    kernel.subtract_row(n, D, x, view.stride_n, mean.data(), to);
+    std::fill(to + n * D, to + N * D, T(0));
+  });
+}
+
+Tensor subtract_mean(const Tensor& x, const Tensor& lengths) {
+  check_mean(x, lengths);
+  const ScalarType type = sum_type(x.scalar_type());
+  const Tensor rows = with_contiguous_rows(as_type(x, type));
+  const std::vector<int64_t> length_B = lengths_of(lengths, x.size(2), "lengths");
+  const Tensor centred = new_tensor(x, {x.size(0), x.size(1), x.size(2), x.size(3)}, type);
+  if (type == ScalarType::Double)
+    subtract_means(rows, length_B, data_of<double>(centred));
+  else
+    subtract_means(rows, length_B, data_of<float>(centred));
+  return centred;
+}
+
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) { library.impl("hash_sign", TORCH_BOX(&hash_sign)); }
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
+  library.impl("hash_sign", TORCH_BOX(&hash_sign));
+  library.impl("subtract_mean", TORCH_BOX(&subtract_mean));
+}
 
 }  // namespace attention_ext

@@ -1,4 +1,4 @@
-// Sign-random-projection hashing on CUDA: a tile of 64 vectors × 64 planes per block.
+// Sign-random-projection hashing on CUDA, a tile of 64 vectors × 64 planes per block, and the mean to subtract before.
 #include "../cuda/launch.h"
 #include "../cuda/tile.h"
 
@@ -75,10 +75,100 @@ Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   return hashes;
 }
 
+constexpr int mean_rows = 256, mean_columns = 64;  // of a block
+constexpr int mean_lanes = threads / mean_columns;
+
+// This thread's elements of a block: a column, every fourth row. Grid (blocks of rows, heads, blocks of columns).
+template <class F>
+__device__ inline void for_elements(int64_t rows, int D, F take) {
+  const int column = blockIdx.z * mean_columns + threadIdx.x % mean_columns;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * mean_rows;
+  if (column >= D) return;
+  for (int64_t i = first + threadIdx.x / mean_columns; i < first + mean_rows && i < rows; i += mean_lanes)
+    take(i, column);
+}
+
+// Largest magnitude of each head, as bits: they order like the numbers.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    largest_values(Rows<T> x_BHND, int64_t H, int64_t N, int D, const int64_t* length_B, unsigned* largest) {
+  const int64_t head = blockIdx.y;
+  const T* x = x_BHND.head(head, H);
+  float most = 0;
+  for_elements(length_of(length_B, head, H, N), D, [&](int64_t i, int column) {
+    most = fmaxf(most, fabsf(static_cast<float>(x[i * x_BHND.stride_n + column])));
+  });
+  if (most > 0) atomicMax(&largest[head], __float_as_uint(most));
+}
+
+__device__ inline float step_of(unsigned largest) {
+  return fmaxf(__uint_as_float(largest) / (1 << 22), 1.1754944e-38f);  // at least the smallest normal number
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads) sum_steps(
+    Rows<T> x_BHND, int64_t H, int64_t N, int D, const int64_t* length_B, const unsigned* largest,
+    unsigned long long* sums) {
+  const int64_t head = blockIdx.y;
+  const T* x = x_BHND.head(head, H);
+  const float step = step_of(largest[head]);
+  const int column = blockIdx.z * mean_columns + threadIdx.x % mean_columns;
+  int64_t sum = 0;
+  for_elements(length_of(length_B, head, H, N), D, [&](int64_t i, int column) {
+    sum += static_cast<int64_t>(rintf(static_cast<float>(x[i * x_BHND.stride_n + column]) / step));
+  });
+  if (sum != 0) atomicAdd(&sums[head * D + column], static_cast<unsigned long long>(sum));
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads) subtract_means(
+    Rows<T> x_BHND, int64_t H, int64_t N, int D, const int64_t* length_B, const unsigned* largest,
+    const unsigned long long* sums, float* centred) {
+  const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
+  const T* x = x_BHND.head(head, H);
+  const double step = static_cast<double>(step_of(largest[head]));
+  for_elements(N, D, [&](int64_t i, int column) {
+    float value = 0;
+    if (i < n) {
+      const double sum = static_cast<double>(static_cast<int64_t>(sums[head * D + column]));
+      const float mean = static_cast<float>(sum / static_cast<double>(n) * step);
+      value = static_cast<float>(x[i * x_BHND.stride_n + column]) - mean;
+    }
+    centred[(head * N + i) * D + column] = value;
+  });
+}
+
+Tensor subtract_mean(const Tensor& x, const Tensor& lengths) {
+  check_mean(x, lengths);
+  require_type(x, "x");
+  require_heads(x);
+  const Launcher launch(x);
+  const int64_t B = x.size(0), H = x.size(1), N = x.size(2), D = x.size(3), heads = B * H;
+  const Tensor rows = with_contiguous_rows(x), lengths_B = lengths_on_device(lengths);
+  const int64_t* length_B = static_cast<const int64_t*>(lengths_B.const_data_ptr());
+  Tensor largest = new_tensor(x, {heads}, ScalarType::Int), sums = new_tensor(x, {heads, D}, ScalarType::Long);
+  torch::stable::zero_(largest);
+  torch::stable::zero_(sums);
+  const Tensor centred = new_tensor(x, {B, H, N, D}, ScalarType::Float);
+  unsigned* most = reinterpret_cast<unsigned*>(data_of<int32_t>(largest));
+  auto* sum = reinterpret_cast<unsigned long long*>(data_of<int64_t>(sums));
+  const int64_t blocks = ceil_div(N, mean_rows), columns = ceil_div(D, mean_columns);
+  with_type(x, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch("largest_values", largest_values<T>, blocks, heads, columns, Rows<T>(rows), H, N, D, length_B, most);
+    launch("sum_steps", sum_steps<T>, blocks, heads, columns, Rows<T>(rows), H, N, D, length_B, most, sum);
+    launch(
+        "subtract_means", subtract_means<T>, blocks, heads, columns, Rows<T>(rows), H, N, D, length_B, most, sum,
+        data_of<float>(centred));
+  });
+  return centred;
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(attention_ext, ATTENTION_EXT_DEVICE, library) {
   library.impl("hash_sign", TORCH_BOX(&hash_sign));
+  library.impl("subtract_mean", TORCH_BOX(&subtract_mean));
 }
 
 }  // namespace attention_ext

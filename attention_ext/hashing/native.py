@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attention_ext.library import require
+from attention_ext.tensors import compute_dtype
 
 
 def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
@@ -26,9 +27,29 @@ def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
     return torch.ops.attention_ext.hash_sign(x_BHND, planes_PD)
 
 
+def subtract_mean(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
+    """Subtract the mean of the valid vectors of each sequence and head; equals `reference.subtract_mean`.
+
+    Args:
+        x_BHND: vectors of any floating type.
+        lengths_B: valid positions of each sequence, 0 … N.
+
+    Returns:
+        [B, H, N, D] in float32, or float64 for float64; zeros at padding.
+    """
+    if not torch.compiler.is_compiling():
+        require(x_BHND.device.type)
+        register()
+    return torch.ops.attention_ext.subtract_mean(x_BHND, lengths_B)
+
+
 @functools.cache
 def register() -> None:
-    """Register the output's shape with PyTorch."""
+    """Register the outputs' shapes with PyTorch."""
+
+    @torch.library.register_fake("attention_ext::subtract_mean")
+    def _(x: Tensor, lengths: Tensor) -> Tensor:
+        return x.new_empty(x.shape, dtype=compute_dtype(x))
 
     @torch.library.register_fake("attention_ext::hash_sign")
     def _(x: Tensor, planes: Tensor) -> Tensor:

@@ -22,12 +22,14 @@ from asr.lengths import keep_mask
 C, K = 5, 4
 KEYS = [f"clustered-{C}:grouping=keys", f"i-clustered-{C}:topk={K},grouping=keys,rank=3,iterations=4"]
 BIASED = f"clustered-{C}:planes=fresh,bias=true"
-CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", BIASED, *KEYS, f"i-clustered-{C}:topk={K}"]
+CENTRED = f"clustered-{C}:center=true"
+CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", BIASED, CENTRED, *KEYS, f"i-clustered-{C}:topk={K}"]
 SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
 SHARED += ["lsh-3:chunk=4,buckets=8,planes=layer,rounds=mean"]
 NEAR = [
     f"near-{C}:topk={K},window=2",
     f"near-{C}:topk=1,window=0,grouping=hash",
+    f"near-{C}:topk=3,window=1,grouping=hash,center=true",
     f"near-{C}:topk=2,window=70",
 ]
 LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
@@ -119,7 +121,8 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
             groups = oracles.key_groups(q, k, grouping.clusters, grouping.rank, grouping.iterations)
         else:
             planes_PD = grouping.planes_PD(q.shape[1]).double()
-            hashes = oracles.sign_hash(q, planes_PD[:, : q.shape[1]], planes_PD[:, q.shape[1] :])
+            x = q - q.mean(0) if grouping.center else q
+            hashes = oracles.sign_hash(x, planes_PD[:, : q.shape[1]], planes_PD[:, q.shape[1] :])
             groups = oracles.hamming_kmeans(hashes, grouping.clusters, grouping.iterations, grouping.bits)
         match kind:
             case "clustered":

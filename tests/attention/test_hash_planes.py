@@ -8,6 +8,7 @@ from torch import Tensor
 import attention_ext
 from asr.attention import build_mechanism
 from asr.attention.hashing import RandomDirections
+from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.seeds import derived_seed
 
@@ -16,6 +17,7 @@ FRESH = [
     "i-clustered-5:topk=4,planes=fresh,bias=true",
     "lsh-2:chunk=4,planes=fresh",
 ]
+FURTHER = ["lsh-3:chunk=4,rounds=mean", "clustered-5:bias=true", "clustered-5:bias=true,center=true"]
 
 
 def stored(attention: str, swapped_to: str = "") -> list[Tensor]:
@@ -56,6 +58,28 @@ def test_without_a_bias_only_directions_are_hashed() -> None:
         assert torch.equal(mechanism.clusters(q), mechanism.clusters(longer)) == same
 
 
+@pytest.mark.parametrize(
+    "name", ["clustered-9", "i-clustered-9:topk=4", "near-9:topk=4,window=1,grouping=hash"]
+)
+def test_centred_queries_have_the_same_groups_wherever_they_lie(name: str) -> None:
+    """Far from the origin, sign hashes of queries hardly differ; distances between them do not change."""
+    q, k = torch.randint(-8, 9, (2, 1, 2, 70, 8), generator=torch.Generator().manual_seed(1)) / 8
+    far = q + 64  # exact, and so is the mean
+    head, colon, tail = name.partition(":")
+    centred = build(f"{head}:center=true" + ("," + tail if colon else ""))
+    groups = centred.clusters(q, k=k)
+    assert torch.equal(centred.clusters(far, k=k), groups)
+    for row in groups[0]:
+        assert len(row.unique()) == 9
+    assert not torch.equal(build(name).clusters(far, k=k), build(name).clusters(q, k=k))
+
+
+def test_centring_is_refused_where_it_has_no_effect() -> None:
+    for name in ("clustered-9:grouping=keys,center=true", "near-9:center=true"):
+        with pytest.raises(UserError, match="center=true needs grouping=hash"):
+            build(name)
+
+
 @pytest.mark.parametrize("name", FRESH)
 def test_fresh_planes_follow_from_the_seed_of_the_step(name: str) -> None:
     """Training resumes bit for bit because each step is seeded with (seed, batch, rank)."""
@@ -83,7 +107,7 @@ def test_stored_planes_leave_the_random_numbers_of_training_alone(name: str) -> 
 
 
 @pytest.mark.skipif(attention_ext.why_unavailable("cpu") is not None, reason="needs the compiled kernels")
-@pytest.mark.parametrize("name", [*FRESH, "lsh-3:chunk=4,rounds=mean", "clustered-5:bias=true"])
+@pytest.mark.parametrize("name", [*FRESH, *FURTHER])
 def test_native_equals_reference(name: str) -> None:
     results = []
     for backend in ("native", "reference"):

@@ -143,6 +143,7 @@ def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
     saved_improved = dict(zip(names, ops.improved_clustered_attention(**improved), strict=True))
     return {
         "hash_sign": {"x": q, "planes": torch.randn(5, 4)},
+        "subtract_mean": {"x": q, "lengths": p.query_lengths},
         "hamming_kmeans": {
             "hashes": torch.arange(36).view(2, 2, 9),
             "lengths": p.query_lengths,
@@ -207,6 +208,10 @@ INVALID = [
     ("hash_sign", {"x": without_memory(2, 2, 9, 4)}, "x has no memory"),
     ("hash_sign", {"planes": zeros(0, 4)}, "the number of planes must lie in 1 … 63, found 0"),
     ("hash_sign", {"planes": zeros(5, 4).int()}, "planes must be float16"),
+    ("subtract_mean", {"x": zeros(2, 9, 4)}, r"x must be \[B, H, N, D\], found \[2, 9, 4\]"),
+    ("subtract_mean", {"x": zeros(2, 2, 9, 4).int()}, "x must be float16, bfloat16, float32 or float64"),
+    ("subtract_mean", {"x": EMPTY_HUGE}, r"x must have at most 2\^40 elements"),
+    ("subtract_mean", {"lengths": tensor([9])}, r"lengths must be \[2\], found \[1\]"),
     ("hamming_kmeans", {"hashes": zeros(2, 2, 9)}, "hashes must be int64"),
     ("hamming_kmeans", {"clusters": 0}, "clusters must lie in 1 … 1024, found 0"),
     ("hamming_kmeans", {"iterations": -1}, "iterations must lie in 1 … 1000000, found -1"),

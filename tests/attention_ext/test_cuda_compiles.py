@@ -80,7 +80,8 @@ def test_compiles_for_each_architecture(
     code = (
         "import sys, torch; torch.ops.load_library(sys.argv[1]); torch.ops.load_library(sys.argv[2]);"
         "has = torch._C._dispatch_has_kernel_for_dispatch_key;"
-        "names = ['hash_sign', 'hamming_kmeans', 'key_groups'] + [a + 'clustered_attention' + b"
+        "names = ['hash_sign', 'subtract_mean', 'hamming_kmeans', 'key_groups'];"
+        "names += [a + 'clustered_attention' + b"
         " for a in ('', 'improved_') for b in ('', '_backward')];"
         "assert all(has('attention_ext::' + name, 'CUDA') for name in names)"
     )

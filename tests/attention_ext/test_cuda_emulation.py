@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attention_ext.clustered_attention.reference import clustered_attention
 from attention_ext.clusters.reference import centroid_scores, membership
-from attention_ext.hashing.reference import hash_sign
+from attention_ext.hashing.reference import hash_sign, subtract_mean
 from attention_ext.improved_clustered_attention.reference import improved_clustered_attention, top_keys
 from attention_ext.key_grouping.reference import key_groups
 from attention_ext.kmeans.reference import hamming_kmeans
@@ -83,6 +83,15 @@ def test_hashes_next_to_a_plane(ops: Any) -> None:
     single = torch.where(x @ planes.T > 0, 1 << torch.arange(63), 0).sum(-1)
     assert not torch.equal(single, exact)  # else the test is vacuous
     assert torch.equal(ops.hash_sign(x, planes), exact)
+
+
+@every_order
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(3, 2, 300, 70), (3, 1, 9, 7), (3, 1, 0, 8)])
+def test_subtracted_means(ops: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    lengths = torch.tensor([shape[2], shape[2] // 2, 0])
+    x = poison((torch.randn(shape, generator=generator(1)) * 10 + 5).to(dtype), lengths)
+    assert torch.equal(ops.subtract_mean(x, lengths), subtract_mean(x, lengths))
 
 
 def random_hashes(shape: tuple[int, ...], bits: int) -> Tensor:

@@ -82,6 +82,9 @@ def test_hashes(shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
     assert torch.equal(found, hash_reference.hash_sign(x, planes))
     view = x.transpose(1, 2).contiguous().transpose(1, 2)
     assert torch.equal(hash_native.hash_sign(view.cuda(), planes.cuda()).cpu(), found)
+    lengths = torch.full((len(x),), shape[2] // 2)
+    centred = hash_native.subtract_mean(x.cuda(), lengths.cuda()).cpu()
+    assert torch.equal(centred, hash_reference.subtract_mean(x, lengths))
 
 
 @pytest.mark.parametrize("clusters", [1, 33, 100, 129, 1024])
@@ -118,6 +121,20 @@ def test_groups_by_keys(D: int, rank: int, clusters: int, iterations: int, dtype
         some = (x[:, :heads] if x.dim() > 1 else x for x in arguments)
         found = key_native.key_groups(*(x.cuda() for x in some), clusters, rank, iterations)
         assert torch.equal(found.cpu(), expected[:, :heads])
+
+
+def test_groups_of_repeated_queries() -> None:
+    """Half of a sequence is one query; fewer distinct queries than clusters."""
+    q, k = (torch.randn(2, 2, 900, 16, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
+    q[0, :, 100:550] = q[0, :, :1]
+    q[1] = q[1, :, torch.arange(900) % 9]
+    lengths = torch.tensor([900, 700])
+    arguments = q, k, lengths, lengths
+    found = key_native.key_groups(*(x.cuda() for x in arguments), 30, 8, 4)
+    assert torch.equal(found.cpu(), key_reference.key_groups(*arguments, 30, 8, 4))
+    hashes = hash_reference.hash_sign(q, torch.randn(63, 16, generator=torch.Generator().manual_seed(3)))
+    found = kmeans_native.hamming_kmeans(hashes.cuda(), lengths.cuda(), 30, 5, 63)
+    assert torch.equal(found.cpu(), kmeans_reference.hamming_kmeans(hashes, lengths, 30, 5, 63))
 
 
 @pytest.mark.parametrize("topk", TOPK)
@@ -295,6 +312,7 @@ def test_registration(topk: int | None) -> None:
         )
     hashes = hash_native.hash_sign(inputs[0], torch.randn(20, 16, device="cuda"))
     torch.library.opcheck(ops.hamming_kmeans.default, (hashes, sizes[1], 4, 3, 20))
+    torch.library.opcheck(ops.subtract_mean.default, (p.q.cuda().half(), sizes[1]))
     torch.library.opcheck(
         ops.key_groups.default, (p.q.cuda().float(), p.k.cuda().float(), *sizes[1:], 4, 8, 3)
     )

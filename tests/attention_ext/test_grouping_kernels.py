@@ -7,11 +7,11 @@ import sys
 import emptied_clusters
 import pytest
 import torch
-from kernel_cases import needs_kernels, threads
+from kernel_cases import needs_kernels, poison, threads
 from torch import Tensor
 
 from attention_ext.hashing import reference as hash_reference
-from attention_ext.hashing.native import hash_sign
+from attention_ext.hashing.native import hash_sign, subtract_mean
 from attention_ext.kmeans import reference as kmeans_reference
 from attention_ext.kmeans.native import hamming_kmeans
 
@@ -120,6 +120,34 @@ def test_hashes_of_views() -> None:
     planes = torch.randn(63, 300)[:, 5:37]
     check_hashes(x, planes)
     check_hashes(x.mT.contiguous().mT, planes)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(4, 3, 501, 64), (4, 1, 9, 7), (4, 2, 0, 8), (4, 1, 300, 33)])
+def test_subtracted_means(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Equal to the last bit, alone as well; padding is NaN."""
+    N = shape[2]
+    lengths = torch.tensor([N, N // 2, min(N, 1), 0])
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(N)) * 10 + 5
+    x[..., 0] *= 1e-3
+    x = poison(x.to(dtype), lengths)
+    found = subtract_mean(x, lengths)
+    assert torch.equal(found, hash_reference.subtract_mean(x, lengths))
+    wide = x.transpose(1, 2).contiguous().transpose(1, 2).repeat_interleave(2, dim=3)[..., ::2]
+    assert torch.equal(subtract_mean(wide, lengths), found)
+    for b, n in enumerate(lengths.tolist()):
+        assert torch.equal(subtract_mean(x[b : b + 1, :, :n], lengths[b : b + 1]), found[b : b + 1, :, :n])
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-37, 1e-20, 1e18, 3e37])
+def test_subtracted_means_of_extreme_vectors(scale: float) -> None:
+    x = (torch.randn(1, 2, 90, 12, generator=torch.Generator().manual_seed(1)).double() * scale).float()
+    lengths = torch.tensor([90])
+    assert torch.equal(subtract_mean(x, lengths), hash_reference.subtract_mean(x, lengths))
+    x[0, 0, 3, 3] = torch.inf
+    subtract_mean(x, lengths)  # unspecified, but must not crash
 
 
 def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> Tensor:
@@ -258,4 +286,5 @@ def test_operator_registration() -> None:
     hashes = hash_sign(x, planes)
     ops = torch.ops.attention_ext
     torch.library.opcheck(ops.hash_sign.default, (x, planes))
+    torch.library.opcheck(ops.subtract_mean.default, (x.half(), torch.tensor([25])))
     torch.library.opcheck(ops.hamming_kmeans.default, (hashes, torch.tensor([25]), 4, 3, 20))

@@ -14,6 +14,7 @@ LARGEST = 2**31 - 1
 
 # What only the CPU checks: values in memory; LSH, local and near attention, which CUDA lacks.
 ON_THE_CPU = [
+    ("subtract_mean", {"lengths": tensor([9, 10])}, "lengths must lie in 0 … 9, found 10"),
     ("hamming_kmeans", {"lengths": tensor([9, 10])}, "lengths must lie in 0 … 9, found 10"),
     ("hamming_kmeans", {"lengths": tensor([9, -1])}, "lengths must lie in 0 … 9, found -1"),
     ("hamming_kmeans", {"bits": 4}, "hashes must have no bits above the lowest 4"),
