@@ -41,6 +41,8 @@ NEEDS = {
     "figure=": "minutes; tests/commands/test_bench_layers.py runs them small",
     "switchboard": "a licensed corpus",
     "librispeech": "a download",
+    "facebook/": "a download",
+    "format=transformers": "a fine-tuned model; tests/commands/test_published_models.py exports one",
     "launcher": "a cluster",
     "prompts": "a download",
     "stamps": "a download",
@@ -91,8 +93,10 @@ def test_the_commands_of_readme_and_docs_run(
     monkeypatch.setattr(launch, "run_job", in_process)
     monkeypatch.setattr("asr.commands.compare.write_report", lambda results, folder: folder)
     monkeypatch.chdir(tmp_path)
+    save_ctc = pytest.importorskip("published_models").save_ctc  # skips without transformers
     asr("prepare demo", f"asr prepare demo {SMALL['prepare demo']}")
     recordings(tmp_path)
+    save_ctc(tmp_path / "models" / "mine")
     done = {"asr prepare demo"}
     for line in commands(DOCS):
         if line in done or any(word in line for word in NEEDS):

@@ -51,9 +51,9 @@ def subtract_mean(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
         the sequence is infinite or NaN.
 
     Example:
-        >>> x = torch.tensor([1.0, 3.0, 100.0]).view(1, 1, 3, 1)
+        >>> x = torch.tensor([0.0, 4.0, 100.0]).view(1, 1, 3, 1)
         >>> subtract_mean(x, torch.tensor([2])).flatten().tolist()
-        [-1.0, 1.0, 0.0]
+        [-2.0, 2.0, 0.0]
     """
     if x_BHND.shape[2] == 0:
         return x_BHND.to(compute_dtype(x_BHND))

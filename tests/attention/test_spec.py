@@ -58,7 +58,8 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
             "clustered-9:topk=3",
             "unknown option 'topk=3', expected grouping=hash | keys, bits=1 … 63, "
             "iterations=1 … 1000, "
-            "planes=fixed | layer | fresh, bias=false | true, rank=0 … 256, iterations=0 … 1000",
+            "planes=fixed | layer | fresh, bias=false | true, center=false | true, "
+            "rank=0 … 256, iterations=0 … 1000",
         ),
         ("clustered-9:grouping=key", "grouping=key, expected hash | keys"),
         ("clustered-9:rank=4", "rank=4 needs grouping=keys"),
@@ -100,7 +101,7 @@ def test_table_lists_every_mechanism() -> None:
     row = next(line for line in table if "`i-clustered-C`" in line)
     options = (
         "topk (32), grouping (hash), bits (63), iterations (10), planes (fixed), "
-        "bias (false); grouping=keys: rank (0), iterations (0)"
+        "bias (false), center (false); grouping=keys: rank (0), iterations (0)"
     )
     assert f"| {options} |" in row
     assert "| yes |" in row
