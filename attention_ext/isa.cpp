@@ -54,6 +54,7 @@ constexpr Kernels<T> kernel_table = {
     .weigh_top = weigh_top<T>,
     .dense_backward_scratch = dense_backward_scratch<T>,
     .dense_backward = dense_backward_block<T, false>,
+    .dense_scores = dense_scores_block<T>,
     .dense_backward_apart = dense_backward_block<T, true>,
     .exact_scratch = exact_scratch<T>,
     .exact = exact_cluster<T>,

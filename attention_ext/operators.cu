@@ -1,4 +1,4 @@
-// All CUDA operators in one translation unit: parsing PyTorch's headers once rather than five times halves the build.
+// All CUDA operators in one translation unit: parsing PyTorch's headers once rather than six times halves the build.
 #include "hashing/cuda.cu"
 #include "key_grouping/cuda.cu"
 #include "kmeans/cuda.cu"
@@ -7,3 +7,4 @@
 
 #include "clustered_attention/cuda.cu"
 #include "improved_clustered_attention/cuda.cu"
+#include "near_attention/cuda.cu"

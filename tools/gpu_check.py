@@ -2,7 +2,7 @@
 
 The benchmark times whole calls, grouping included, in the setting of Figure 4 in *Fast Transformers with
 Clustered Attention*: batch 1, 6 heads of 64, 100 clusters, 63 bits, 10 iterations, 32 top keys, random normal
-input.
+input. Near-field attention has 25 clusters, grouped by keys, and windows of 16.
 """
 
 import argparse
@@ -31,8 +31,10 @@ from attention_ext.improved_clustered_attention.native import improved_clustered
 from attention_ext.key_grouping.native import key_groups
 from attention_ext.kmeans.native import hamming_kmeans
 from attention_ext.library import require
+from attention_ext.near_attention.native import near_attention
 
 HEADS, HEAD_DIM, CLUSTERS, BITS, ITERATIONS, TOPK = 6, 64, 100, 63, 10, 32
+NEAR = {"clusters": 25, "topk": TOPK, "window": 16}
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 SECONDS_PER_LENGTH, ROUNDS = 8.0, 200  # at most
 # Wanted speed-up of i-clustered over SDPA by sequence length, forward and backward together.
@@ -51,6 +53,17 @@ def grouped(improved: bool, length: int, device: str) -> Attend:
         if improved:
             return improved_clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS, TOPK)
         return clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS)
+
+    return attend
+
+
+def near(length: int, device: str) -> Attend:
+    """Return near-field attention with its grouping."""
+    lengths = torch.tensor([length], device=device)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = key_groups(q.detach(), k.detach(), lengths, lengths, NEAR["clusters"], 12, 4)
+        return near_attention(q, k, v, groups, lengths, **NEAR)
 
     return attend
 
@@ -116,6 +129,7 @@ def measure(length: int, device: str, dtype: torch.dtype, seconds: float) -> lis
         "full": baseline,
         f"clustered-{CLUSTERS}": grouped(False, length, device),
         f"i-clustered-{CLUSTERS}": grouped(True, length, device),
+        f"near-{NEAR['clusters']}": near(length, device),
     }
     calls: dict[tuple[str, str, str], Callable[[], object]] = {}
     for name, attend in mechanisms.items():
@@ -244,15 +258,15 @@ def build() -> None:
 
 
 def small() -> None:
-    """Run every kernel once: both mechanisms, forward and backward, three dtypes, odd sizes."""
+    """Run every kernel once: all mechanisms, forward and backward, three dtypes, odd sizes."""
+    mechanisms = grouped(False, 139, "cuda"), grouped(True, 139, "cuda"), near(139, "cuda")
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        for improved in (False, True):
+        for attend in mechanisms:
             inputs = [
                 torch.randn(1, HEADS, 150, HEAD_DIM, device="cuda", dtype=dtype, requires_grad=True)
                 for _ in range(3)
             ]
-            out = grouped(improved, 139, "cuda")(*inputs)
-            torch.autograd.grad(out.float().sum(), inputs)
+            torch.autograd.grad(attend(*inputs).float().sum(), inputs)
         q, k = (torch.randn(1, HEADS, 150, HEAD_DIM, device="cuda", dtype=dtype) for _ in range(2))
         lengths = torch.tensor([139], device="cuda")
         for rank in (8, 12):

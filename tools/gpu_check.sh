@@ -65,7 +65,7 @@ elif [[ ${#DRY[@]} -eq 0 ]]; then
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider -m gpu tests/training tests/attention tests/search
   for model in wsj:780 switchboard:2000; do
     step "${model%:*}" 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model unit=model device=cuda dtype=bfloat16 \
-      batch=8 "model=${model%:*}" "lengths=${model#*:}" attentions=[full,lsh-4,clustered-100,i-clustered-100,local-64] \
+      batch=8 "model=${model%:*}" "lengths=${model#*:}" attentions=[full,lsh-4,clustered-100,i-clustered-100,near-25,local-64] \
       passes=forward+backward rounds=7 "out=$OUT/${model%:*}.json"
   done
 else

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.attention.backend import Operators, why_no_kernels
+from asr.attention.backend import DEVICES, Operators, why_no_kernels
 from asr.attention.clustered import CLUSTERS, ClusteredAttention
 from asr.attention.grouping import GROUPING
 from asr.attention.spec import TOPK, Option, Schema
@@ -67,10 +67,10 @@ class NearFieldAttention(ClusteredAttention):
     @staticmethod
     def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str | None]:
         """See `asr.attention.backend.why_no_kernels`."""
-        reasons = why_no_kernels(clusters, backend, keys)
         if lacks("near_attention"):
-            reasons["cpu"] = "the kernels were built before this mechanism: install the package again"
-        return reasons | {"cuda": "this mechanism has no CUDA kernels"}
+            reason = "the kernels were built before this mechanism: install the package again"
+            return dict.fromkeys(DEVICES, reason)
+        return why_no_kernels(clusters, backend, keys)
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
         """Return the operator that computes attention from clusters."""

@@ -43,14 +43,11 @@ template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
     const Tensor& kept) {
-  const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, in.D}, in.type);
-  const Tensor grad_k = new_tensor(like, {in.B, in.H, in.S, in.D}, in.type);
-  const Tensor grad_v = new_tensor(like, {in.B, in.H, in.S, in.E}, in.type);
-  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
+  const Gradients<T> grads(in, grad);
   const DenseGradients<T> dense(in);
   const T *values_CE = data_of<T>(values), *kept_weights = kept_data(in, kept, 0);
   in.for_heads([&](HeadRange range) {
-    in.sum_members(range, View<T>(grad_rows), in.E, dense.grads_CE, in.padded_E);
+    in.sum_members(range, grads.out, in.E, dense.grads_CE, in.padded_E);
     // δ_j = Σ_i G_i · O_i = Ḡ_j · O, because all members share the output O.
     parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
       T product = 0;
@@ -58,24 +55,19 @@ std::tuple<Tensor, Tensor, Tensor> backward(
         product += (dense.grads_CE + task * in.padded_E)[e] * values_CE[task * in.E + e];
       (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
     });
-    dense.pass(
-        in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_weights, data_of<T>(grad_k),
-        data_of<T>(grad_v));
-    scatter_rows<T>(in, range, in.D, dense.centroid_CD + 0, in.padded_D, data_of<T>(grad_q));
+    dense.pass(in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_weights, grads.k_SD, grads.v_SE);
+    scatter_rows<T>(in, range, in.D, dense.centroid_CD + 0, in.padded_D, grads.q_ND);
   });
-  const ScalarType type = like.scalar_type();
-  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+  return grads.as(like.scalar_type());
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
     const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, bool keep_weights) {
   check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
-  const auto run = [&](auto type) {
-    typedef Heads<decltype(type)> In;
-    return forward(In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, keep_weights);
-  };
-  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
+  return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
+    return forward(in, q, keep_weights);
+  });
 }
 
 std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
@@ -85,12 +77,9 @@ std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
   check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
   check_grad(grad, q, v);
   check_clustered_saved(q, v, clusters, sum_type(q.scalar_type()), softmax, values);
-  const auto run = [&](auto type) {
-    typedef Heads<decltype(type)> In;
-    return backward(
-        In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, kept);
-  };
-  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
+  return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
+    return backward(in, q, grad, softmax, values, kept);
+  });
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ struct DenseResult {
   T* kept;          // [heads, KeptSize::head], or null
   bool apart = false;
 
-  // `scores`: memory for the scores of a single head, if the top keys stay apart, or null.
+  // `scores_SC`: memory for the scores of a single head, if the top keys stay apart, or null. Those of the top keys
+  // become `lowest`, see cpu/rows.h.
   void compute(const Heads<T>& in, HeadRange range, T* scores_SC = nullptr) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
     const int64_t first_part = range.first * in.blocks, end_part = range.end * in.blocks, parts = end_part - first_part;
@@ -117,7 +118,7 @@ struct DenseResult {
         count += found;
       }
       if (apart) {
-        add_rejected(in, task, count, candidate_scores, candidates, weights);
+        add_rejected(in, task, count, candidate_scores, candidates, weights, scores_SC);
         return;
       }
       count = in.kernel.select(count, K, candidate_scores, candidates);
@@ -139,7 +140,8 @@ struct DenseResult {
   // Choose the top keys of one cluster among those of its blocks, and add the others to its sums. `weights` has room
   // for all of them.
   void add_rejected(
-      const Heads<T>& in, int64_t task, int64_t count, Ordered<T>* scores, int32_t* positions, T* weights) const {
+      const Heads<T>& in, int64_t task, int64_t count, Ordered<T>* scores, int32_t* positions, T* weights,
+      T* scores_SC) const {
     const int64_t head = task / in.C, c = task % in.C, E = in.E;
     int32_t* top = top_CK + task * K;
     const std::vector<Ordered<T>> all_scores(scores, scores + count);
@@ -156,6 +158,7 @@ struct DenseResult {
       }
       positions[rejected] = all[i];
       weights[rejected++] = score_of(all_scores[i]);
+      if (scores_SC) scores_SC[all[i] * in.padded_C + c] = score_of(all_scores[i]);
       highest = std::max(highest, weights[rejected - 1]);
     }
     if (rejected == 0) return;
@@ -185,12 +188,38 @@ struct DenseGradients {
         centroid_CD(in.heads * in.C * in.padded_D),
         delta_C(in.heads * in.padded_C) {}
 
+  // Compute the centroids, and their scores of all keys, scores_SC, a head's after the other from range.first on;
+  // `lowest_score` (cpu/rows.h) for top keys.
+  void find_scores(
+      const Heads<T>& in, HeadRange range, int64_t K, const int32_t* top_CK, const int32_t* top_count_C,
+      T* scores_SC) const {
+    in.find_centroids(range);
+    parallel(range.first * in.blocks, range.end * in.blocks, [&](int64_t part) {
+      const int64_t head = part / in.blocks, block = part % in.blocks, keys = in.keys_in_block(head, block);
+      if (keys == 0) return;
+      in.kernel.dense_scores(
+          {.C = in.C,
+           .D = in.D,
+           .K = K,
+           .first = block * in.block_keys(head),
+           .keys = keys,
+           .centroids_DC = in.centroids_DC + head * in.D * in.padded_C,
+           .scores_SC = scores_SC + (head - range.first) * in.S * in.padded_C,
+           .top_CK = top_CK + head * in.C * K,
+           .top_count_C = top_count_C + head * in.C,
+           .k = in.k.head(head / in.H, head % in.H),
+           .stride_k = in.k.stride_n});
+    });
+  }
+
   // Compute centroid_CD, and dK and dV of all keys (zero at padding), from grads_CE and delta_C; with K > 0 also from
-  // grad_mass_C and the top keys. Without grad_mass_C the top keys stay apart, the weights are exp(score − maximum),
-  // and centroid_CD is not yet divided among the members.
+  // grad_mass_C and the top keys. Without grad_mass_C the top keys stay apart: the weights are
+  // exp(score − maximum) of the scores that find_scores has written, slopes_SC are added to the scores' gradients and
+  // the results to dK and dV, and centroid_CD is not yet divided among the members.
   void pass(
       const Heads<T>& in, HeadRange range, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
-      const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v) const {
+      const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v, T* scores_SC = nullptr,
+      const T* slopes_SC = nullptr) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
     const int64_t first_part = range.first * in.blocks, end_part = range.end * in.blocks, parts = end_part - first_part;
     const auto buffer = [&](int64_t size) { return Buffer<T>(range.count() * size, range.first * size); };
@@ -200,7 +229,7 @@ struct DenseGradients {
     const KeptSize size(in.N, in.S, D, C, K);
     const bool apart = K > 0 && !grad_mass_C;
     const auto run_part = apart ? in.kernel.dense_backward_apart : in.kernel.dense_backward;
-    if (!kept) in.find_centroids(range);
+    if (!kept && !apart) in.find_centroids(range);
     parallel(range.first, range.end, [&](int64_t head) {
       if (kept)
         std::copy_n(kept + head * size.head + size.centroids, D * padded_C, in.centroids_DC + head * D * padded_C);
@@ -240,6 +269,8 @@ struct DenseGradients {
            .inverse_sum_C = inverse_sum + head * padded_C,
            .delta_C = delta_C + head * padded_C,
            .grad_mass_C = apart ? nullptr : grad_mass_C + head * C,
+           .scores_SC = apart ? scores_SC + (head - range.first) * in.S * padded_C : nullptr,
+           .slopes_SC = apart ? slopes_SC + (head - range.first) * in.S * padded_C : nullptr,
            .top_CK = top_CK + head * C * K,
            .top_count_C = top_count_C + head * C,
            .k = in.k.head(b, h),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <tuple>
 
 #include "../cpu/inputs.h"
 
@@ -164,6 +165,40 @@ struct Heads {
       for (int64_t i = 0; i < n; ++i) (order + head * N)[next[group[i]]++] = static_cast<int32_t>(i);
     });
     require(valid, "groups must lie in 0 … min(clusters, N) − 1 at valid positions");
+  }
+};
+
+// Call run(heads) in the type of the inputs' sums.
+template <class Run>
+auto with_heads(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
+    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, const Run& run) {
+  const auto typed = [&](auto type) {
+    return run(Heads<decltype(type)>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed));
+  };
+  return q.scalar_type() == ScalarType::Double ? typed(double()) : typed(float());
+}
+
+// The output's gradient, and those of the inputs.
+template <class T>
+struct Gradients {
+  Tensor out_rows;
+  View<T> out;
+  Tensor q_BHND, k_BHSD, v_BHSE;
+  T *q_ND, *k_SD, *v_SE;  // of the first head
+
+  Gradients(const Heads<T>& in, const Tensor& grad)
+      : out_rows(with_contiguous_rows(as_type(grad, in.type))),
+        out(out_rows),
+        q_BHND(new_tensor(grad, {in.B, in.H, in.N, in.D}, in.type)),
+        k_BHSD(new_tensor(grad, {in.B, in.H, in.S, in.D}, in.type)),
+        v_BHSE(new_tensor(grad, {in.B, in.H, in.S, in.E}, in.type)),
+        q_ND(data_of<T>(q_BHND)),
+        k_SD(data_of<T>(k_BHSD)),
+        v_SE(data_of<T>(v_BHSE)) {}
+
+  std::tuple<Tensor, Tensor, Tensor> as(ScalarType type) const {
+    return {as_type(q_BHND, type), as_type(k_BHSD, type), as_type(v_BHSE, type)};
   }
 };
 

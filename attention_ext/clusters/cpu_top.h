@@ -23,6 +23,63 @@ std::vector<int32_t> checked_top_counts(const Heads<T>& in, int64_t K, const int
   return count_C;
 }
 
+// Attention of a cluster's members over its `count` top keys, without what is particular to a mechanism.
+template <class T>
+ExactTask<T> exact_task(
+    const Heads<T>& in, int64_t head, int64_t c, int64_t count, const int32_t* top, T* out_NE, char* scratch) {
+  const int64_t b = head / in.H, h = head % in.H;
+  return {
+      .members = in.members(head, c),
+      .D = in.D,
+      .E = in.E,
+      .K = count,
+      .order = in.members_of(head, c),
+      .top = top,
+      .q = in.q.head(b, h),
+      .k = in.k.head(b, h),
+      .v = in.v.head(b, h),
+      .stride_q = in.q.stride_n,
+      .stride_k = in.k.stride_n,
+      .stride_v = in.v.stride_n,
+      .scale = in.scale,
+      .out_NE = out_NE + head * in.N * in.E,
+      .dropout = in.dropout,
+      .first_row = static_cast<uint64_t>(head * in.N),
+      .scratch = scratch};
+}
+
+// The same for the backward pass. The keys' gradients are added to their rows or, given a slot, written there.
+template <class T>
+ExactBackwardTask<T> exact_backward_task(
+    const Heads<T>& in, const Gradients<T>& grad, int64_t head, int64_t c, int64_t count, const int32_t* top, T* slot_k,
+    T* slot_v, char* scratch) {
+  const int64_t b = head / in.H, h = head % in.H;
+  return {
+      .members = in.members(head, c),
+      .D = in.D,
+      .E = in.E,
+      .K = count,
+      .order = in.members_of(head, c),
+      .top = top,
+      .q = in.q.head(b, h),
+      .k = in.k.head(b, h),
+      .v = in.v.head(b, h),
+      .grad = grad.out.head(b, h),
+      .stride_q = in.q.stride_n,
+      .stride_k = in.k.stride_n,
+      .stride_v = in.v.stride_n,
+      .stride_grad = grad.out.stride_n,
+      .scale = in.scale,
+      .grad_q_ND = grad.q_ND + head * in.N * in.D,
+      .grad_k_SD = slot_k ? nullptr : grad.k_SD + head * in.S * in.D,
+      .grad_v_SE = slot_k ? nullptr : grad.v_SE + head * in.S * in.E,
+      .grad_keys_KD = slot_k,
+      .grad_values_KE = slot_v,
+      .dropout = in.dropout,
+      .first_row = static_cast<uint64_t>(head * in.N),
+      .scratch = scratch};
+}
+
 // Add the gradients of all clusters' top keys to the keys' rows, where threads share heads. As many heads at a time as
 // there are threads: exact(head, c, slot_k, slot_v, scratch) writes the gradients of a cluster's K keys to buffers,
 // then blocks of keys add them in the order of the clusters, as if each cluster added its own.

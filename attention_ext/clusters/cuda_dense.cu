@@ -8,12 +8,6 @@
 #include "cuda_sort.h"
 
 namespace attention_ext {
-namespace {
-
-// Most splits of a sequence of at most S keys.
-int64_t most_splits_of(int64_t S) { return std::max<int64_t>(1, std::min<int64_t>(128, ceil_div(S, 128))); }
-
-}  // namespace
 
 CudaHeads::CudaHeads(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,

@@ -38,16 +38,8 @@ __global__ void __launch_bounds__(threads) softmax_rows(
   const int64_t local = blockIdx.y, head = first_head + local, c = blockIdx.x, at = head * shape.C + c;
   const int64_t n = length_of(shape.key_length_B, head, shape.H, shape.S);
   float* row = scores + (local * shape.C + c) * shape.S;
-  float mine = -INFINITY;
-  int eligible = 0;
-  if (threadIdx.x == 0) memory.eligible = 0;
-  for (int64_t s = threadIdx.x; s < n; s += threads) {
-    mine = fmaxf(mine, row[s]);  // skips NaN, but the sum below does not
-    eligible += row[s] > -INFINITY;
-  }
-  const float highest =
-      block_maximum(mine, shared);  // its barriers separate the initialisation of `eligible` from the additions
-  atomicAdd(&memory.eligible, eligible);
+  const float mine = highest_of_share(memory, row, n);  // skips NaN, but the sum below does not
+  const float highest = block_maximum(mine, shared);
   float sum = 0;
   for (int64_t s = threadIdx.x; s < n; s += threads) sum += expf(row[s] - highest);
   sum = block_sum(sum, shared);

@@ -104,5 +104,8 @@ inline Dropout dropout_of(const CudaHeads& in) {
 
 inline int64_t tiles_of(int64_t size) { return ceil_div(size, 64); }
 
+// Most splits of a sequence of at most S keys.
+inline int64_t most_splits_of(int64_t S) { return std::max<int64_t>(1, std::min<int64_t>(128, ceil_div(S, 128))); }
+
 }  // namespace
 }  // namespace attention_ext

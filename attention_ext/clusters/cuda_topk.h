@@ -28,6 +28,21 @@ struct TopMemory {
   int eligible, need, found, shift;
 };
 
+// The highest score of this thread's share of a row of n scores; counts in `eligible` those that may be chosen.
+__device__ inline float highest_of_share(TopMemory& memory, const float* row, int64_t n) {
+  if (threadIdx.x == 0) memory.eligible = 0;
+  __syncthreads();
+  float mine = -INFINITY;
+  int eligible = 0;
+  for (int64_t s = threadIdx.x; s < n; s += threads) {
+    mine = fmaxf(mine, row[s]);  // skips NaN
+    eligible += row[s] > -INFINITY;
+  }
+  atomicAdd(&memory.eligible, eligible);
+  __syncthreads();
+  return mine;
+}
+
 // Write the positions of the top K of a row of n scores in ascending order, then −1. Radix selection, eight bits at a
 // time. `mine` is the maximum of this thread's share of the row; the K-th highest of these maxima is a lower bound on
 // the K-th highest score, so that few scores take part.

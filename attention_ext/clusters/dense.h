@@ -87,10 +87,11 @@ inline void column_maxima(int64_t keys, const T* scores, int64_t stride, T* high
   for (int j = 0; j < V; ++j) store(highest + j * W, top[j]);
 }
 
-// Update the running maximum, replace scores by exp(score − maximum) and add to their sum; V vectors of clusters. With
-// `Apart`, the weight of `lowest_score` is 0.
+// Update the running maximum, write weights exp(score − maximum), to the scores' place or another, and add to their
+// sum; V vectors of clusters. With `Apart`, the weight of `lowest_score` is 0.
 template <class T, int V, bool Apart = false>
-void softmax_columns(int64_t keys, T* scores, int64_t stride, const T* highest, T* maximum, T* rescale, T* sum) {
+void softmax_columns(
+    int64_t keys, const T* scores, T* weights, int64_t stride, const T* highest, T* maximum, T* rescale, T* sum) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> before[V], top[V], total[V];
   for (int j = 0; j < V; ++j) {
@@ -113,7 +114,7 @@ void softmax_columns(int64_t keys, T* scores, int64_t stride, const T* highest, 
         Vec<T> weight = exp_vec(score - top[j]);
         if constexpr (Apart) weight = score == lowest_score<T>() ? Vec<T>{} : weight;
         part[j] += weight;
-        store(scores + s * stride + j * W, weight);
+        store(weights + s * stride + j * W, weight);
       }
     for (int j = 0; j < V; ++j) total[j] += part[j];
   }
@@ -132,10 +133,11 @@ void drop_columns(
   }
 }
 
-// Add one key to the sums of cluster c.
+// Add one key to the sums of cluster c, and to its scores if they are stored.
 template <class T>
 void add_key(const DenseTask<T>& task, int64_t c, T score, int64_t position) {
   const int64_t padded_E = round_up(task.E, Simd<T>::width);
+  if (task.scores) task.scores[position * round_up(task.C, Simd<T>::width) + c] = score;
   T &maximum = task.maximum_C[c], *values = task.values_CE + c * padded_E;
   if (score > maximum) {
     const T factor = exp_vec(splat(maximum - score))[0];
@@ -205,21 +207,22 @@ void dense_block(const DenseTask<T>& task) {
     gemm<T, Order::rows>(
         keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C, products,
         padded_C, false);
-    if (products != scores) memcpy(scores, products, keys * padded_C * sizeof(T));
     if constexpr (Apart) remember_candidates<T>(task, scratch);
-    if (task.K) scratch.top.search(C, padded_C, task.K, start, keys, scores, task.top_count_C, scratch.highest);
-    if constexpr (Apart) take_out_candidates<T>(task, scratch.top, start, padded_C, scores);
+    if (task.K) scratch.top.search(C, padded_C, task.K, start, keys, products, task.top_count_C, scratch.highest);
+    if constexpr (Apart) take_out_candidates<T>(task, scratch.top, start, padded_C, products);
     const bool maxima = Apart || !task.K;  // else the search has found them
     int64_t c = 0;
     for (; c + 2 * W <= padded_C; c += 2 * W) {
-      if (maxima) column_maxima<T, 2>(keys, scores + c, padded_C, scratch.highest + c);
+      if (maxima) column_maxima<T, 2>(keys, products + c, padded_C, scratch.highest + c);
       softmax_columns<T, 2, Apart>(
-          keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
+          keys, products + c, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c,
+          task.sum_C + c);
     }
     if (c < padded_C) {
-      if (maxima) column_maxima<T, 1>(keys, scores + c, padded_C, scratch.highest + c);
+      if (maxima) column_maxima<T, 1>(keys, products + c, padded_C, scratch.highest + c);
       softmax_columns<T, 1, Apart>(
-          keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
+          keys, products + c, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c,
+          task.sum_C + c);
     }
     if (task.kept) memcpy(task.kept_maxima + start / chunk * padded_C, task.maximum_C, padded_C * sizeof(T));
     if (task.dropout > 0) {
@@ -270,14 +273,17 @@ int64_t dense_backward_scratch(int64_t C, int64_t D, int64_t E) {
   return DenseBackwardScratch<T>(nullptr, C, D, E).bytes;
 }
 
-// to[rows, size] = a[rows, K] · b[K, padded size], by way of `out` if a row is not a whole number of vectors.
+// to[rows, size] = a[rows, K] · b[K, padded size], or with `add` plus what is there, by way of `out` if a row is not a
+// whole number of vectors.
 template <class T>
-void gemm_to_rows(int64_t rows, int64_t size, int64_t K, const T* a, int64_t stride_a, const T* b, T* to, T* out) {
+void gemm_to_rows(
+    int64_t rows, int64_t size, int64_t K, const T* a, int64_t stride_a, const T* b, T* to, T* out, bool add) {
   const int64_t padded = round_up(size, Simd<T>::width);
   T* target = padded == size ? to : out;
-  gemm<T, Order::rows>(rows, padded, K, a, stride_a, b, padded, target, padded, false);
-  if (target == out)
-    for (int64_t i = 0; i < rows; ++i) memcpy(to + i * size, out + i * padded, size * sizeof(T));
+  gemm<T, Order::rows>(rows, padded, K, a, stride_a, b, padded, target, padded, add && target == to);
+  if (target == to) return;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < size; ++j) to[i * size + j] = out[i * padded + j] + (add ? to[i * size + j] : 0);
 }
 
 // Set the entries of the top keys among a chunk's keys in a [keys, C] array to value(c). `next` holds each cluster's
@@ -294,16 +300,30 @@ inline void set_top(
     }
 }
 
+// Compute the scores of a block of keys, without the top keys.
+template <class T>
+void dense_scores_block(const DenseBackwardTask<T>& task) {
+  const int64_t padded_C = round_up(task.C, Simd<T>::width), end = task.first + task.keys;
+  gemm<T, Order::rows>(
+      task.keys, padded_C, task.D, task.k + task.first * task.stride_k, task.stride_k, task.centroids_DC, padded_C,
+      task.scores_SC + task.first * padded_C, padded_C, false);
+  for (int64_t c = 0; c < task.C; ++c)
+    for (int32_t i = 0; i < task.top_count_C[c]; ++i) {
+      const int64_t s = task.top_CK[c * task.K + i];
+      if (s >= task.first && s < end) task.scores_SC[s * padded_C + c] = lowest_score<T>();
+    }
+}
+
 // With weights P and summed output gradients G: dV = Pᵀ G, dP = G Vᵀ, dS = P ∘ (dP − δ). The top keys belong to the
 // exact part: they contribute no dV here, and their dP is the derivative with respect to the mass; with `Apart` they
-// contribute nothing.
+// contribute nothing, and the results are added to those of the near field.
 template <class T, bool Apart>
 void dense_backward_block(const DenseBackwardTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
   const int64_t C = task.C, D = task.D, E = task.E, padded_C = round_up(C, W), padded_D = round_up(D, W);
   const int64_t chunk = chunk_keys<T>(padded_C, backward_chunk);
   DenseBackwardScratch<T> scratch(task.scratch, C, D, E);
-  if (task.K)
+  if (!Apart && task.K)
     for (int64_t c = 0; c < C; ++c) {
       int32_t next = 0;
       while (next < task.top_count_C[c] && task.top_CK[c * task.K + next] < task.first) ++next;
@@ -315,14 +335,13 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
     const int64_t left = task.first + task.keys - start, keys = left < chunk ? left : chunk;
     const T* k = task.k + start * task.stride_k;
     const T* v = task.v + start * task.stride_v;
-    if (!task.kept)
+    const T* scores = Apart ? task.scores_SC + start * padded_C : scratch.weights;
+    if (!Apart && !task.kept)
       gemm<T, Order::rows>(
           keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
     gemm<T, Order::rows>(keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
     if (task.dropout > 0) drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.slopes);
-    if constexpr (Apart)
-      set_top<T>(task, scratch.next, start, keys, padded_C, scratch.weights, [](int64_t) { return lowest_score<T>(); });
-    else if (task.K)
+    if (!Apart && task.K)
       set_top<T>(
           task, scratch.next, start, keys, padded_C, scratch.slopes, [&](int64_t c) { return task.grad_mass_C[c]; });
     if (task.kept) {
@@ -341,16 +360,17 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
     } else {
       for (int64_t s = 0; s < keys; ++s)
         for (int64_t c = 0; c < padded_C; c += W) {
-          T* at = scratch.weights + s * padded_C + c;
-          const Vec<T> score = load(at);
+          const Vec<T> score = load(scores + s * padded_C + c);
           Vec<T> weight = exp_vec(score - load(task.maximum_C + c)) * load(task.inverse_sum_C + c);
           if constexpr (Apart) weight = score == lowest_score<T>() ? Vec<T>{} : weight;
           T* slope = scratch.slopes + s * padded_C + c;
-          store(slope, weight * (load(slope) - load(task.delta_C + c)));
-          store(at, weight);
+          Vec<T> sum = weight * (load(slope) - load(task.delta_C + c));
+          if constexpr (Apart) sum += load(task.slopes_SC + (start + s) * padded_C + c);
+          store(slope, sum);
+          store(scratch.weights + s * padded_C + c, weight);
         }
     }
-    if (task.K)
+    if (!Apart && task.K)
       for (int64_t c = 0; c < C; ++c) {
         int32_t& i = scratch.next[c];
         for (; i < task.top_count_C[c]; ++i) {
@@ -360,8 +380,10 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
         }
       }
     if (task.dropout > 0) drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.weights);
-    gemm_to_rows<T>(keys, E, C, scratch.weights, padded_C, task.grads_CE, task.grad_v_SE + start * E, scratch.out);
-    gemm_to_rows<T>(keys, D, C, scratch.slopes, padded_C, task.centroids_CD, task.grad_k_SD + start * D, scratch.out);
+    gemm_to_rows<T>(
+        keys, E, C, scratch.weights, padded_C, task.grads_CE, task.grad_v_SE + start * E, scratch.out, Apart);
+    gemm_to_rows<T>(
+        keys, D, C, scratch.slopes, padded_C, task.centroids_CD, task.grad_k_SD + start * D, scratch.out, Apart);
     const PaddedRows<T> rows = padded_rows<T>(k, task.stride_k, keys, D, scratch.rows);
     gemm<T, Order::columns>(
         C, padded_D, keys, scratch.slopes, padded_C, rows.data, rows.stride, task.grad_centroids_CD, padded_D, true);

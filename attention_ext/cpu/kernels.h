@@ -167,13 +167,15 @@ struct DenseBackwardTask {
   const T* maximum_C;      // of the scores
   const T* inverse_sum_C;  // 1 / Σ exp(score − maximum)
   const T* delta_C;        // gradient · output, summed over members
-  const T* grad_mass_C;    // K > 0: derivative with respect to the mass of the top keys
+  const T* grad_mass_C;    // K > 0: derivative with respect to the mass of the top keys, unless they stay apart
+  T* scores_SC;            // then: the scores, padded rows, which dense_scores writes; `lowest_score` for top keys
+  const T* slopes_SC;      // and gradients of the scores from the members' near keys, padded rows
   const int32_t* top_CK;
   const int32_t* top_count_C;
   const T* k;
   const T* v;
   int64_t stride_k, stride_v;
-  T* grad_k_SD;  // rows of D and E values, overwritten
+  T* grad_k_SD;  // rows of D and E values; overwritten, or added to if the top keys stay apart
   T* grad_v_SE;
   T* grad_centroids_CD;  // contribution of this block
   T scale;
@@ -211,7 +213,8 @@ struct ExactBackwardTask {
   int64_t stride_q, stride_k, stride_v, stride_grad;
   T scale, mass;
   const T *maximum_N, *inverse_sum_N, *delta_N;  // if not null: the softmax over all keys; `mass` is not used
-  const T* grad_query_D;             // each member's gradient through the centroid, or null to add to grad_q_ND
+  const T* grad_query_D;             // each member's gradient through the centroid, or null to add to grad_q_ND,
+  const T* share_D;                  // and, if not null, this too
   T* grad_q_ND;                      // rows of D values, overwritten
   T *grad_k_SD, *grad_v_SE;          // rows to add the keys' gradients to, or null to write them to
   T *grad_keys_KD, *grad_values_KE;  // these padded rows
@@ -309,12 +312,12 @@ struct BandBackwardTask {
 // accuracy: the query must be rescued.
 constexpr int near_least_share = 4;
 
-// Numbers that a tile of `near_tile` queries keeps for backward: both scores of every key in its windows; none if these
+// Numbers that a tile of `near_tile` queries keeps for backward: the scores of every key in its windows; none if these
 // keys are more than are processed at a time.
 constexpr int64_t near_tile = 16, near_most_keys = 256;
 constexpr int64_t near_kept(int64_t window) {
   const int64_t keys = near_tile + 2 * window;
-  return keys > near_most_keys ? 0 : keys * 2 * near_tile;
+  return keys > near_most_keys ? 0 : keys * near_tile;
 }
 
 // The near field of a block of one head's queries: their windows, joined with what their clusters' top keys and far
@@ -331,7 +334,7 @@ struct NearTask {
   const T* far_values_CE;
   T *maximum_N, *sum_N;  // in: those of the top keys; out: maximum and 1 / Σ of all keys, unless rescued
   T* out_NE;             // in: Σ exp(score − maximum) · v over the top keys; out: attention, unless rescued
-  const T* scores_NC;    // the centroids' scores of all keys, padded rows, or null
+  const T* scores_NC;    // the centroids' scores of all keys, padded rows, `lowest_score` for top keys; or null
   int64_t padded_C;
   uint8_t* rescued_N;  // out: whether the far keys' sums cancelled, so that `rescue` must process the query
   T* kept;             // scores of the block's tiles for backward, or null
@@ -341,10 +344,8 @@ struct NearTask {
 template <class T>
 struct NearBackwardTask {
   BandBlock<T> block;
-  int64_t C, K;
   const int32_t* groups_N;
-  const T* centroids_CD;
-  const int32_t* top_CK;
+  const T* scores_NC;  // the centroids' scores of all keys, padded rows, `lowest_score` for top keys
   const uint32_t* rows_C;
   const T* grad;
   int64_t stride_grad;
@@ -353,8 +354,9 @@ struct NearBackwardTask {
   const uint8_t* rescued_N;  // queries to leave out
   T* grad_q_ND;              // rows of D values, overwritten
   T *grad_k_ND, *grad_v_NE;  // rows to add to
-  T* grad_centroid_ND;       // gradient of each query's centroid, padded rows, overwritten
-  const T* kept;             // from forward, or null
+  T* slopes_NC;              // gradients of the centroids' scores of all keys, padded rows, to add to
+  int64_t padded_C;
+  const T* kept;  // from forward, or null
   char* scratch;
 };
 
@@ -419,6 +421,7 @@ struct Kernels {
   T (*weigh_top)(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T* weights);
   int64_t (*dense_backward_scratch)(int64_t C, int64_t D, int64_t E);
   void (*dense_backward)(const DenseBackwardTask<T>&);
+  void (*dense_scores)(const DenseBackwardTask<T>&);
   void (*dense_backward_apart)(const DenseBackwardTask<T>&);
 
   int64_t (*exact_scratch)(int64_t D, int64_t E, int64_t K);

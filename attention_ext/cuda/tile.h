@@ -65,10 +65,27 @@ __device__ inline bool in_vectors(const Matrix<T>& x) {
   return reinterpret_cast<uintptr_t>(x.data) % sizeof(Four<T>) == 0 && x.stride % 4 == 0;
 }
 
-// to[k][i] = from[first + i][k0 + k]. Each lane stays in one row, so that stores cause no bank conflicts and loads find
-// the rest of a sector in the L1 cache.
+// What becomes of a value on the way; by default, nothing.
+struct Same {
+  __device__ float operator()(int64_t, int64_t, float x) const { return x; }
+};
+
+template <class T, class Change>
+__device__ inline float changed(const Matrix<T>& from, int64_t row, int64_t column, float x, Change change) {
+  return row < from.rows && column < from.columns ? change(row, column, x) : 0.0f;
+}
+
 template <class T>
-__device__ inline void load_across(float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0) {
+__device__ inline float changed(const Matrix<T>&, int64_t, int64_t, float x, Same) {
+  return x;
+}
+
+// to[k][i] = change(row, column, from[row][column]) with row = first + i and column = k0 + k; 0 outside the matrix.
+// Each lane stays in one row, so that stores cause no bank conflicts and loads find the rest of a sector in the L1
+// cache.
+template <class T, class Change = Same>
+__device__ inline void load_across(
+    float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0, Change change = {}) {
   const bool vectors = in_vectors(from);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -78,13 +95,14 @@ __device__ inline void load_across(float (*to)[row_stride], const Matrix<T>& fro
     float four[4];
     load_four(from, vectors, first + row, k0 + k, four);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) to[k + j][row] = four[j];
+    for (int j = 0; j < 4; ++j) to[k + j][row] = changed(from, first + row, k0 + k + j, four[j], change);
   }
 }
 
-// to[k][i] = from[k0 + k][first + i].
-template <class T>
-__device__ inline void load_along(float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0) {
+// The same with row = k0 + k and column = first + i.
+template <class T, class Change = Same>
+__device__ inline void load_along(
+    float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0, Change change = {}) {
   const bool vectors = in_vectors(from);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -93,7 +111,7 @@ __device__ inline void load_along(float (*to)[row_stride], const Matrix<T>& from
     float four[4];
     load_four(from, vectors, k0 + k, first + column, four);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) to[k][column + j] = four[j];
+    for (int j = 0; j < 4; ++j) to[k][column + j] = changed(from, k0 + k, first + column + j, four[j], change);
   }
 }
 

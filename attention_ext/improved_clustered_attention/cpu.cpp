@@ -30,40 +30,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   in.for_heads([&](HeadRange range) {
     dense.compute(in, range);
     parallel_with_scratch(range.first * C, range.end * C, bytes, [&](int64_t task, char* scratch) {
-      const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
-      const int64_t count = count_top(K, dense.top_CK + task * K);
-      T* rows = out_NE + head * in.N * E;
-      const int32_t* order = in.members_of(head, task % C);
-      if (count == 0) {
-        for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * E, E, T(0));
-        return;
-      }
-      if (members == 0) return;
+      const int64_t head = task / C, c = task % C, count = count_top(K, dense.top_CK + task * K);
+      ExactTask<T> exact = exact_task(in, head, c, count, dense.top_CK + task * K, out_NE, scratch + base_bytes);
+      if (count == 0)
+        for (int64_t i = 0; i < exact.members; ++i) std::fill_n(exact.out_NE + exact.order[i] * E, E, T(0));
+      if (count == 0 || exact.members == 0) return;
       T* base = reinterpret_cast<T*>(scratch);
       std::fill_n(std::copy_n(dense.values_CE + task * E, E, base), in.padded_E - E, T(0));
-      in.kernel.exact(
-          {.members = members,
-           .D = in.D,
-           .E = E,
-           .K = count,
-           .order = order,
-           .top = dense.top_CK + task * K,
-           .q = in.q.head(b, h),
-           .k = in.k.head(b, h),
-           .v = in.v.head(b, h),
-           .stride_q = in.q.stride_n,
-           .stride_k = in.k.stride_n,
-           .stride_v = in.v.stride_n,
-           .scale = in.scale,
-           .mass = dense.mass_C[task],
-           .base_E = base,
-           .out_NE = rows,
-           .dropout = in.dropout,
-           .first_row = static_cast<uint64_t>(head * in.N),
-           .kept = kept_weights
-                       ? kept_weights + head * size.head + size.exact + in.first_member(head, task % C) * size.row_K
-                       : nullptr,
-           .scratch = scratch + base_bytes});
+      exact.mass = dense.mass_C[task];
+      exact.base_E = base;
+      if (kept_weights)
+        exact.kept = kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K;
+      in.kernel.exact(exact);
     });
     zero_padding(in, range, E, out_NE);
   });
@@ -74,19 +52,16 @@ template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
     const Tensor& mass, const Tensor& top, const Tensor& kept, const Tensor& out) {
-  const int64_t C = in.C, D = in.D, E = in.E, K = top.size(3), S = in.S;
-  const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, D}, in.type);
-  const Tensor grad_k = new_tensor(like, {in.B, in.H, S, D}, in.type);
-  const Tensor grad_v = new_tensor(like, {in.B, in.H, S, E}, in.type);
-  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
+  const int64_t C = in.C, D = in.D, E = in.E, K = top.size(3);
+  const Gradients<T> grads(in, grad);
   const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
-  const View<T> g(grad_rows), o(out_rows);
+  const View<T>& g = grads.out;
+  const View<T> o(out_rows);
   const int32_t* top_CK = data_of<int32_t>(top);
   const std::vector<int32_t> top_count_C = checked_top_counts(in, K, top_CK);
   const T* kept_weights = kept_data(in, kept, K);
-  const KeptSize size(in.N, S, D, C, K);
+  const KeptSize size(in.N, in.S, D, C, K);
   const T *values_CE = data_of<T>(values), *mass_C = data_of<T>(mass);
-  T *const grad_q_ND = data_of<T>(grad_q), *const grad_k_SD = data_of<T>(grad_k), *const grad_v_SE = data_of<T>(grad_v);
 
   const DenseGradients<T> dense(in);
   const Buffer<T> grad_mass_C(in.heads * C);
@@ -103,61 +78,34 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / mass_C[task] : 0;
     });
     dense.pass(
-        in, range, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, grad_k_SD,
-        grad_v_SE);
+        in, range, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, grads.k_SD,
+        grads.v_SE);
   };
 
-  // Exact part of one cluster. Its keys' gradients are added to their rows or, given a slot, written there.
-  const auto exact = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
-    const int64_t b = head / in.H, h = head % in.H;
-    const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
-    T* rows = grad_q_ND + head * in.N * D;
-    const int32_t* order = in.members_of(head, c);
+  const auto exact_part = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
+    const int64_t task = head * C + c, count = top_count_C[task];
+    ExactBackwardTask<T> exact =
+        exact_backward_task(in, grads, head, c, count, top_CK + task * K, slot_k, slot_v, scratch);
     if (count == 0)
-      for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * D, D, T(0));
-    if (count == 0 || members == 0) return;
-    in.kernel.exact_backward(
-        {.members = members,
-         .D = D,
-         .E = E,
-         .K = count,
-         .order = order,
-         .top = top_CK + (head * C + c) * K,
-         .q = in.q.head(b, h),
-         .k = in.k.head(b, h),
-         .v = in.v.head(b, h),
-         .grad = g.head(b, h),
-         .stride_q = in.q.stride_n,
-         .stride_k = in.k.stride_n,
-         .stride_v = in.v.stride_n,
-         .stride_grad = g.stride_n,
-         .scale = in.scale,
-         .mass = mass_C[head * C + c],
-         .grad_query_D = dense.centroid_CD + (head * C + c) * in.padded_D,
-         .grad_q_ND = rows,
-         .grad_k_SD = slot_k ? nullptr : grad_k_SD + head * S * D,
-         .grad_v_SE = slot_k ? nullptr : grad_v_SE + head * S * E,
-         .grad_keys_KD = slot_k,
-         .grad_values_KE = slot_v,
-         .dropout = in.dropout,
-         .first_row = static_cast<uint64_t>(head * in.N),
-         .kept = kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K
-                              : nullptr,
-         .scratch = scratch});
+      for (int64_t i = 0; i < exact.members; ++i) std::fill_n(exact.grad_q_ND + exact.order[i] * D, D, T(0));
+    if (count == 0 || exact.members == 0) return;
+    exact.mass = mass_C[task];
+    exact.grad_query_D = dense.centroid_CD + task * in.padded_D;
+    if (kept_weights) exact.kept = kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K;
+    in.kernel.exact_backward(exact);
   };
   const int64_t bytes = in.kernel.exact_backward_scratch(D, E, K);
   if (in.by_head()) {
     parallel_with_scratch(in.heads, bytes, [&](int64_t head, char* scratch) {
       dense_part({head, head + 1});
-      for (int64_t c = 0; c < C; ++c) exact(head, c, nullptr, nullptr, scratch);
+      for (int64_t c = 0; c < C; ++c) exact_part(head, c, nullptr, nullptr, scratch);
     });
   } else {
     dense_part({0, in.heads});
-    add_top_gradients(in, K, top_CK, top_count_C, bytes, grad_k_SD, grad_v_SE, exact);
+    add_top_gradients(in, K, top_CK, top_count_C, bytes, grads.k_SD, grads.v_SE, exact_part);
   }
-  zero_padding(in, {0, in.heads}, D, grad_q_ND);
-  const ScalarType type = like.scalar_type();
-  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+  zero_padding(in, {0, in.heads}, D, grads.q_ND);
+  return grads.as(like.scalar_type());
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
@@ -166,11 +114,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_at
     bool keep_weights) {
   check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
   if (topk < 1) fail("topk must be at least 1, found " + std::to_string(topk));
-  const auto run = [&](auto type) {
-    typedef Heads<decltype(type)> In;
-    return forward(In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q, keep_weights);
-  };
-  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
+  return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
+    return forward(in, topk, q, keep_weights);
+  });
 }
 
 std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
@@ -183,13 +129,9 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
   const ScalarType sums = sum_type(q.scalar_type());
   check_clustered_saved(q, v, clusters, sums, softmax, values);
   check_improved_saved(q, k, v, clusters, sums, mass, top, out);
-  const auto run = [&](auto type) {
-    typedef Heads<decltype(type)> In;
-    return backward(
-        In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, mass, top,
-        kept, out);
-  };
-  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
+  return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
+    return backward(in, q, grad, softmax, values, mass, top, kept, out);
+  });
 }
 
 }  // namespace

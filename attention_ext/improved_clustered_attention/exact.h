@@ -89,7 +89,11 @@ void exact_cluster(const ExactTask<T>& task) {
   const int64_t D = task.D, E = task.E, K = task.K;
   const int64_t padded_E = round_up(E, W), padded_K = round_up(K, W);
   ExactScratch<T> scratch(task.scratch, D, E, K);
-  prefetch_rows<T>(task.q, task.stride_q, task.order, task.members < query_tile ? task.members : query_tile, D);
+  const auto prefetch = [&](int64_t start) {
+    const int64_t left = task.members - start;
+    prefetch_rows<T>(task.q, task.stride_q, task.order + start, left < query_tile ? left : query_tile, D);
+  };
+  prefetch(0);
   gather_transposed<T>(task.k, task.stride_k, task.top, K, D, scratch.rows, scratch.keys_DK);
   const Rows<const T> v = picked_rows<T>(task.v, task.stride_v, task.top, K, E, scratch.values_KE, scratch.numbers);
   prefetch_rows<T>(v.data, v.stride, v.picked, K, E);
@@ -99,6 +103,7 @@ void exact_cluster(const ExactTask<T>& task) {
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
+    if (start > 0) prefetch(start);
     const Rows<const T> q = picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
     T* weights = task.kept ? task.kept + start * padded_K : scratch.weights;
     gemm<T, Order::rows, Picked::a>(
@@ -185,6 +190,18 @@ void add_rows(const T* from, int64_t rows, int64_t size, const int32_t* picked, 
   }
 }
 
+// to[picked rows] += the same row.
+template <class T>
+void add_to_rows(const T* from, int64_t rows, int64_t size, const int32_t* picked, T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = to + picked[i] * size;
+    int64_t j = 0;
+    for (; j + W <= size; j += W) store(row + j, load(row + j) + load(from + j));
+    for (; j < size; ++j) row[j] += from[j];
+  }
+}
+
 // With a the softmax over the K keys and g = m̂ · (output gradient): da = g Vᵀ, ds = a ∘ (da − Σ a da).
 template <class T>
 void exact_backward_cluster(const ExactBackwardTask<T>& task) {
@@ -192,9 +209,13 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   const int64_t D = task.D, E = task.E, K = task.K;
   const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), padded_K = round_up(K, W);
   ExactBackwardScratch<T> scratch(task.scratch, D, E, K);
-  const int64_t first_rows = task.members < query_tile ? task.members : query_tile;
-  prefetch_rows<T>(task.grad, task.stride_grad, task.order, first_rows, E);
-  prefetch_rows<T>(task.q, task.stride_q, task.order, first_rows, D);
+  const auto prefetch = [&](int64_t start) {
+    const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
+    prefetch_rows<T>(task.grad, task.stride_grad, task.order + start, rows, E);
+    prefetch_rows<T>(task.q, task.stride_q, task.order + start, rows, D);
+    if (task.share_D) prefetch_rows<T>(task.grad_q_ND, D, task.order + start, rows, D);
+  };
+  prefetch(0);
   if (task.grad_k_SD) {
     prefetch_rows<T>(task.grad_k_SD, D, task.top, K, D);
     prefetch_rows<T>(task.grad_v_SE, E, task.top, K, E);
@@ -219,6 +240,7 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
+    if (start > 0) prefetch(start);
     const Rows<const T> q = picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
     const Rows<const T> grad =
         picked_rows<T>(task.grad, task.stride_grad, order, rows, E, scratch.grads, scratch.numbers);
@@ -259,6 +281,7 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
     find_rows<const T>(grad, rows, scratch.grads_at);
     const Rows<T> grad_q = D % W ? Rows<T>{scratch.out, padded_D} : Rows<T>{task.grad_q_ND, D, order};
     find_rows<T>(grad_q, rows, scratch.grad_q_at);
+    if (task.share_D) add_to_rows<T>(task.share_D, rows, D, order, task.grad_q_ND);
     if (!task.grad_query_D) {
       if (D % W) gather_rows<T>(task.grad_q_ND, D, order, rows, rows, D, scratch.out);
       for (int64_t i = 0; i < rows; ++i) scratch.grad_query_at[i] = scratch.grad_q_at[i];

@@ -15,6 +15,7 @@ struct Near {
   // A task is a block of queries. Its size depends on the window, so that the bits are the same for an utterance alone,
   // in any batch, and for any number of threads. Two windows, so that every other block touches different keys.
   int64_t block, blocks;
+  int64_t spans, span;  // of a head in forward: so many blocks that top keys and windows find rows in the L2 cache
   Buffer<T> centroids_CD;
 
   Near(const Heads<T>& heads, int64_t window_)
@@ -22,6 +23,8 @@ struct Near {
         window(std::min(window_, heads.N)),
         block(std::max<int64_t>(256, 2 * window)),
         blocks((heads.N + block - 1) / block),
+        spans((blocks * block + 1023) / 1024),
+        span((blocks + spans - 1) / std::max<int64_t>(spans, 1)),
         centroids_CD(heads.heads * heads.C * heads.padded_D) {}
 
   // Numbers that a block of queries, and a head, keeps for backward.
@@ -128,67 +131,57 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   T* const kept_scores = kept_head ? data_of<T>(kept) : nullptr;
   // A thread with a whole head stores its centroids' scores for a moment, which saves a product in every window.
   const bool stores = in.by_head() && C <= most_stored;
+  // The top keys of a cluster's members from `first` to `end`.
+  const auto top_part = [&](int64_t head, int64_t c, int64_t first, int64_t end, char* scratch) {
+    const int32_t* top_K = top_CK + (head * C + c) * K;
+    const int64_t count = count_top(K, top_K);
+    ExactTask<T> exact = exact_task(in, head, c, count, top_K, out_NE, scratch);
+    const int32_t* all_end = exact.order + exact.members;
+    exact.order = std::lower_bound(exact.order, all_end, first);
+    exact.members = std::lower_bound(exact.order, all_end, end) - exact.order;
+    exact.maximum_N = softmax_N + 2 * head * N;
+    exact.sum_N = exact.maximum_N + N;
+    if (count == 0)
+      for (int64_t i = 0; i < exact.members; ++i) {
+        std::fill_n(exact.out_NE + exact.order[i] * E, E, T(0));
+        exact.maximum_N[exact.order[i]] = std::numeric_limits<T>::lowest(), exact.sum_N[exact.order[i]] = 0;
+      }
+    if (count > 0 && exact.members > 0) in.kernel.exact(exact);
+  };
+  const auto window_part = [&](int64_t head, int64_t number, const T* scores_NC, char* scratch) {
+    const BandBlock<T> block = near.part(head, number);
+    if (block.first >= block.end) return;
+    in.kernel.near(
+        {.block = block,
+         .C = C,
+         .K = K,
+         .groups_N = in.groups_of(head),
+         .centroids_CD = near.centroids_CD + head * C * in.padded_D,
+         .top_CK = top_CK + head * C * K,
+         .rows_C = in.row_codes(head),
+         .far_maximum_C = far_C + 2 * head * C,
+         .far_sum_C = far_C + (2 * head + 1) * C,
+         .far_values_CE = values_CE + head * C * E,
+         .maximum_N = softmax_N + 2 * head * N,
+         .sum_N = softmax_N + (2 * head + 1) * N,
+         .out_NE = out_NE + head * N * E,
+         .scores_NC = scores_NC,
+         .padded_C = in.padded_C,
+         .rescued_N = rescued_N + head * N,
+         .kept = kept_scores ? kept_scores + (head * near.blocks + number) * near.kept_block() : nullptr,
+         .scratch = scratch});
+  };
   in.for_heads([&](HeadRange range) {
     const Buffer<T> scores(stores ? N * in.padded_C : 0);
     dense.compute(in, range, stores ? scores + 0 : nullptr);
     near.copy_centroids(range);
-    parallel_with_scratch(
-        range.first * C, range.end * C, in.kernel.exact_scratch(D, E, K), [&](int64_t task, char* scratch) {
-          const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
-          const int64_t count = count_top(K, top_CK + task * K);
-          T *rows = out_NE + head * N * E, *maximum = softmax_N + 2 * head * N;
-          const int32_t* order = in.members_of(head, task % C);
-          if (count == 0)
-            for (int64_t i = 0; i < members; ++i) {
-              std::fill_n(rows + order[i] * E, E, T(0));
-              maximum[order[i]] = std::numeric_limits<T>::lowest(), maximum[N + order[i]] = 0;
-            }
-          if (count == 0 || members == 0) return;
-          in.kernel.exact(
-              {.members = members,
-               .D = D,
-               .E = E,
-               .K = count,
-               .order = order,
-               .top = top_CK + task * K,
-               .q = in.q.head(b, h),
-               .k = in.k.head(b, h),
-               .v = in.v.head(b, h),
-               .stride_q = in.q.stride_n,
-               .stride_k = in.k.stride_n,
-               .stride_v = in.v.stride_n,
-               .scale = in.scale,
-               .out_NE = rows,
-               .maximum_N = maximum,
-               .sum_N = maximum + N,
-               .dropout = in.dropout,
-               .first_row = static_cast<uint64_t>(head * N),
-               .scratch = scratch});
-        });
-    const int64_t bytes = in.kernel.near_scratch(D, E, false);
-    parallel_with_scratch(range.first * near.blocks, range.end * near.blocks, bytes, [&](int64_t task, char* scratch) {
-      const int64_t head = task / near.blocks;
-      const BandBlock<T> block = near.part(head, task % near.blocks);
-      if (block.first >= block.end) return;
-      in.kernel.near(
-          {.block = block,
-           .C = C,
-           .K = K,
-           .groups_N = in.groups_of(head),
-           .centroids_CD = near.centroids_CD + head * C * in.padded_D,
-           .top_CK = top_CK + head * C * K,
-           .rows_C = in.row_codes(head),
-           .far_maximum_C = far_C + 2 * head * C,
-           .far_sum_C = far_C + (2 * head + 1) * C,
-           .far_values_CE = values_CE + head * C * E,
-           .maximum_N = softmax_N + 2 * head * N,
-           .sum_N = softmax_N + (2 * head + 1) * N,
-           .out_NE = out_NE + head * N * E,
-           .scores_NC = stores ? scores + 0 : nullptr,
-           .padded_C = in.padded_C,
-           .rescued_N = rescued_N + head * N,
-           .kept = kept_scores ? kept_scores + task * near.kept_block() : nullptr,
-           .scratch = scratch});
+    const int64_t bytes = std::max(in.kernel.exact_scratch(D, E, K), in.kernel.near_scratch(D, E, false));
+    parallel_with_scratch(range.first * near.spans, range.end * near.spans, bytes, [&](int64_t task, char* scratch) {
+      const int64_t head = task / near.spans, first = task % near.spans * near.span;
+      const int64_t end = std::min(first + near.span, near.blocks);
+      for (int64_t c = 0; c < C; ++c) top_part(head, c, first * near.block, end * near.block, scratch);
+      for (int64_t number = first; number < end; ++number)
+        window_part(head, number, stores ? scores + 0 : nullptr, scratch);
     });
     parallel_with_scratch(range.first * C, range.end * C, near.rescue_bytes(), [&](int64_t task, char* scratch) {
       const int64_t head = task / C;
@@ -210,16 +203,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, int64_t window, const Tensor& like, const Tensor& grad, const Tensor& softmax,
     const Tensor& far, const Tensor& top, const Tensor& kept, const Tensor& out) {
   const int64_t C = in.C, D = in.D, E = in.E, N = in.N, K = top.size(3);
-  const Tensor grad_q = new_tensor(like, {in.B, in.H, N, D}, in.type);
-  const Tensor grad_k = new_tensor(like, {in.B, in.H, N, D}, in.type);
-  const Tensor grad_v = new_tensor(like, {in.B, in.H, N, E}, in.type);
-  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
+  const Gradients<T> grads(in, grad);
   const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
-  const View<T> g(grad_rows), o(out_rows);
+  const View<T>& g = grads.out;
+  const View<T> o(out_rows);
   const int32_t* top_CK = data_of<int32_t>(top);
   const std::vector<int32_t> top_count_C = checked_top_counts(in, K, top_CK);
   const T *softmax_N = data_of<T>(softmax), *far_C = data_of<T>(far);
-  T *const grad_q_ND = data_of<T>(grad_q), *const grad_k_ND = data_of<T>(grad_k), *const grad_v_NE = data_of<T>(grad_v);
+  T *const grad_q_ND = grads.q_ND, *const grad_k_ND = grads.k_SD, *const grad_v_NE = grads.v_SE;
 
   const Near<T> near(in, window);
   const DenseGradients<T> dense(in);
@@ -228,10 +219,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const T* kept_scores = keeps ? static_cast<const T*>(kept.const_data_ptr()) : nullptr;
   const Buffer<T> delta_N(in.heads * N), share_N(in.heads * N);  // δ; a far key's part of the softmax, in sorted order
   const Buffer<uint8_t> rescued_N(in.heads * N);
-  const Buffer<T> grad_centroid_ND(in.heads * N * in.padded_D);
 
-  // The far keys, from G and δ of all members, each times exp(far maximum) / Z.
-  const auto far_part = [&](HeadRange range) {
+  // Sums for the far keys, of G and δ of all members, each times exp(far maximum) / Z.
+  const auto member_part = [&](HeadRange range) {
     parallel(range.first * C, range.end * C, [&](int64_t task) {
       const int64_t head = task / C, c = task % C, b = head / in.H, h = head % in.H, members = in.members(head, c);
       const int32_t* member = in.members_of(head, c);
@@ -253,20 +243,33 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       std::fill_n(sums, in.padded_E, T(0));
       in.kernel.sum_rows(members, E, member, g.head(b, h), g.stride_n, share, sums);
     });
-    dense.pass(in, range, K, far_C, nullptr, top_CK, top_count_C.data(), nullptr, grad_k_ND, grad_v_NE);
+  };
+  const auto find_scores = [&](HeadRange range, T* scores_NC) {
+    dense.find_scores(in, range, K, top_CK, top_count_C.data(), scores_NC);
     near.copy_centroids(range);
   };
-  const auto window_part = [&](int64_t head, int64_t number, char* scratch) {
+  const auto far_part = [&](HeadRange range, T* scores_NC, const T* slopes_NC) {
+    const int32_t* counts = top_count_C.data();
+    dense.pass(in, range, K, far_C, nullptr, top_CK, counts, nullptr, grad_k_ND, grad_v_NE, scores_NC, slopes_NC);
+  };
+  // The first blocks to run zero the keys that they touch, and half a block on either side is enough for any window.
+  const auto zero_keys = [&](int64_t head, const BandBlock<T>& block, bool even) {
+    const int64_t half = near.block / 2, length = block.length;
+    const int64_t first = even ? std::max<int64_t>(block.first - half, 0) : block.first + half;
+    const int64_t end = even ? std::min(block.end + half, length) : block.end == length ? length : first;
+    if (first >= end) return;
+    std::fill_n(grad_k_ND + (head * N + first) * D, (end - first) * D, T(0));
+    std::fill_n(grad_v_NE + (head * N + first) * E, (end - first) * E, T(0));
+  };
+  const auto window_part = [&](int64_t head, int64_t number, const T* scores_NC, T* slopes_NC, char* scratch) {
     const BandBlock<T> block = near.part(head, number);
     if (block.first >= block.end) return;
+    zero_keys(head, block, number % 2 == 0);
     const T* maximum = softmax_N + 2 * head * N;
     in.kernel.near_backward(
         {.block = block,
-         .C = C,
-         .K = K,
          .groups_N = in.groups_of(head),
-         .centroids_CD = near.centroids_CD + head * C * in.padded_D,
-         .top_CK = top_CK + head * C * K,
+         .scores_NC = scores_NC,
          .rows_C = in.row_codes(head),
          .grad = g.head(head / in.H, head % in.H),
          .stride_grad = g.stride_n,
@@ -277,7 +280,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
          .grad_q_ND = grad_q_ND + head * N * D,
          .grad_k_ND = grad_k_ND + head * N * D,
          .grad_v_NE = grad_v_NE + head * N * E,
-         .grad_centroid_ND = grad_centroid_ND + head * N * in.padded_D,
+         .slopes_NC = slopes_NC,
+         .padded_C = in.padded_C,
          .kept = kept_scores ? kept_scores + (head * near.blocks + number) * near.kept_block() : nullptr,
          .scratch = scratch});
   };
@@ -299,52 +303,24 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       in.kernel.rescue_backward(rescue);
     }
   };
-  // Each member's share of its centroid's gradient.
-  const auto share_part = [&](HeadRange range) {
-    parallel(range.first * C, range.end * C, [&](int64_t task) {
-      const int64_t head = task / C, members = in.members(head, task % C);
-      const int32_t* member = in.members_of(head, task % C);
-      T *sum = dense.centroid_CD + task * in.padded_D, *rows = grad_q_ND + head * N * D;
-      in.kernel.sum_rows(
-          members, in.padded_D, member, grad_centroid_ND + head * N * in.padded_D, in.padded_D, nullptr, sum);
-      for (int64_t d = 0; d < D; ++d) sum[d] /= static_cast<T>(std::max<int64_t>(members, 1));
-      for (int64_t i = 0; i < members; ++i)
-        for (int64_t d = 0; d < D; ++d) rows[member[i] * D + d] += sum[d];
-    });
-  };
-  // The top keys of one cluster. Their gradients are added to their rows or, given a slot, written there.
+  // Each member's share of its cluster's gradient, then the cluster's top keys.
   const auto top_part = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
-    const int64_t b = head / in.H, h = head % in.H;
-    const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
-    if (count == 0 || members == 0) return;
-    const T* maximum = softmax_N + 2 * head * N;
-    in.kernel.exact_backward(
-        {.members = members,
-         .D = D,
-         .E = E,
-         .K = count,
-         .order = in.members_of(head, c),
-         .top = top_CK + (head * C + c) * K,
-         .q = in.q.head(b, h),
-         .k = in.k.head(b, h),
-         .v = in.v.head(b, h),
-         .grad = g.head(b, h),
-         .stride_q = in.q.stride_n,
-         .stride_k = in.k.stride_n,
-         .stride_v = in.v.stride_n,
-         .stride_grad = g.stride_n,
-         .scale = in.scale,
-         .maximum_N = maximum,
-         .inverse_sum_N = maximum + N,
-         .delta_N = delta_N + head * N,
-         .grad_q_ND = grad_q_ND + head * N * D,
-         .grad_k_SD = slot_k ? nullptr : grad_k_ND + head * N * D,
-         .grad_v_SE = slot_k ? nullptr : grad_v_NE + head * N * E,
-         .grad_keys_KD = slot_k,
-         .grad_values_KE = slot_v,
-         .dropout = in.dropout,
-         .first_row = static_cast<uint64_t>(head * N),
-         .scratch = scratch});
+    const int64_t task = head * C + c, count = top_count_C[task];
+    ExactBackwardTask<T> exact =
+        exact_backward_task(in, grads, head, c, count, top_CK + task * K, slot_k, slot_v, scratch);
+    if (exact.members == 0) return;
+    T* share = dense.centroid_CD + task * in.padded_D;
+    for (int64_t d = 0; d < D; ++d) share[d] /= static_cast<T>(exact.members);
+    if (count == 0) {
+      for (int64_t i = 0; i < exact.members; ++i)
+        for (int64_t d = 0; d < D; ++d) exact.grad_q_ND[exact.order[i] * D + d] += share[d];
+      return;
+    }
+    exact.share_D = share;
+    exact.maximum_N = softmax_N + 2 * head * N;
+    exact.inverse_sum_N = exact.maximum_N + N;
+    exact.delta_N = delta_N + head * N;
+    in.kernel.exact_backward(exact);
   };
 
   const int64_t window_bytes = in.kernel.near_scratch(D, E, true);
@@ -352,26 +328,36 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   if (in.by_head()) {
     const int64_t most = std::max(std::max(bytes, window_bytes), near.rescue_bytes());
     parallel_with_scratch(in.heads, most, [&](int64_t head, char* scratch) {
-      far_part({head, head + 1});
+      const HeadRange only{head, head + 1};
+      const Buffer<T> scores(N * in.padded_C);
+      std::vector<T> slopes(N * in.padded_C);
+      member_part(only);
+      find_scores(only, scores + 0);
       for (int64_t turn = 0; turn < 2; ++turn)  // even blocks, then odd ones
-        for (int64_t number = turn; number < near.blocks; number += 2) window_part(head, number, scratch);
+        for (int64_t number = turn; number < near.blocks; number += 2)
+          window_part(head, number, scores + 0, slopes.data(), scratch);
+      far_part(only, scores + 0, slopes.data());
       rescue_part(head, scratch);
-      share_part({head, head + 1});
       for (int64_t c = 0; c < C; ++c) top_part(head, c, nullptr, nullptr, scratch);
     });
   } else {
-    far_part({0, in.heads});
+    const HeadRange all{0, in.heads};
+    const int64_t size = N * in.padded_C;
+    const Buffer<T> scores(in.heads * size);
+    std::vector<T> slopes(in.heads * size);
+    member_part(all);
+    find_scores(all, scores + 0);
     for (int64_t turn = 0; turn < 2; ++turn)
       parallel_with_scratch(in.heads * near.blocks, window_bytes, [&](int64_t task, char* scratch) {
-        if (task % near.blocks % 2 == turn) window_part(task / near.blocks, task % near.blocks, scratch);
+        const int64_t head = task / near.blocks, number = task % near.blocks;
+        if (number % 2 == turn) window_part(head, number, scores + head * size, slopes.data() + head * size, scratch);
       });
+    far_part(all, scores + 0, slopes.data());
     parallel_with_scratch(in.heads, near.rescue_bytes(), rescue_part);
-    share_part({0, in.heads});
     add_top_gradients(in, K, top_CK, top_count_C, bytes, grad_k_ND, grad_v_NE, top_part);
   }
   zero_padding(in, {0, in.heads}, D, grad_q_ND);
-  const ScalarType type = like.scalar_type();
-  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+  return grads.as(like.scalar_type());
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> near_attention(
@@ -379,11 +365,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> near_attention(
     int64_t topk, int64_t window, double dropout, const std::optional<Tensor>& seed, bool keep_weights) {
   check_near(q, k, v, groups, lengths, clusters, window, dropout, seed);
   if (topk < 1) fail("topk must be at least 1, found " + std::to_string(topk));
-  const auto run = [&](auto type) {
-    typedef Heads<decltype(type)> In;
-    return forward(In(q, k, v, groups, lengths, lengths, clusters, dropout, seed), topk, window, q, keep_weights);
-  };
-  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
+  return with_heads(q, k, v, groups, lengths, lengths, clusters, dropout, seed, [&](const auto& in) {
+    return forward(in, topk, window, q, keep_weights);
+  });
 }
 
 std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
@@ -393,12 +377,9 @@ std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
   check_near(q, k, v, groups, lengths, clusters, window, dropout, seed);
   check_grad(grad, q, v);
   check_near_saved(q, v, clusters, sum_type(q.scalar_type()), out, softmax, far, top);
-  const auto run = [&](auto type) {
-    typedef Heads<decltype(type)> In;
-    return backward(
-        In(q, k, v, groups, lengths, lengths, clusters, dropout, seed), window, q, grad, softmax, far, top, kept, out);
-  };
-  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
+  return with_heads(q, k, v, groups, lengths, lengths, clusters, dropout, seed, [&](const auto& in) {
+    return backward(in, window, q, grad, softmax, far, top, kept, out);
+  });
 }
 
 }  // namespace

@@ -44,20 +44,30 @@ void load_centroids(
   transpose<T>(lanes, padded, centroids, band.queries_DM + lanes, band.stride);
 }
 
+// Take the centroids' scores of a piece from the dense pass, whose bits are those of a product here, and the queries'
+// own from `own_scores`, rows of `stride` values. Top keys of its cluster get `lowest_score` as a query's own score.
+template <class T>
+void take_centroid_scores(
+    const BandScratch<T>& band, const BandPiece& piece, const int32_t* groups, const T* scores_NC, int64_t padded_C,
+    const T* own_scores, int64_t stride) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t s = 0; s < piece.keys; ++s) {
+    const T *from = scores_NC + (piece.key + s) * padded_C, *own_from = own_scores + s * stride;
+    T *own = band.scores + s * band.stride, *to = own + band.lanes;
+    for (int64_t i = 0; i < piece.count; ++i) to[i] = from[groups[i]];
+    for (int64_t i = piece.count; i < band.lanes; ++i) to[i] = 0;
+    for (int64_t j = 0; j < band.lanes; j += W)
+      store(own + j, load(to + j) == lowest_score<T>() ? splat<T>(lowest_score<T>()) : load(own_from + j));
+  }
+}
+
 // Compute both scores of a piece. Keys that a query does not see, and top keys of its cluster, get `lowest_score` as
 // the query's own score.
 template <class T>
 void near_scores(
     const BandBlock<T>& block, const BandScratch<T>& band, const BandPiece& piece, const int32_t* groups,
-    const int32_t* top_CK, int64_t K, const T* scores_NC, int64_t padded_C) {
-  band_scores<T>(block, band, piece, scores_NC ? band.lanes : band.stride);
-  if (scores_NC)  // the dense pass has computed the centroids' scores, with the same bits
-    for (int64_t s = 0; s < piece.keys; ++s) {
-      const T* from = scores_NC + (piece.key + s) * padded_C;
-      T* to = band.scores + s * band.stride + band.lanes;
-      for (int64_t i = 0; i < piece.count; ++i) to[i] = from[groups[i]];
-      for (int64_t i = piece.count; i < band.lanes; ++i) to[i] = 0;
-    }
+    const int32_t* top_CK, int64_t K) {
+  band_scores<T>(block, band, piece, band.stride);
   const int64_t end = piece.key + piece.keys;
   for (int64_t i = 0; i < piece.count; ++i) {
     const int32_t* top = top_CK + groups[i] * K;
@@ -190,11 +200,18 @@ void near_block(const NearTask<T>& task) {
     if (!task.scores_NC) load_centroids<T>(block, band, count, groups, task.centroids_CD);
     start_tile<T>(task, scratch, query, count);
     for_pieces<T>(block, query, count, [&](const BandPiece& piece) {
-      near_scores<T>(block, band, piece, groups, task.top_CK, task.K, task.scores_NC, task.padded_C);
-      if (task.kept)
-        memcpy(
-            task.kept + (query - block.first) / band.lanes * near_kept(block.window), band.scores,
-            piece.keys * band.stride * sizeof(T));
+      if (task.scores_NC) {
+        band_scores<T>(block, band, piece, band.lanes);
+        take_centroid_scores<T>(band, piece, groups, task.scores_NC, task.padded_C, band.scores, band.stride);
+      } else {
+        near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
+      }
+      if (task.kept) {
+        T* to = task.kept + (query - block.first) / band.lanes * near_kept(block.window);
+        for (int64_t s = 0; s < piece.keys; ++s)
+          for (int64_t j = 0; j < band.lanes; j += W)
+            store(to + s * band.lanes + j, load(band.scores + s * band.stride + j));
+      }
       if (block.dropout.probability > 0) {
         near_softmax<T, true>(band, piece.keys);
         drop_both<T>(block, band, piece, groups, task.rows_C, band.scores);

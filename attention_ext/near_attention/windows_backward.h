@@ -7,9 +7,9 @@
 namespace attention_ext {
 namespace {
 
-// From both scores and `slopes` = G·v: with the weights p of the queries' own scores and f of the centroids', replace
-// the own scores by p − f after dropout, and the slopes by dL/d(own score) = p (G·v − δ) and, in the second set,
-// dL/d(centroid's score) = −f (G·v − δ).
+// From both scores and `slopes` = G·v: with the weights p of the queries' own scores and f of the
+// centroids', set band.scores to p − f after dropout, and the slopes to dL/d(own score) = p (G·v − δ) and, in the
+// second set, dL/d(centroid's score) = −f (G·v − δ).
 template <class T>
 void near_slopes(
     const NearBackwardTask<T>& task, const BandScratch<T>& band, const BandPiece& piece, const int32_t* groups) {
@@ -69,44 +69,46 @@ void near_backward_block(const NearBackwardTask<T>& task) {
       .maximum_N = task.maximum_N,
       .inverse_sum_N = task.inverse_sum_N,
       .delta_N = task.delta_N};
-  T* const grad_centroids = band.out + band.lanes * padded_D;
   for_tiles<T>(band, block.first, block.end, [&](int64_t query, int64_t count) {
     const int32_t* groups = task.groups_N + query;
     load_tile<T>(tile_task, band, query, count);
-    load_centroids<T>(block, band, count, groups, task.centroids_CD);
     for (int64_t i = 0; i < count; ++i)
       if (task.rescued_N[query + i]) {
         band.rescale[i] = 0;
         band.maximum[i] = -lowest_score<T>();  // a centroid's score may exceed the query's maximum
       }
-    memset(band.out, 0, band.stride * padded_D * sizeof(T));
+    memset(band.out, 0, band.lanes * padded_D * sizeof(T));
     for_pieces<T>(block, query, count, [&](const BandPiece& piece) {
       const T *keys = block.k + piece.key * block.stride_k, *values = block.v + piece.key * block.stride_v;
-      if (task.kept)
-        memcpy(
-            band.scores, task.kept + (query - block.first) / band.lanes * near_kept(block.window),
-            piece.keys * band.stride * sizeof(T));
+      const T* own = task.kept;
+      if (own)
+        own += (query - block.first) / band.lanes * near_kept(block.window);
       else
-        near_scores<T>(block, band, piece, groups, task.top_CK, task.K, nullptr, 0);
+        band_scores<T>(block, band, piece, band.lanes);
+      take_centroid_scores<T>(
+          band, piece, groups, task.scores_NC, task.padded_C, own ? own : band.scores, own ? band.lanes : band.stride);
       gemm<T, Order::rows>(
           piece.keys, band.lanes, E, values, block.stride_v, band.grads_EM, band.lanes, band.slopes, band.stride,
           false);
       near_slopes<T>(task, band, piece, groups);
       const Rows<const T> rows = whole_rows<T>(keys, block.stride_k, piece.keys, D, band.keys);
       sum_window<T>(block, band, piece, band.slopes, D, rows, band.out);
-      sum_window<T>(block, band, piece, band.slopes + band.lanes, D, rows, grad_centroids);
       add_to_keys<T>(
-          piece, band.stride, D, band.slopes, band.stride, band.queries, task.grad_k_ND + piece.key * D, band.keys);
+          piece, count, D, band.slopes, band.stride, band.queries, task.grad_k_ND + piece.key * D, band.keys);
       add_to_keys<T>(
           piece, count, E, band.scores, band.stride, band.grads, task.grad_v_NE + piece.key * E, band.values);
+      // The dense pass multiplies these with centroids and keys, once per cluster.
+      for (int64_t s = 0; s < piece.keys; ++s) {
+        const T* from = band.slopes + s * band.stride + band.lanes;
+        T* to = task.slopes_NC + (piece.key + s) * task.padded_C;
+        for (int64_t i = 0; i < count; ++i) to[groups[i]] += from[i];
+      }
     });
     for (int64_t i = 0; i < count; ++i) {
       const T* from = band.out + i * padded_D;
       T* to = task.grad_q_ND + (query + i) * D;
       for (int64_t d = 0; d < D; ++d) to[d] = from[d] * block.scale;
     }
-    T* to = task.grad_centroid_ND + query * padded_D;
-    for (int64_t j = 0; j < count * padded_D; j += W) store(to + j, load(grad_centroids + j) * block.scale);
   });
 }
 

@@ -210,13 +210,14 @@ def test_the_kernels_group_heads_of_at_most_256_by_keys(name: str, monkeypatch: 
         native(batch(), LENGTHS)
 
 
-def test_auto_does_not_use_unproven_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["i-clustered", "near"])
+def test_auto_does_not_use_unproven_kernels(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that have never run on a GPU are used with `backend=native` only."""
     monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": None, "cuda": None}.get)
-    auto = build_mechanism(f"i-clustered-{C}")
+    auto = build_mechanism(f"{kind}-{C}")
     assert (auto.backend.on("cpu"), auto.backend.on("cuda")) == ("native", "reference")
     assert "never run on a GPU" in str(auto.backend.reasons["cuda"])
-    assert build_mechanism(f"i-clustered-{C}", backend="native").backend.on("cuda") == "native"
+    assert build_mechanism(f"{kind}-{C}", backend="native").backend.on("cuda") == "native"
     assert build_mechanism("full").backend.on("cuda") == "native"  # SDPA
 
 

@@ -54,13 +54,14 @@ def test_exact_settings_equal_sdpa(name: str) -> None:
     torch.testing.assert_close(ours[1, :17], alone[0], rtol=0, atol=1e-5)
 
 
-def test_approximations_differ_but_ignore_padding() -> None:
+@pytest.mark.parametrize("name", ["i-clustered-4:topk=3", "near-4:topk=3,window=1"])
+def test_approximations_differ_but_ignore_padding(name: str) -> None:
     model = tiny_bert(initializer_range=0.3)  # large weights, so that attention isn't flat
     own = encode(model, None, input_ids=tokens(), attention_mask=MASK)
-    ours = encode(model, "i-clustered-4:topk=3", input_ids=tokens(), attention_mask=MASK)
+    ours = encode(model, name, input_ids=tokens(), attention_mask=MASK)
     assert (ours[0] - own[0]).abs().max() > 0.05
     other = torch.where(MASK.bool(), tokens(), 7)
-    again = encode(model, "i-clustered-4:topk=3", input_ids=other, attention_mask=MASK)
+    again = encode(model, name, input_ids=other, attention_mask=MASK)
     torch.testing.assert_close(ours[MASK.bool()], again[MASK.bool()], rtol=0, atol=1e-4)
 
 

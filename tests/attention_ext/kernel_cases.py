@@ -100,6 +100,14 @@ def problem(
     return Problem(q, k, v, grad, groups, query_lengths_B, key_lengths_B, C)
 
 
+def of_one_sequence(p: Problem) -> Problem:
+    """Return a problem of self-attention: the first positions, as many as there are queries and keys."""
+    n = min(p.q.shape[2], p.k.shape[2])
+    q, k, v, grad, groups = (x[:, :, :n] for x in (p.q, p.k, p.v, p.grad, p.groups))
+    lengths = torch.minimum(p.query_lengths, p.key_lengths)
+    return Problem(q, k, v, grad, groups, lengths, lengths, p.clusters)
+
+
 def check_accuracy(native: Attention, reference: Attention, p: Inputs, dtype: torch.dtype) -> None:
     """Compare output and gradients with float64, and errors with those of the reference in the same type."""
     exact = run(reference, p, torch.float64)
@@ -141,6 +149,9 @@ def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
     improved = {**clustered, "topk": 2, **dropout, "keep_weights": True}
     names = ["out", "softmax", "values", "mass", "top", "kept"]
     saved_improved = dict(zip(names, ops.improved_clustered_attention(**improved), strict=True))
+    near = {**vectors, "groups": p.groups, "lengths": p.query_lengths, "clusters": 3, "window": 2, **dropout}
+    names = ["out", "softmax", "far", "top", "kept"]
+    saved_near = dict(zip(names, ops.near_attention(**near, topk=2, keep_weights=True), strict=True))
     return {
         "hash_sign": {"x": q, "planes": torch.randn(5, 4)},
         "subtract_mean": {"x": q, "lengths": p.query_lengths},
@@ -156,25 +167,19 @@ def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
         "clustered_attention_backward": {"grad": grad, **clustered, **dropout, **saved},
         "improved_clustered_attention": improved,
         "improved_clustered_attention_backward": {"grad": grad, **clustered, **dropout, **saved_improved},
+        "near_attention": {**near, "topk": 2},
+        "near_attention_backward": {"grad": grad, **near, **saved_near},
     }
 
 
 def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
-    """The same for the operators of LSH, local and near attention, which CUDA lacks."""
+    """The same for the operators of LSH and local attention, which CUDA lacks."""
     clustered = valid_calls(ops)["clustered_attention_backward"]
     q = clustered["q"]
     vectors = {"q": q, "k": q, "v": clustered["v"], "lengths": clustered["query_lengths"]}
     common, local = {**vectors, "chunk": 2}, {**vectors, "window": 2, "globals": 1}
     dropout = {"dropout": 0.0, "seed": None}
     saved_local = dict(zip(["out", "softmax"], ops.local_attention(**local, **dropout), strict=True))
-    near = {**vectors, "groups": clustered["groups"], "clusters": 3, "window": 2, **dropout}
-    saved_near = dict(
-        zip(
-            ["out", "softmax", "far", "top", "kept"],
-            ops.near_attention(**near, topk=2, keep_weights=True),
-            strict=True,
-        )
-    )
     buckets = torch.arange(36, dtype=torch.int32).view(2, 2, 1, 9)
     names = ["out", "softmax", "order"]
     saved = dict(zip(names, ops.lsh_attention(**common, buckets=buckets, **dropout), strict=True))
@@ -184,8 +189,6 @@ def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
         "lsh_attention_backward": {"grad": clustered["grad"], **common, **dropout, **saved},
         "local_attention": {**local, **dropout},
         "local_attention_backward": {"grad": clustered["grad"], **local, **dropout, **saved_local},
-        "near_attention": {**near, "topk": 2},
-        "near_attention_backward": {"grad": clustered["grad"], **near, **saved_near},
     }
 
 
@@ -274,4 +277,20 @@ INVALID = [
         {"out": zeros(2, 2, 3, 9).mT},
         "out must be what forward returned",
     ),
+    ("near_attention", {"k": zeros(2, 2, 8, 4), "v": zeros(2, 2, 8, 3)}, r"k must be \[2, 2, 9, 4\]"),
+    ("near_attention", {"v": without_memory(2, 2, 9, 3)}, "v has no memory"),
+    ("near_attention", {"window": -1}, "window must be at least 0, found -1"),
+    ("near_attention", {"clusters": 1025}, "clusters must lie in 1 … 1024, found 1025"),
+    ("near_attention", {"dropout": 0.5}, "dropout needs a seed"),
+    ("near_attention_backward", {"softmax": zeros(2, 2, 1, 9)}, r"softmax must be \[2, 2, 2, 9\]"),
+    ("near_attention_backward", {"far": zeros(2, 2, 2, 9)}, r"far must be \[2, 2, 2, 3\]"),
+    ("near_attention_backward", {"kept": zeros(2, 2, 7)}, "kept must be"),
+    ("near_attention_backward", {"out": zeros(2, 2, 9, 3).half()}, "out must be what forward returned"),
+    ("near_attention_backward", {"grad": zeros(2, 2, 9, 4)}, r"grad must be \[2, 2, 9, 3\]"),
+    (
+        "near_attention_backward",
+        {"top": zeros(2, 2, 3, 0).int()},
+        "the number of top keys must lie in 1 … 9, found 0",
+    ),
+    ("near_attention", {"topk": 0}, "topk must"),
 ]

@@ -81,8 +81,8 @@ def test_compiles_for_each_architecture(
         "import sys, torch; torch.ops.load_library(sys.argv[1]); torch.ops.load_library(sys.argv[2]);"
         "has = torch._C._dispatch_has_kernel_for_dispatch_key;"
         "names = ['hash_sign', 'subtract_mean', 'hamming_kmeans', 'key_groups'];"
-        "names += [a + 'clustered_attention' + b"
-        " for a in ('', 'improved_') for b in ('', '_backward')];"
+        "names += [a + '_attention' + b"
+        " for a in ('clustered', 'improved_clustered', 'near') for b in ('', '_backward')];"
         "assert all(has('attention_ext::' + name, 'CUDA') for name in names)"
     )
     if library.why_unavailable("cpu") is None:

@@ -11,8 +11,19 @@ from typing import Any
 import emptied_clusters
 import pytest
 import torch
-from kernel_cases import INVALID, Problem, error, needs_kernels, padded, poison, problem, valid_calls
-from test_cuda_gpu import PROBLEMS
+from attention_calls import Call
+from kernel_cases import (
+    INVALID,
+    Problem,
+    error,
+    needs_kernels,
+    padded,
+    poison,
+    problem,
+    valid_calls,
+)
+from test_cuda_gpu import PROBLEMS, SETTINGS, Settings, problem_of
+from test_near_kernels import PEAKED, cancelling, check, diagonal, peaked
 from torch import Tensor
 
 from attention_ext.clustered_attention.reference import clustered_attention
@@ -21,6 +32,7 @@ from attention_ext.hashing.reference import hash_sign, subtract_mean
 from attention_ext.improved_clustered_attention.reference import improved_clustered_attention, top_keys
 from attention_ext.key_grouping.reference import key_groups
 from attention_ext.kmeans.reference import hamming_kmeans
+from attention_ext.near_attention.reference import near_attention
 
 HERE = Path(__file__).parent
 ORDERS = (0, 1, 7)  # order in which threads run: ascending, descending, shuffled
@@ -163,7 +175,8 @@ def test_groups_by_equal_keys(ops: Any) -> None:
     assert (ops.key_groups(q, k, lengths, lengths, 7, 8, 3) == 0).all()
 
 
-CASES = {  # K and the problem
+# K; for near attention, K and W; and the problem.
+CASES: dict[str, tuple[Settings, Callable[[], Problem]]] = {
     "clustered": (None, lambda: problem(2, 1, 70, 150, 36, 20, 5, [70, 33], [150, 129])),
     "clustered, many clusters": (None, lambda: problem(1, 2, 140, 40, 8, 70, 66, [139], [40])),
     "improved": (7, lambda: problem(2, 1, 70, 150, 36, 20, 5, [70, 33], [150, 3])),
@@ -172,15 +185,29 @@ CASES = {  # K and the problem
     "three waves": (4, lambda: problem(3, 1, 30, 130, 8, 6, 24, [30, 5, 25], [130, 129, 128])),
     "no key": (2, lambda: problem(2, 1, 9, 5, 8, 8, 3, [9, 0], [0, 5])),
     "one position": (2, lambda: problem(1, 1, 1, 1, 1, 1, 3)),
+    "near": ((7, 3), lambda: sequences(2, 1, 150, 36, 20, 5, [150, 64])),
+    "near, far tiles": ((4, 16), lambda: sequences(2, 1, 390, 8, 6, 9, [300, 385])),
+    "near, wide": ((70, 100), lambda: sequences(1, 1, 290, 70, 68, 3)),
+    "near, many clusters": ((4, 0), lambda: sequences(1, 1, 140, 8, 6, 66, [139])),
+    "near, three waves": ((4, 2), lambda: sequences(3, 1, 70, 8, 6, 24, [70, 0, 65])),
+    "near, window of all": ((1, 1000), lambda: sequences(2, 1, 70, 8, 6, 3, [70, 5])),
+    "near, one position": ((2, 1), lambda: sequences(1, 1, 1, 1, 1, 3)),
 }
 
 
-def reference(p: Problem, K: int | None, inputs: list[Tensor]) -> list[Tensor]:
+def sequences(B: int, H: int, N: int, D: int, E: int, C: int, lengths: list[int] | None = None) -> Problem:
+    """Return random inputs of self-attention."""
+    return problem(B, H, N, N, D, E, C, lengths, lengths)
+
+
+def reference(p: Problem, K: Settings, inputs: list[Tensor]) -> list[Tensor]:
     """Return the reference's output and gradients, in the inputs' type."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
     if K is None:
         out = clustered_attention(*leaves, *sizes)
+    elif isinstance(K, tuple):
+        out = near_attention(*leaves, p.groups, p.query_lengths, p.clusters, *K)
     else:
         out = improved_clustered_attention(*leaves, *sizes, K)
     return [out.detach(), *torch.autograd.grad(out, leaves, p.grad.to(out.dtype))]
@@ -189,7 +216,7 @@ def reference(p: Problem, K: int | None, inputs: list[Tensor]) -> list[Tensor]:
 def emulate(
     ops: Any,
     p: Problem,
-    K: int | None,
+    K: Settings,
     inputs: list[Tensor],
     dropout: float = 0.0,
     seed: Tensor | None = None,
@@ -200,6 +227,13 @@ def emulate(
     if K is None:
         out, *saved = ops.clustered_attention(*inputs, *sizes, dropout, seed)
         return [out, *ops.clustered_attention_backward(grad, *inputs, *sizes, dropout, seed, *saved)]
+    if isinstance(K, tuple):
+        near = (p.groups, p.query_lengths, p.clusters)
+        out, *saved = ops.near_attention(*inputs, *near, *K, dropout, seed)
+        return [
+            out,
+            *ops.near_attention_backward(grad, *inputs, *near, K[1], dropout, seed, out, *saved),
+        ]
     out, *saved = ops.improved_clustered_attention(*inputs, *sizes, K, dropout, seed)
     return [
         out,
@@ -227,6 +261,8 @@ def test_attention(ops: Any, name: str) -> None:
         ("clustered", torch.float16),
         ("improved", torch.float16),
         ("improved, wide", torch.bfloat16),
+        ("near", torch.float16),
+        ("near, wide", torch.bfloat16),
     ],
 )
 def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) -> None:
@@ -242,34 +278,34 @@ def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) ->
         assert error(ours, truth) <= 1.5 * rounding + 1e-6
 
 
-@pytest.mark.parametrize("K", [None, 6])
-def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(ops: Any, K: int | None) -> None:
+@pytest.mark.parametrize("K", [None, 6, (6, 70)])
+def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(ops: Any, K: Settings) -> None:
     """Neither padding nor the rest of the batch changes a bit; 700 keys are 6 splits."""
-    p = problem(2, 1, 80, 900, 8, 8, 5, [80, 41], [900, 700])
+    N, n = (900, 700) if isinstance(K, tuple) else (80, 41)
+    p = problem(2, 1, N, 900, 8, 8, 5, [N, n], [900, 700])
     together = emulate(ops, p, K, padded(p, torch.float32))
     alone = Problem(
-        p.q[1:, :, :41], p.k[1:, :, :700], p.v[1:, :, :700], p.grad[1:, :, :41], p.groups[1:, :, :41],
+        p.q[1:, :, :n], p.k[1:, :, :700], p.v[1:, :, :700], p.grad[1:, :, :n], p.groups[1:, :, :n],
         p.query_lengths[1:], p.key_lengths[1:], 5,
     )  # fmt: skip
     by_itself = emulate(ops, alone, K, padded(alone, torch.float32))
-    for size, a, b in zip((41, 41, 700, 700), together, by_itself, strict=True):
+    for size, a, b in zip((n, n, 700, 700), together, by_itself, strict=True):
         assert torch.equal(a[1:, :, :size], b)
         assert (a[1:, :, size:] == 0).all()
 
 
-@pytest.mark.parametrize("K", [None, 6])
-@pytest.mark.parametrize(("N", "S"), [(0, 5), (5, 0)])
-def test_no_queries_or_no_keys(ops: Any, N: int, S: int, K: int | None) -> None:
+@pytest.mark.parametrize(("K", "N", "S"), [(None, 0, 5), (None, 5, 0), (6, 0, 5), (6, 5, 0), ((6, 2), 0, 0)])
+def test_no_queries_or_no_keys(ops: Any, N: int, S: int, K: Settings) -> None:
     p = problem(1, 1, N, S, 4, 3, 2)
     out, *grads = emulate(ops, p, K, padded(p, torch.float32))
     assert out.shape == (1, 1, N, 3)
     assert all((x == 0).all() for x in (out, *grads))
 
 
-@pytest.mark.parametrize("K", [None, 6])
-def test_views_equal_copies(ops: Any, K: int | None) -> None:
+@pytest.mark.parametrize("K", [None, 6, (6, 2)])
+def test_views_equal_copies(ops: Any, K: Settings) -> None:
     """Strided rows, transposed columns and an odd offset give the same bits as contiguous input."""
-    p = problem(2, 2, 40, 50, 12, 12, 4)
+    p = problem(2, 2, 40, 40 if isinstance(K, tuple) else 50, 12, 12, 4)
     q, k, v = padded(p, torch.bfloat16)
     expected = emulate(ops, p, K, [q, k, v])
     q_view = torch.cat([q, q], 3)[..., 12:].transpose(1, 2).contiguous().transpose(1, 2)
@@ -300,9 +336,11 @@ def test_top_keys_of_equal_scores(ops: Any) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("K", [None, 6])
-def test_dropout_masks_equal_the_cpu_s(ops: Any, K: int | None) -> None:
+@pytest.mark.parametrize("K", [None, 6, (6, 2)])
+def test_dropout_masks_equal_the_cpu_s(ops: Any, K: Settings) -> None:
     p = problem(2, 2, 50, 60, 8, 8, 4, [50, 33], [60, 41])
+    if isinstance(K, tuple):
+        p = sequences(2, 2, 200, 8, 8, 4, [200, 133])
     seed = torch.tensor([12345])
     inputs = padded(p, torch.float32)
     expected = emulate(torch.ops.attention_ext, p, K, inputs, 0.3, seed)
@@ -311,10 +349,10 @@ def test_dropout_masks_equal_the_cpu_s(ops: Any, K: int | None) -> None:
     assert not torch.equal(expected[0], emulate(ops, p, K, inputs)[0])
 
 
-@pytest.mark.parametrize("K", [None, 6])
-def test_one_cluster_with_all_queries(ops: Any, K: int | None) -> None:
+@pytest.mark.parametrize("K", [None, 6, (6, 2)])
+def test_one_cluster_with_all_queries(ops: Any, K: Settings) -> None:
     """Empty clusters, sums over many members; a group out of range is treated as padding."""
-    p = problem(1, 1, 300, 40, 8, 8, 4)
+    p = problem(1, 1, 300, 300 if isinstance(K, tuple) else 40, 8, 8, 4)
     p.groups = torch.full_like(p.groups, 2)
     inputs = padded(p, torch.float32)
     exact = reference(p, K, padded(p, torch.float64))
@@ -322,6 +360,28 @@ def test_one_cluster_with_all_queries(ops: Any, K: int | None) -> None:
         assert error(ours, truth) < 2e-6
     p.groups[0, 0, 7] = 9
     assert (emulate(ops, p, K, inputs)[0][0, 0, 7] == 0).all()
+
+
+def emulate_call(ops: Any, p: Call) -> list[Tensor]:
+    """Return the kernels' output and gradients for a call of near attention, in float32."""
+    groups, lengths, clusters, *K = p.others
+    given = Problem(p.q, p.k, p.v, p.grad, groups, lengths, lengths, clusters)
+    return emulate(ops, given, tuple(K), [x.detach() for x in p.inputs(torch.float32)])
+
+
+@pytest.mark.parametrize(("topk", "window"), [(32, 16), (1, 0), (1, 299)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_logits_of_thirty_on_the_diagonal(ops: Any, sign: int, topk: int, window: int) -> None:
+    p = diagonal(sign, 5, topk, window)
+    check(p, torch.float32, 1e-7, emulate_call(ops, p))
+
+
+@pytest.mark.parametrize(("topk", "window"), PEAKED)
+def test_a_window_with_all_that_a_cluster_gives_to_far_keys(ops: Any, topk: int, window: int) -> None:
+    """Where the CPU's kernels rescue a query: no sum over far keys is a difference here."""
+    p = peaked(topk, window)
+    assert cancelling(p).any()  # else the test is vacuous
+    check(p, torch.float32, 2e-7, emulate_call(ops, p))
 
 
 @pytest.mark.parametrize(("operator", "changes", "message"), INVALID)
@@ -332,15 +392,14 @@ def test_invalid_calls_are_refused_as_on_the_cpu(
         getattr(ops, operator)(**(valid_calls(ops)[operator] | changes))
 
 
-def test_positions_out_of_range_in_top_keys_are_ignored(ops: Any) -> None:
+@pytest.mark.parametrize("name", ["improved_clustered_attention", "near_attention"])
+def test_positions_out_of_range_in_top_keys_are_ignored(ops: Any, name: str) -> None:
     """The host can't read them; a kernel once wrote to the memory that they pointed to."""
-    arguments = valid_calls(ops)["improved_clustered_attention_backward"]
-    expected = ops.improved_clustered_attention_backward(
-        **arguments | {"top": torch.full((2, 2, 3, 2), -1).int()}
-    )
+    arguments, backward = valid_calls(ops)[f"{name}_backward"], getattr(ops, f"{name}_backward")
+    expected = backward(**arguments | {"top": torch.full((2, 2, 3, 2), -1).int()})
     for outside in (9, 2**31 - 1, -7):
         top = torch.full((2, 2, 3, 2), outside, dtype=torch.int32)
-        found = ops.improved_clustered_attention_backward(**arguments | {"top": top})
+        found = backward(**arguments | {"top": top})
         assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
@@ -350,25 +409,29 @@ def test_positions_out_of_range_in_top_keys_are_ignored(ops: Any) -> None:
         ({"D": 257}, "head sizes must lie in 1 … 256 on CUDA, found 257 and 8"),
         ({"C": 1025}, "clusters must lie in 1 … 1024, found 1025"),
         ({"K": 1025}, "topk must lie in 1 … 1024 on CUDA, found 1025"),
+        ({"K": (1025, 1)}, "topk must lie in 1 … 1024 on CUDA, found 1025"),
         ({"dtype": torch.float64}, "q must be float32, float16 or bfloat16 on CUDA"),
     ],
 )
 def test_errors_name_the_limit(ops: Any, change: dict[str, Any], message: str) -> None:
-    sizes = {"D": 8, "C": 3, "K": 2, "dtype": torch.float32} | change
+    sizes: dict[str, Any] = {"D": 8, "C": 3, "K": 2, "dtype": torch.float32} | change
     p = problem(1, 1, 9, 9, sizes["D"], 8, 3)
     p.clusters = sizes["C"]
     with pytest.raises(RuntimeError, match=message):
         emulate(ops, p, sizes["K"], padded(p, sizes["dtype"]))
 
 
+@pytest.mark.parametrize("settings", SETTINGS[1:])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_rounding_does_not_decide_the_top_keys_of_the_gpu_tests(name: str, dtype: torch.dtype) -> None:
+def test_rounding_does_not_decide_the_top_keys_of_the_gpu_tests(
+    name: str, dtype: torch.dtype, settings: Settings
+) -> None:
     """The 32nd and 33rd score of a cluster once differed by 6e-8 of the highest, less than the rounding.
 
     With the other key, the output of "many clusters" in float16 is 0.14 % off: four times the tolerance.
     """
-    p = PROBLEMS[name]()
+    p = problem_of(name, settings)
     members = membership(p.groups, p.query_lengths, p.clusters, torch.float64)
     q, k = (x.to(dtype).double() for x in (p.q, p.k))
     scores = centroid_scores(q, k, members, p.query_lengths, p.key_lengths)

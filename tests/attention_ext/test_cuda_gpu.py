@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, error, padded, poison, problem
+from kernel_cases import Problem, error, of_one_sequence, padded, poison, problem
 from torch import Tensor
 
 from attention_ext import why_unavailable
@@ -19,6 +19,8 @@ from attention_ext.key_grouping import native as key_native
 from attention_ext.key_grouping import reference as key_reference
 from attention_ext.kmeans import native as kmeans_native
 from attention_ext.kmeans import reference as kmeans_reference
+from attention_ext.near_attention import native as near_native
+from attention_ext.near_attention import reference as near_reference
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,27 +39,53 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "one position": lambda: problem(1, 1, 1, 1, 1, 1, 3),
     "empty": lambda: problem(2, 1, 20, 20, 8, 8, 3, [20, 0], [0, 20]),
 }
-TOPK = [None, 32]
+# None: clustered attention; K: improved clustered attention; K and W: near attention.
+Settings = int | tuple[int, ...] | None
+SETTINGS: list[Settings] = [None, 32, (32, 16)]
+MODULES = {
+    "native": (clustered_native, improved_native, near_native),
+    "reference": (clustered_reference, improved_reference, near_reference),
+}
 
 
-def attend(module: Any, p: Problem, topk: int | None, device: str) -> Callable[..., Tensor]:
-    """Return a module's operator as a function of q, k and v."""
-    sizes = [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
+def problem_of(name: str, settings: Settings) -> Problem:
+    """Return a problem; for near attention, one of self-attention."""
+    p = PROBLEMS[name]()
+    return of_one_sequence(p) if isinstance(settings, tuple) else p
+
+
+def attend(backend: str, p: Problem, settings: Settings, device: str) -> Callable[..., Tensor]:
+    """Return a backend's operator as a function of q, k and v."""
+    groups, queries, keys = (x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths))
+    clustered, improved, near = MODULES[backend]
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if topk is None:
-            return module.clustered_attention(q, k, v, *sizes, p.clusters)
-        return module.improved_clustered_attention(q, k, v, *sizes, p.clusters, topk)
+        if settings is None:
+            return clustered.clustered_attention(q, k, v, groups, queries, keys, p.clusters)
+        if isinstance(settings, tuple):
+            return near.near_attention(q, k, v, groups, queries, p.clusters, *settings)
+        return improved.improved_clustered_attention(q, k, v, groups, queries, keys, p.clusters, settings)
 
     return run
 
 
-def kernels(p: Problem, topk: int | None, device: str = "cuda") -> Callable[..., Tensor]:
-    return attend(clustered_native if topk is None else improved_native, p, topk, device)
+def operator_of(p: Problem, settings: Settings, device: str) -> tuple[Any, list[Any]]:
+    """Return an operator, and its arguments from the groups to those before dropout."""
+    groups, queries, keys = (x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths))
+    ops = torch.ops.attention_ext
+    if settings is None:
+        return ops.clustered_attention.default, [groups, queries, keys, p.clusters]
+    if isinstance(settings, tuple):
+        return ops.near_attention.default, [groups, queries, p.clusters, *settings]
+    return ops.improved_clustered_attention.default, [groups, queries, keys, p.clusters, settings]
 
 
-def oracle(p: Problem, topk: int | None) -> Callable[..., Tensor]:
-    return attend(clustered_reference if topk is None else improved_reference, p, topk, "cpu")
+def kernels(p: Problem, settings: Settings, device: str = "cuda") -> Callable[..., Tensor]:
+    return attend("native", p, settings, device)
+
+
+def oracle(p: Problem, settings: Settings) -> Callable[..., Tensor]:
+    return attend("reference", p, settings, "cpu")
 
 
 def run(
@@ -137,72 +165,73 @@ def test_groups_of_repeated_queries() -> None:
     assert torch.equal(found.cpu(), kmeans_reference.hamming_kmeans(hashes, lengths, 30, 5, 63))
 
 
-@pytest.mark.parametrize("topk", TOPK)
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_float32(name: str, topk: int | None) -> None:
+def test_float32(name: str, settings: Settings) -> None:
     """The error against float64 is at most twice that of the same maths in PyTorch."""
-    p = PROBLEMS[name]()
-    exact = run(oracle(p, topk), p, torch.float64, "cpu")
-    theirs = run(oracle(p, topk), p, torch.float32, "cpu")
-    for found, other, truth in zip(run(kernels(p, topk), p, torch.float32), theirs, exact, strict=True):
+    p = problem_of(name, settings)
+    exact = run(oracle(p, settings), p, torch.float64, "cpu")
+    theirs = run(oracle(p, settings), p, torch.float32, "cpu")
+    for found, other, truth in zip(run(kernels(p, settings), p, torch.float32), theirs, exact, strict=True):
         assert error(found, truth) <= 2 * error(other, truth) + 3e-7
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("topk", TOPK)
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_half_precision(name: str, topk: int | None, dtype: torch.dtype) -> None:
+def test_half_precision(name: str, settings: Settings, dtype: torch.dtype) -> None:
     """Sums are as accurate as float32: little error beyond rounding the results.
 
     Gradients are computed from the rounded output, so their tolerance is larger.
     """
-    p = PROBLEMS[name]()
+    p = problem_of(name, settings)
     p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
-    exact = run(oracle(p, topk), p, torch.float64, "cpu")
-    for i, (found, truth) in enumerate(zip(run(kernels(p, topk), p, dtype), exact, strict=True)):
+    exact = run(oracle(p, settings), p, torch.float64, "cpu")
+    for i, (found, truth) in enumerate(zip(run(kernels(p, settings), p, dtype), exact, strict=True)):
         assert found.dtype == dtype
         assert error(found, truth) <= (4 if i else 1.5) * error(truth.to(dtype), truth) + 1e-6
 
 
 @pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
-@pytest.mark.parametrize("topk", TOPK)
-def test_the_cpu_backend_agrees(topk: int | None) -> None:
-    p = PROBLEMS["paper"]()
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_cpu_backend_agrees(settings: Settings) -> None:
+    p = problem_of("paper", settings)
     for found, other in zip(
-        run(kernels(p, topk), p, torch.float32),
-        run(kernels(p, topk, "cpu"), p, torch.float32, "cpu"),
+        run(kernels(p, settings), p, torch.float32),
+        run(kernels(p, settings, "cpu"), p, torch.float32, "cpu"),
         strict=True,
     ):
         assert error(found, other.double()) < 5e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("topk", TOPK)
-def test_the_same_bits_every_time(topk: int | None, dtype: torch.dtype) -> None:
-    p = PROBLEMS["paper"]()
-    first = run(kernels(p, topk), p, dtype)
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_same_bits_every_time(settings: Settings, dtype: torch.dtype) -> None:
+    p = problem_of("paper", settings)
+    first = run(kernels(p, settings), p, dtype)
     for _ in range(5):
-        assert all(torch.equal(a, b) for a, b in zip(run(kernels(p, topk), p, dtype), first, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(run(kernels(p, settings), p, dtype), first, strict=True))
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(topk: int | None) -> None:
-    p = problem(3, 2, 900, 1900, 32, 32, 20, [900, 411, 3], [1900, 1700, 5])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(settings: Settings) -> None:
+    N, n = (1900, 1700) if isinstance(settings, tuple) else (900, 411)
+    p = problem(3, 2, N, 1900, 32, 32, 20, [N, n, 5], [1900, 1700, 5])
     alone = Problem(
-        p.q[1:2, :, :411], p.k[1:2, :, :1700], p.v[1:2, :, :1700], p.grad[1:2, :, :411],
-        p.groups[1:2, :, :411], p.query_lengths[1:2], p.key_lengths[1:2], 20,
+        p.q[1:2, :, :n], p.k[1:2, :, :1700], p.v[1:2, :, :1700], p.grad[1:2, :, :n],
+        p.groups[1:2, :, :n], p.query_lengths[1:2], p.key_lengths[1:2], 20,
     )  # fmt: skip
-    together, apart = (run(kernels(x, topk), x, torch.bfloat16) for x in (p, alone))
-    for size, a, b in zip((411, 411, 1700, 1700), together, apart, strict=True):
+    together, apart = (run(kernels(x, settings), x, torch.bfloat16) for x in (p, alone))
+    for size, a, b in zip((n, n, 1700, 1700), together, apart, strict=True):
         assert torch.equal(a[1:2, :, :size], b)
         assert (a[1:2, :, size:] == 0).all()
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_strided_input(topk: int | None) -> None:
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_strided_input(settings: Settings) -> None:
     """Memory is laid out as [B, N, H, D], as the projection layer returns it."""
-    p = PROBLEMS["cross"]()
-    function = kernels(p, topk)
+    p = problem_of("cross", settings)
+    function = kernels(p, settings)
     expected = run(function, p, torch.bfloat16)
 
     def strided(*inputs: Tensor) -> Tensor:
@@ -212,29 +241,28 @@ def test_strided_input(topk: int | None) -> None:
 
 
 @pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
-@pytest.mark.parametrize("topk", TOPK)
-def test_dropout_masks_equal_the_cpu_s(topk: int | None) -> None:
-    p = PROBLEMS["cross"]()
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_dropout_masks_equal_the_cpu_s(settings: Settings) -> None:
+    p = problem_of("cross", settings)
     seed = torch.tensor([987654321])
 
     def drop(device: str) -> Tensor:
         given = [x.to(device) for x in padded(p, torch.float32)]
-        given += [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
-        ops = torch.ops.attention_ext
-        if topk is None:
-            return ops.clustered_attention(*given, p.clusters, 0.3, seed.to(device))[0].cpu()
-        return ops.improved_clustered_attention(*given, p.clusters, topk, 0.3, seed.to(device))[0].cpu()
+        operator, sizes = operator_of(p, settings, device)
+        return operator(*given, *sizes, 0.3, seed.to(device))[0].cpu()
 
     torch.testing.assert_close(drop("cuda"), drop("cpu"), rtol=1e-4, atol=1e-5)
 
 
-def whole(x: Tensor, planes: Tensor, lengths: Tensor, topk: int | None) -> Tensor:
-    """Group and attend, with x as queries, keys and values; by hashes for clustered, by keys for improved."""
-    if topk is None:
+def whole(x: Tensor, planes: Tensor, lengths: Tensor, settings: Settings) -> Tensor:
+    """Group and attend, with x as queries, keys and values; by hashes for clustered, else by keys."""
+    if settings is None:
         groups = kmeans_native.hamming_kmeans(hash_native.hash_sign(x, planes), lengths, 20, 5, 63)
         return clustered_native.clustered_attention(x, x, x, groups, lengths, lengths, 20)
     groups = key_native.key_groups(x.detach(), x.detach(), lengths, lengths, 20, 8, 5)
-    return improved_native.improved_clustered_attention(x, x, x, groups, lengths, lengths, 20, topk)
+    if isinstance(settings, tuple):
+        return near_native.near_attention(x, x, x, groups, lengths, 20, *settings)
+    return improved_native.improved_clustered_attention(x, x, x, groups, lengths, lengths, 20, settings)
 
 
 def whole_inputs(seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,26 +271,26 @@ def whole_inputs(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return x, torch.randn(63, 64, generator=g).cuda(), torch.tensor([700, 300 + seed]).cuda()
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_no_call_synchronises(topk: int | None) -> None:
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_no_call_synchronises(settings: Settings) -> None:
     x, planes, lengths = whole_inputs(1)
-    whole(x, planes, lengths, topk).sum().backward()
+    whole(x, planes, lengths, settings).sum().backward()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        whole(x, planes, lengths, topk).sum().backward()
+        whole(x, planes, lengths, settings).sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_cuda_graph(topk: int | None) -> None:
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_cuda_graph(settings: Settings) -> None:
     """Forward and backward are captured and replayed with other values and lengths."""
     x, planes, lengths = whole_inputs(1)
     grad = torch.randn(x.shape, device="cuda", dtype=x.dtype)
 
     def step(x: Tensor) -> tuple[Tensor, Tensor]:
-        out = whole(x, planes, lengths, topk)
+        out = whole(x, planes, lengths, settings)
         return out, torch.autograd.grad(out, x, grad)[0]
 
     side = torch.cuda.Stream()
@@ -282,68 +310,63 @@ def test_cuda_graph(topk: int | None) -> None:
     assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_the_current_stream_is_used(topk: int | None) -> None:
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_current_stream_is_used(settings: Settings) -> None:
     """Kernels on a side stream run after earlier work on that stream."""
     x, planes, lengths = whole_inputs(3)
-    expected = whole(x, planes, lengths, topk)
+    expected = whole(x, planes, lengths, settings)
     side = torch.cuda.Stream()
     late = torch.zeros_like(x)
     torch.cuda.synchronize()
     with torch.cuda.stream(side), torch.no_grad():
         torch.cuda._sleep(50_000_000)
         late.copy_(x)
-        found = whole(late, planes, lengths, topk)
+        found = whole(late, planes, lengths, settings)
     side.synchronize()
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_registration(topk: int | None) -> None:
-    p = PROBLEMS["small"]()
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_registration(settings: Settings) -> None:
+    p = problem_of("small", settings)
     inputs = [x.cuda().float().requires_grad_() for x in (p.q, p.k, p.v)]
-    sizes = [x.cuda() for x in (p.groups, p.query_lengths, p.key_lengths)]
-    ops = torch.ops.attention_ext
-    if topk is None:
-        torch.library.opcheck(ops.clustered_attention.default, (*inputs, *sizes, p.clusters, 0.0, None))
-    else:
-        torch.library.opcheck(
-            ops.improved_clustered_attention.default, (*inputs, *sizes, p.clusters, topk, 0.0, None)
-        )
+    operator, arguments = operator_of(p, settings, "cuda")
+    torch.library.opcheck(operator, (*inputs, *arguments, 0.0, None))
+    lengths = p.query_lengths.cuda(), p.key_lengths.cuda()
     hashes = hash_native.hash_sign(inputs[0], torch.randn(20, 16, device="cuda"))
-    torch.library.opcheck(ops.hamming_kmeans.default, (hashes, sizes[1], 4, 3, 20))
-    torch.library.opcheck(ops.subtract_mean.default, (p.q.cuda().half(), sizes[1]))
-    torch.library.opcheck(
-        ops.key_groups.default, (p.q.cuda().float(), p.k.cuda().float(), *sizes[1:], 4, 8, 3)
-    )
+    ops = torch.ops.attention_ext
+    torch.library.opcheck(ops.hamming_kmeans.default, (hashes, lengths[0], 4, 3, 20))
+    torch.library.opcheck(ops.subtract_mean.default, (p.q.cuda().half(), lengths[0]))
+    torch.library.opcheck(ops.key_groups.default, (p.q.cuda().float(), p.k.cuda().float(), *lengths, 4, 8, 3))
 
 
-@pytest.mark.parametrize("topk", TOPK)
-def test_memory_grows_with_the_length(topk: int | None) -> None:
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_memory_grows_with_the_length(settings: Settings) -> None:
     def peak(N: int) -> int:
         x = torch.randn(1, 6, N, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         planes, lengths = torch.randn(63, 64, device="cuda"), torch.tensor([N], device="cuda")
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        whole(x, planes, lengths, topk).sum().backward()
+        whole(x, planes, lengths, settings).sum().backward()
         return torch.cuda.max_memory_allocated() - before
 
     assert peak(65536) < 8.5 * peak(8192)
 
 
 @pytest.mark.parametrize(
-    ("D", "topk", "dtype", "message"),
+    ("D", "settings", "dtype", "message"),
     [
         (257, 2, torch.float32, "head sizes must lie in 1 … 256 on CUDA, found 257"),
         (8, 1025, torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
+        (8, (1025, 1), torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
         (8, 2, torch.float64, "float32, float16 or bfloat16 on CUDA"),
     ],
 )
-def test_errors_name_the_limit(D: int, topk: int, dtype: torch.dtype, message: str) -> None:
+def test_errors_name_the_limit(D: int, settings: Settings, dtype: torch.dtype, message: str) -> None:
     p = problem(1, 1, 9, 9, D, 8, 3)
     with pytest.raises(RuntimeError, match=message):
-        run(kernels(p, topk), p, dtype)
+        run(kernels(p, settings), p, dtype)
 
 
 def test_lengths_on_another_device_raise() -> None:

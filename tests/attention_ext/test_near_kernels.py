@@ -54,14 +54,22 @@ def cancelling(p: Call) -> Tensor:
     return far - total > torch.tensor(4.0).log()
 
 
-def check(p: Call, dtype: torch.dtype, most: float) -> None:
-    """Compare with float64, relative to the largest terms, because saturated weights have no slope."""
+def check(p: Call, dtype: torch.dtype, most: float, results: list[Tensor] | None = None) -> None:
+    """Compare with float64, relative to the largest terms, because saturated weights have no slope.
+
+    Args:
+        p: call.
+        dtype: type of the compared results.
+        most: allowed error beyond twice the reference's.
+        results: output and gradients; those of the CPU kernels if None.
+    """
     exact, theirs = (run(p.reference(), p, kind) for kind in (torch.float64, dtype))
+    ours = run(p.native(), p, dtype) if results is None else results
     scale = p.q.shape[-1] ** -0.5
     keys = scale * float(p.k.norm(dim=-1).max()), scale * float(p.q.norm(dim=-1).max())
     total = float(p.grad.norm())
     largest = float(exact[0].norm()), total * keys[0], total * keys[1], total
-    for found, other, truth, size in zip(run(p.native(), p, dtype), theirs, exact, largest, strict=True):
+    for found, other, truth, size in zip(ours, theirs, exact, largest, strict=True):
         assert found.isfinite().all()
         allowed = 2 * float((other.double() - truth).norm()) + most * size
         assert float((found.double() - truth).norm()) <= allowed
