@@ -94,3 +94,32 @@ def make_voices(folder: Path, texts: list[str], split: str = "test") -> None:
         soundfile.write(wav, voice(text), RATE, subtype="PCM_16")
         cuts.append(make_cut(wav, text, f"{split}-{i}"))
     save_cuts(cuts, folder / f"{split}.cuts.jsonl.gz")
+
+
+PIECES = ["<unk>", "▁", "▁a", "▁b", "a", "b", "c", "ab", "▁abc", "d", "e"]  # the blank, added last, is 11
+
+
+def save_parakeet(folder: Path, **options: Any) -> Any:
+    """Write a FastConformer with random weights and pieces, and return it in evaluation mode."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes |= {"subsampling_conv_channels": 8, "conv_kernel_size": 5}
+    config = transformers.ParakeetCTCConfig(
+        encoder_config=sizes | options, vocab_size=len(PIECES) + 1, pad_token_id=len(PIECES)
+    )
+    model = transformers.ParakeetForCTC(config).eval()
+    for name, values in model.state_dict().items():  # as after training, so that positions and frames matter
+        if name.endswith("running_var"):
+            values.uniform_(0.5, 2.0)
+        elif name.endswith("running_mean"):
+            values.normal_()
+        elif values.dim() > 1:
+            values.mul_(6.0)
+    model.save_pretrained(folder)
+    pieces = Tokenizer(models.Unigram([(x, -1.0 - i / 10) for i, x in enumerate(PIECES)], unk_id=0))
+    pieces.pre_tokenizer, pieces.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = transformers.ParakeetTokenizer(tokenizer_object=pieces, pad_token="<pad>", unk_token="<unk>")
+    transformers.ParakeetProcessor(transformers.ParakeetFeatureExtractor(), tokenizer).save_pretrained(folder)
+    return model

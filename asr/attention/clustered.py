@@ -56,6 +56,7 @@ class ClusteredAttention(SoftmaxMechanism):
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
         groups_BHN = self.grouping(q, k, query_lengths, key_lengths, operators)
+        operators = self.operators[self.backend.on(q.device.type)]  # which take heads of any size
         options = {"clusters": self.grouping.clusters, "dropout": self.active_dropout}
         return self.operator(operators)(q, k, v, groups_BHN, query_lengths, key_lengths, **options)
 

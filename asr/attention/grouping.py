@@ -53,9 +53,13 @@ class HashGrouping(nn.Module):
         bias: whether bit p is the sign of x·plane_p + b_p instead of x·plane_p.
         center: whether the mean of the valid queries of a head is subtracted first. Distances between queries
             don't change, but hashes of queries far from the origin hardly differ.
+
+    Attributes:
+        hashed: number of leading dimensions of the queries that are hashed; None: all.
     """
 
     needs_keys = False
+    hashed: int | None = None
 
     def __init__(
         self, clusters: int, bits: int, iterations: int, planes: str, bias: bool, center: bool
@@ -74,6 +78,7 @@ class HashGrouping(nn.Module):
         operators: Operators,
     ) -> Tensor:
         """Return the cluster of every query, [B, H, N] int32; −1 at padding. Backends agree bit for bit."""
+        q_BHND = q_BHND[..., : self.hashed]
         planes_PD = self.planes_PD(q_BHND.shape[-1])
         x_BHND = q_BHND.detach()
         if self.center:

@@ -17,6 +17,7 @@ from asr.files import digest
 from asr.model.attention_model import AttentionModel
 from asr.model.augment import augment_audio, spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
+from asr.model.fast_conformer import FastConformerEncoder, ScaledProjection, SubsampledMel
 from asr.model.features import FilterBanks, Normalisation
 from asr.model.head import Head
 from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
@@ -63,9 +64,9 @@ class AcousticModel(AttentionModel):
         encoder_frozen: whether normalisation and encoder get no gradients; the head does.
     """
 
-    front_end: FilterBanks | ConvolutionalFrontEnd
-    normalisation: Normalisation | LatentProjection
-    encoder: Encoder | PretrainedEncoder
+    front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel
+    normalisation: Normalisation | LatentProjection | ScaledProjection
+    encoder: Encoder | PretrainedEncoder | FastConformerEncoder
 
     def __init__(
         self,

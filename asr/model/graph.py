@@ -90,6 +90,8 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
     Raises:
         UserError: a mechanism that can't be exported.
     """
+    if not model.front_end.exportable:
+        raise UserError("a FastConformer can't be exported as a graph: format=safetensors supports it")
     name = model.config.attention
     if parse_name(name).mechanism not in FAMILY:
         raise UserError(

@@ -226,8 +226,8 @@ class ModelConfig(BlockConfig):
 
     encoder: str = option(
         "",
-        help="folder, or name on the Hugging Face Hub, of a wav2vec 2.0, HuBERT, WavLM, data2vec-audio or "
-        "UniSpeech (-SAT) model of transformers; it determines features, sizes and initial weights",
+        help="folder, or name on the Hugging Face Hub, of a speech model of transformers, such as wav2vec "
+        "2.0, WavLM or Parakeet-CTC; it determines features, sizes and initial weights",
         affects="result",
     )
     freeze_encoder_steps: int = option(

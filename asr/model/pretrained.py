@@ -1,4 +1,4 @@
-"""Encoders of pretrained speech models: wav2vec 2.0, HuBERT, WavLM and data2vec-audio of transformers.
+"""Encoders of pretrained speech models of transformers: wav2vec 2.0 and its relatives.
 
 The weights are in modules of transformers, but its forward passes aren't used, because padding changes their
 results through group normalisation over time and data2vec's stacked positions. Here an utterance has the same
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
 from asr.lengths import keep_mask, zero_padding
+from asr.model.fast_conformer import FastConformerEncoder, ScaledProjection, SubsampledMel
 from asr.model.features import FrontEnd
-from asr.model.pretrained_folder import window_and_shift
+from asr.model.pretrained_folder import mel_extractor, window_and_shift
 
 # Frames of a batch that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 2000
@@ -249,7 +250,10 @@ class PretrainedEncoder(nn.Module):
         return {"bias_HR": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
 
 
-Parts = tuple[ConvolutionalFrontEnd, LatentProjection, PretrainedEncoder]
+Parts = (
+    tuple[ConvolutionalFrontEnd, LatentProjection, PretrainedEncoder]
+    | tuple[SubsampledMel, ScaledProjection, FastConformerEncoder]
+)
 
 
 def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, backend: str) -> Parts:
@@ -263,6 +267,12 @@ def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, bac
     Raises:
         UserError: the mechanism doesn't fit.
     """
+    if "mel" in pretrained:
+        return (
+            SubsampledMel(model, mel_extractor(pretrained)),
+            ScaledProjection(model),
+            FastConformerEncoder(model, attention, backend),
+        )
     return (
         ConvolutionalFrontEnd(model, pretrained["normalise"]),
         LatentProjection(model),

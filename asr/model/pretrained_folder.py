@@ -30,7 +30,9 @@ FAMILIES = {
     "data2vec-audio": "Data2VecAudio",
     "unispeech": "UniSpeech",
     "unispeech-sat": "UniSpeechSat",
+    "parakeet_ctc": "Parakeet",
 }
+PARAKEET = "parakeet_ctc"
 CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
 EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 # Settings of transformers whose models aren't run here, and why.
@@ -49,19 +51,37 @@ SIZES = (
     "num_attention_heads",
     "num_conv_pos_embeddings",
     "num_conv_pos_embedding_groups",
+    "conv_kernel_size",
+    "subsampling_conv_channels",
+    "num_mel_bins",
 )
 CONVOLUTIONS = ("conv_dim", "conv_kernel", "conv_stride")
-PROBABILITIES = ("hidden_dropout", "attention_dropout", "activation_dropout", "final_dropout", "layerdrop")
+PROBABILITIES = (
+    "hidden_dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "final_dropout",
+    "layerdrop",
+    "dropout",
+)
 LARGEST = 100_000  # size of a layer, far above any published one
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureExtractor:
-    """What preprocessor_config.json, or an entry of processor_config.json, says; transformers' defaults."""
+    """What preprocessor_config.json, or an entry of processor_config.json, says; transformers' defaults.
+
+    The last five settings are those of parakeet's mel spectrum.
+    """
 
     feature_extractor_type: str | None = None
     do_normalize: bool = True
     sampling_rate: int = 16000
+    feature_size: int = 80
+    hop_length: int = 160
+    n_fft: int = 512
+    win_length: int = 400
+    preemphasis: float = 0.97
 
 
 class Pretrained(NamedTuple):
@@ -105,15 +125,43 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
     for name, why in UNSUPPORTED.items():
         if values.get(name):
             raise UserError(f"{file}: expected {name}=false, found true: {why}")
-    with one_line(file, "a configuration"):
+    with quiet(), one_line(file, "a configuration"):
         config = json.loads(json.dumps(_configuration(values).to_dict()))  # tuples become lists
-    _check(config, file)
-    extractor = _extractor(path)
-    return {
+    _check(config | config.get("encoder_config", {}), file)
+    extractor = _extractor(path, kind)
+    found = {
         "transformers": {name: config[name] for name in ("model_type", *_settings(kind)) if name in config},
         "normalise": extractor.do_normalize,
         "sample_rate": extractor.sampling_rate,
     }
+    if kind == PARAKEET:
+        found["mel"] = {name: getattr(extractor, name) for name in MEL}
+        _check_mel(found, path)
+    return found
+
+
+MEL = ("feature_size", "hop_length", "n_fft", "win_length", "preemphasis")
+
+
+def _check_mel(pretrained: dict[str, Any], folder: Path) -> None:
+    """Raise UserError unless a mel spectrum fits the subsampling after it."""
+    mel, config = pretrained["mel"], pretrained["transformers"]["encoder_config"]
+    factor = config["subsampling_factor"]
+    for fits, expected, found in (
+        (factor in (2, 4, 8, 16), "subsampling_factor 2, 4, 8 or 16", factor),
+        (config["subsampling_conv_kernel_size"] == 3, "subsampling_conv_kernel_size 3", "another"),
+        (config["subsampling_conv_stride"] == 2, "subsampling_conv_stride 2", "another"),
+        (config["conv_kernel_size"] % 2 == 1, "an odd conv_kernel_size", config["conv_kernel_size"]),
+        (config["hidden_size"] % 2 == 0, "an even hidden_size", config["hidden_size"]),
+        (mel["feature_size"] == config["num_mel_bins"], "feature_size as num_mel_bins", mel["feature_size"]),
+        (0 < mel["win_length"] <= mel["n_fft"] <= 8192, "0 < win_length ≤ n_fft ≤ 8192", mel["win_length"]),
+        (0 < mel["hop_length"] <= mel["n_fft"], "0 < hop_length ≤ n_fft", mel["hop_length"]),
+        (0 <= mel["preemphasis"] <= 1, "preemphasis 0 … 1", mel["preemphasis"]),
+    ):
+        if not fits:
+            raise UserError(f"{folder}: expected {expected}, found {found}")
+    if mel["feature_size"] % factor:
+        raise UserError(f"{folder}: expected num_mel_bins that {factor} divides, found {mel['feature_size']}")
 
 
 def has_head(folder: str | Path) -> bool:
@@ -123,7 +171,7 @@ def has_head(folder: str | Path) -> bool:
     return isinstance(found, list) and any(str(x).endswith("ForCTC") for x in found)
 
 
-def _extractor(folder: Path) -> FeatureExtractor:
+def _extractor(folder: Path, kind: str) -> FeatureExtractor:
     """Read the settings of the input."""
     file = folder / EXTRACTOR
     if not file.exists() and (folder / PROCESSOR).exists():
@@ -134,8 +182,9 @@ def _extractor(folder: Path) -> FeatureExtractor:
         if not isinstance(values, dict):
             raise UserError(f"{file}: expected feature_extractor with settings, found {str(values)[:40]!r}")
     found = FeatureExtractor(**checked_entries(FeatureExtractor, values, file))
-    if found.feature_extractor_type not in (None, "Wav2Vec2FeatureExtractor"):
-        raise UserError(f"{file}: expected Wav2Vec2FeatureExtractor, found {found.feature_extractor_type}")
+    expected = f"{'Parakeet' if kind == PARAKEET else 'Wav2Vec2'}FeatureExtractor"
+    if found.feature_extractor_type not in (None, expected):
+        raise UserError(f"{file}: expected {expected}, found {found.feature_extractor_type}")
     if not 1000 <= found.sampling_rate <= 192_000:
         raise UserError(f"{file}: expected sampling_rate 1000 … 192000, found {found.sampling_rate}")
     return found
@@ -148,19 +197,19 @@ def _check(config: dict[str, Any], file: Path) -> None:
         if not fits:
             raise UserError(f"{file}: expected {name} {expected}, found {str(config[name])[:60]}")
 
-    for name in SIZES:
+    for name in (x for x in SIZES if x in config):
         expect(1 <= config[name] <= LARGEST, name, f"1 … {LARGEST}")
-    for name in CONVOLUTIONS:
+    for name in (x for x in CONVOLUTIONS if x in config):
         expect(1 <= len(config[name]) <= 100, name, "with 1 to 100 sizes")
         expect(all(1 <= size <= LARGEST for size in config[name]), name, f"1 … {LARGEST}")
-    for name in PROBABILITIES:
+    for name in (x for x in PROBABILITIES if x in config):
         expect(0 <= config[name] < 1, name, "at least 0 and below 1")
     outputs = config["vocab_size"]
     expect(outputs is None or 1 <= outputs <= 10 * LARGEST, "vocab_size", f"1 … {10 * LARGEST}")
-    for name in ("num_attention_heads", "num_conv_pos_embedding_groups"):
+    for name in (x for x in ("num_attention_heads", "num_conv_pos_embedding_groups") if x in config):
         expect(config["hidden_size"] % config[name] == 0, name, f"to divide {config['hidden_size']}")
     known = import_transformers().activations.ACT2FN
-    for name in ("hidden_act", "feat_extract_activation"):
+    for name in (x for x in ("hidden_act", "feat_extract_activation") if x in config):
         expect(config[name] in known, name, "to be an activation function of transformers")
 
 
@@ -171,7 +220,11 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     end, usually 20 ms.
     """
     config, rate = pretrained["transformers"], pretrained["sample_rate"]
-    window, shift = window_and_shift(config["conv_kernel"], config["conv_stride"])
+    if config["model_type"] == PARAKEET:
+        config = config["encoder_config"]
+        window = shift = pretrained["mel"]["hop_length"] * config["subsampling_factor"]
+    else:
+        window, shift = window_and_shift(config["conv_kernel"], config["conv_stride"])
     heads, activation = config["num_attention_heads"], config["hidden_act"]
     found = {
         "model.layers": config["num_hidden_layers"],
@@ -179,8 +232,8 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
         "model.head_dim": config["hidden_size"] // heads,
         "model.feedforward": config["intermediate_size"],
         "model.norm": "pre" if config.get("do_stable_layer_norm") else "post",
-        "model.positions": "convolution",
-        "model.dropout": config["hidden_dropout"],
+        "model.positions": "convolution" if "conv_kernel" in config else "none",
+        "model.dropout": config["hidden_dropout" if "hidden_dropout" in config else "dropout"],
         "model.attention_dropout": config["attention_dropout"],
         "model.layer_drop": config["layerdrop"],
         "features.sample_rate": rate,
@@ -213,7 +266,7 @@ def empty_model(pretrained: dict[str, Any], model: ModelConfig) -> Any:
     """Return transformers' model with random weights; `model` has the dropouts."""
     config = _configuration(pretrained["transformers"], model)
     with quiet():
-        return _class(config, "Model")(config)
+        return _encoder(_class(config, "Model")(config))
 
 
 def trained_model(
@@ -245,7 +298,7 @@ def trained_model(
         )
     # Published fine-tuned models lack the vector of masked frames; it is drawn, as by transformers.
     missing = sorted(x for x in info["missing_keys"] if not x.endswith("masked_spec_embed"))
-    if any(x.startswith("lm_head.") for x in missing):
+    if any(x.startswith(("lm_head.", "ctc_head.")) for x in missing):
         raise UserError(
             f"{path}: expected a model with a CTC head, found an encoder alone: train one with "
             f"asr train model.encoder={folder}"
@@ -256,10 +309,17 @@ def trained_model(
         if not bool(weights.isfinite().all()):
             raise UserError(f"{path}: expected finite weights, found NaN or infinity in {name}")
     found.train()  # as any new module: Lightning keeps the mode of each
+    encoder = _encoder(found)
     if not head:
-        return Pretrained(found)
-    encoder = getattr(found, found.base_model_prefix)
-    return Pretrained(encoder, found.lm_head.weight.detach(), found.lm_head.bias.detach())
+        return Pretrained(encoder)
+    last = found.ctc_head if config.model_type == PARAKEET else found.lm_head
+    return Pretrained(encoder, last.weight.detach().flatten(1), last.bias.detach())
+
+
+def mel_extractor(pretrained: dict[str, Any]) -> Any:
+    """Return transformers' ParakeetFeatureExtractor with the settings of a folder."""
+    extractor = import_transformers().ParakeetFeatureExtractor
+    return extractor(sampling_rate=pretrained["sample_rate"], **pretrained["mel"])
 
 
 def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int) -> Any:
@@ -321,7 +381,8 @@ def pretrained_files(folder: str) -> list[Path]:
 
 
 def _class(config: Any, suffix: str) -> Any:
-    """Return a class of transformers of the family, e.g. `Wav2Vec2Model`."""
+    """Return a class of transformers of the family, e.g. `Wav2Vec2Model`; a parakeet has its head."""
+    suffix = "ForCTC" if config.model_type == PARAKEET else suffix
     return getattr(import_transformers(), FAMILIES[config.model_type] + suffix)
 
 
@@ -329,7 +390,7 @@ def _settings(kind: str) -> list[str]:
     """Return the settings of a family; those of all models, which may name files or code, are left out."""
     transformers = import_transformers()
     general = {x.name for x in fields(transformers.PreTrainedConfig)}
-    own = fields(getattr(transformers, f"{FAMILIES[kind]}Config"))
+    own = fields(getattr(transformers, _config_class(kind)))
     return [x.name for x in own if x.name not in general]
 
 
@@ -337,13 +398,32 @@ def _configuration(values: dict[str, Any], model: ModelConfig | None = None) -> 
     """Return transformers' configuration; `model` has the dropouts."""
     kind = values["model_type"]
     own = {name: values[name] for name in _settings(kind) if name in values}
+    transformers = import_transformers()
+    if kind == PARAKEET:
+        nested = values.get("encoder_config", {})
+        inner = {name: nested[name] for name in _settings("parakeet_encoder") if name in nested}
+        own["encoder_config"] = transformers.ParakeetEncoderConfig(**inner)
     if model is not None:
-        own |= {
-            "hidden_dropout": model.dropout,
-            "attention_dropout": model.attention_dropout,
-            "layerdrop": model.layer_drop,
-        }
-    return getattr(import_transformers(), f"{FAMILIES[kind]}Config")(**own)
+        place = own["encoder_config"] if kind == PARAKEET else None
+        changes = {"attention_dropout": model.attention_dropout, "layerdrop": model.layer_drop}
+        changes["hidden_dropout" if place is None else "dropout"] = model.dropout
+        if place is None:
+            own |= changes
+        for name, value in changes.items() if place is not None else ():
+            setattr(place, name, value)
+    return getattr(transformers, _config_class(kind))(**own)
+
+
+def _config_class(kind: str) -> str:
+    """Return the name of transformers' configuration of a type of model."""
+    return {PARAKEET: "ParakeetCTCConfig", "parakeet_encoder": "ParakeetEncoderConfig"}.get(
+        kind, f"{FAMILIES.get(kind)}Config"
+    )
+
+
+def _encoder(model: Any) -> Any:
+    """Return the part of a model of transformers before its head."""
+    return model.encoder if model.config.model_type == PARAKEET else model.base_model
 
 
 @contextmanager

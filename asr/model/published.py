@@ -28,9 +28,10 @@ from asr.model.pretrained_folder import (
     save_ctc,
     trained_model,
 )
-from asr.text.tokenizer import UNKNOWN, Tokenizer, VocabularyTokenizer
-from asr.text.vocabulary import SETTINGS, SYMBOLS, read_vocabulary
+from asr.text.tokenizer import UNKNOWN, PieceTokenizer, Tokenizer, VocabularyTokenizer
+from asr.text.vocabulary import SETTINGS, SYMBOLS, read_pieces, read_vocabulary
 
+PublishedTokenizer = VocabularyTokenizer | PieceTokenizer
 CARD = "README.md"
 PUBLISHED = (CARD, CONFIG, PROCESSOR, SETTINGS, SYMBOLS, WEIGHTS)  # files of `write_published`
 
@@ -43,14 +44,19 @@ def is_published(path: Path) -> bool:
         return False
 
 
-def read_tokenizer(folder: str | Path) -> VocabularyTokenizer:
-    """Return the vocabulary of a folder; see `read_vocabulary`."""
-    return read_vocabulary(local_folder(folder), read_pretrained(folder)["transformers"]["vocab_size"])[0]
+def read_tokenizer(folder: str | Path) -> PublishedTokenizer:
+    """Return the vocabulary of a folder; see `read_vocabulary` and `read_pieces`."""
+    return _read_tokenizer(local_folder(folder), read_pretrained(folder))[0]
+
+
+def _read_tokenizer(folder: Path, pretrained: dict[str, Any]) -> tuple[PublishedTokenizer, list[int]]:
+    read = read_pieces if "mel" in pretrained else read_vocabulary
+    return read(folder, pretrained["transformers"]["vocab_size"])
 
 
 def read_head(
     folder: str | Path, pretrained: dict[str, Any], model: ModelConfig
-) -> tuple[Pretrained, VocabularyTokenizer]:
+) -> tuple[Pretrained, PublishedTokenizer]:
     """Return encoder and head of a folder, the head in the order of the tokenizer, whose blank comes first.
 
     Args:
@@ -61,14 +67,14 @@ def read_head(
     Raises:
         UserError: see `trained_model` and `read_vocabulary`.
     """
-    tokenizer, order = read_vocabulary(local_folder(folder), pretrained["transformers"]["vocab_size"])
+    tokenizer, order = _read_tokenizer(local_folder(folder), pretrained)
     trained = trained_model(folder, pretrained, model, head=True)
     assert trained.weight is not None
     assert trained.bias is not None
     return trained._replace(weight=trained.weight[order], bias=trained.bias[order]), tokenizer
 
 
-def published_model(folder: Path, backend: str = "auto") -> tuple[AcousticModel, VocabularyTokenizer]:
+def published_model(folder: Path, backend: str = "auto") -> tuple[AcousticModel, PublishedTokenizer]:
     """Return a published model in evaluation mode with its tokenizer; attention is `full`.
 
     Args:
@@ -109,6 +115,7 @@ def write_published(model: AcousticModel, tokenizer: Tokenizer, folder: Path) ->
     for fits, expected, found in (
         (config.pretrained, "a pretrained encoder (model.encoder=)", "an encoder of this project"),
         (config.topology == "ctc", "loss.topology=ctc", config.topology),
+        ("mel" not in config.pretrained, "convolutions in its front end", "a FastConformer"),
         (not config.model.self_conditioned, "model.self_conditioned=false", "true"),
         (tokenizer.unit == "character", "tokenizer.kind=character", tokenizer.unit),
     ):

@@ -29,7 +29,7 @@ PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 Unit = Literal["phone", "character", "piece"]
 
 KINDS = ["phone", "character", "sentencepiece"]
-STORED_KINDS = [*KINDS, "vocabulary"]
+STORED_KINDS = [*KINDS, "vocabulary", "pieces"]
 
 
 class Tokenizer(ABC):
@@ -228,6 +228,66 @@ class VocabularyTokenizer(Tokenizer):
         return {"kind": "vocabulary", "symbols": self.symbols, "unknown": self.unknown, "lower": self.lower}
 
 
+class PieceTokenizer(Tokenizer):
+    """The pieces of a published model, encoded and decoded by the library `tokenizers`.
+
+    Args:
+        model: contents of tokenizer.json.
+        order: number of each symbol there, the blank first.
+
+    Raises:
+        UserError: `tokenizers` isn't installed, or the model can't be read or lacks a symbol.
+    """
+
+    unit: Unit = "piece"
+
+    def __init__(self, model: str, order: list[int]):
+        try:
+            import tokenizers
+        except ImportError:
+            raise UserError(
+                "pieces of published models need pip install 'clustered-asr[transformers]'"
+            ) from None
+        try:
+            self._own: Any = tokenizers.Tokenizer.from_str(model)
+        except BaseException as error:  # the library panics with an exception that isn't an Exception
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"expected a model of tokenizers, found one that can't be read: {reason}"
+            ) from None
+        self.model, self.order = model, order
+        found: list[Any] = [self._own.id_to_token(number) for number in order]
+        if None in found:
+            missing = order[found.index(None)]
+            raise UserError(f"expected a piece for each output, found none for {missing}")
+        self.symbols = [BLANK, *found[1:]]
+        self._label = {number: label for label, number in enumerate(order)}
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        numbers = self._own.encode(_speech(text), add_special_tokens=False).ids
+        return [self._label[x] for x in numbers if self._label.get(x)]
+
+    def oov(self, text: str) -> list[str]:
+        """Return the words that `encode` writes with an unknown piece."""
+        return [
+            word
+            for word in _speech(text).split()
+            if UNKNOWN in self.tokens(self.encode(word)) or not self.encode(word)
+        ]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text with single spaces."""
+        found: str = self._own.decode([self.order[x] for x in ids if x > 0], skip_special_tokens=False)
+        return " ".join(found.split())
+
+    def state(self) -> dict[str, Any]:
+        """See `Tokenizer`."""
+        return {"kind": "pieces", "model": self.model, "order": self.order}
+
+
 class SentencePieceTokenizer(Tokenizer):
     """Unigram sentence pieces (Kudo 2018), trained in memory.
 
@@ -331,6 +391,8 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
             WORD_GAP in symbols and all(isinstance(x, str) for x in symbols)
         ):
             return VocabularyTokenizer(symbols, unknown, lower)
+        case {"kind": "pieces", "model": str(model), "order": list(order)}:
+            return PieceTokenizer(model, order)
         case {"kind": "sentencepiece", "model": bytes(model)}:
             return SentencePieceTokenizer(model)
     raise UserError(

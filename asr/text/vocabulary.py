@@ -6,9 +6,9 @@ from typing import Any
 
 from asr.errors import UserError
 from asr.files import read_as, read_json
-from asr.text.tokenizer import WORD_GAP, VocabularyTokenizer
+from asr.text.tokenizer import WORD_GAP, PieceTokenizer, VocabularyTokenizer
 
-SYMBOLS, SETTINGS = "vocab.json", "tokenizer_config.json"
+SYMBOLS, SETTINGS, PIECES = "vocab.json", "tokenizer_config.json", "tokenizer.json"
 CLASSES = (None, "Wav2Vec2CTCTokenizer", "Wav2Vec2Tokenizer")
 
 
@@ -65,6 +65,29 @@ def read_vocabulary(folder: Path, outputs: int | None) -> tuple[VocabularyTokeni
     unknown = _content(settings.unk_token)
     known = unknown if unknown in symbols else None
     return VocabularyTokenizer(symbols, known, settings.do_lower_case), order
+
+
+def read_pieces(folder: Path, outputs: int) -> tuple[PieceTokenizer, list[int]]:
+    """Read the pieces of a model with a CTC head; see `read_vocabulary`.
+
+    Raises:
+        UserError: tokenizer.json is missing or can't be read, has no padding token or lacks a piece.
+    """
+    path = folder / PIECES
+    settings = read_as(Settings, folder / SETTINGS) if (folder / SETTINGS).exists() else Settings()
+    added = read_json(path, "the pieces of a CTC model").get("added_tokens")
+    pad = _content(settings.pad_token)
+    listed = added if isinstance(added, list) else []
+    numbers = [x.get("id") for x in listed if isinstance(x, dict) and x.get("content") == pad]
+    if not numbers or type(numbers[0]) is not int or not 0 <= numbers[0] < outputs:
+        raise UserError(
+            f"{path}: expected pad_token (the blank) {pad!r} below {outputs}, found {numbers[:1]}"
+        )
+    order = [numbers[0], *(i for i in range(outputs) if i != numbers[0])]
+    try:
+        return PieceTokenizer(path.read_text(encoding="utf-8"), order), order
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _outputs(path: Path, settings: Settings, outputs: int) -> list[str]:

@@ -24,7 +24,7 @@ from asr.losses.views import training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics, Normalisation
 from asr.model.pretrained_folder import Pretrained, has_head, read_pretrained, trained_model
-from asr.model.published import read_head, read_tokenizer
+from asr.model.published import PublishedTokenizer, read_head, read_tokenizer
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import scored_phones
@@ -33,7 +33,7 @@ from asr.search.greedy import greedy_search
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
 from asr.text.pronunciation import warn
-from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, Tokenizer, VocabularyTokenizer
+from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, PieceTokenizer, Tokenizer, VocabularyTokenizer
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 from asr.training.selection import WordErrors
@@ -184,7 +184,7 @@ def initial_weights(
     """Return the weights of a pretrained encoder, and of its head if its vocabulary is kept."""
     if options.init_from:
         return None
-    if isinstance(tokenizer, VocabularyTokenizer):
+    if isinstance(tokenizer, VocabularyTokenizer | PieceTokenizer):
         return read_head(options.model.encoder, pretrained, options.model)[0]
     return trained_model(options.model.encoder, pretrained, options.model)
 
@@ -223,7 +223,7 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
     return tokenizer
 
 
-def kept_vocabulary(options: TrainConfig, words: Counter[str]) -> VocabularyTokenizer | None:
+def kept_vocabulary(options: TrainConfig, words: Counter[str]) -> PublishedTokenizer | None:
     """Return the vocabulary of a published model, in the case of the words, if it has all their characters.
 
     What becomes of the model's head is printed.
@@ -231,10 +231,13 @@ def kept_vocabulary(options: TrainConfig, words: Counter[str]) -> VocabularyToke
     encoder = options.model.encoder
     if not encoder or not has_head(encoder):
         return None
-    if options.tokenizer.kind != "character" or options.loss.topology != "ctc":
-        why = "which tokenizer.kind=character and loss.topology=ctc would keep"
+    tokenizer = read_tokenizer(encoder)
+    kind = "sentencepiece" if tokenizer.unit == "piece" else "character"
+    if options.tokenizer.kind != kind or options.loss.topology != "ctc":
+        why = f"which tokenizer.kind={kind} and loss.topology=ctc would keep"
     else:
-        tokenizer = read_tokenizer(encoder).in_case_of(words)
+        if isinstance(tokenizer, VocabularyTokenizer):
+            tokenizer = tokenizer.in_case_of(words)
         unknown = unknown_tokens(tokenizer, words)
         if not unknown:
             _print(f"model.encoder={encoder}: head and vocabulary are kept")

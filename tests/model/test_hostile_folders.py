@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from once import once
-from published_models import save_ctc
+from published_models import save_ctc, save_parakeet
 from safetensors.torch import load_file, save_file
 
 from asr.errors import UserError
@@ -41,7 +41,7 @@ VALUES = [
     {"a": 1},
     DEEP,
 ]
-FILES = ("config.json", "processor_config.json", "tokenizer_config.json", "vocab.json")
+FILES = ("config.json", "processor_config.json", "tokenizer_config.json", "vocab.json", "tokenizer.json")
 BYTES = {
     "nothing": b"",
     "a list": b"[1, 2]",
@@ -58,14 +58,21 @@ def folder(shared: Path) -> Path:
     return once(shared / "hostile", lambda folder: save_ctc(folder, initializer_range=0.5))
 
 
+@pytest.fixture(scope="module")
+def parakeet(shared: Path) -> Path:
+    """Folder of a FastConformer that is as it should be."""
+    return once(shared / "hostile_parakeet", save_parakeet)
+
+
 def changes(folder: Path) -> Iterator[tuple[str, str, bytes | None]]:
     """Yield a description, a file and its content; None deletes it."""
-    for name in FILES:
+    for name in (x for x in FILES if (folder / x).exists()):
         values = json.loads((folder / name).read_text())
         yield f"{name} is missing", name, None
         for what, content in BYTES.items():
             yield f"{name} is {what}", name, content
-        nested = {("feature_extractor", key) for key in values.get("feature_extractor", {})}
+        groups = ("feature_extractor", "encoder_config")
+        nested = {(group, key) for group in groups for key in values.get(group, {})}
         for path in [*((key,) for key in values), *sorted(nested)]:
             for value in (*VALUES, ...):
                 changed = json.loads(json.dumps(values))
@@ -108,7 +115,11 @@ def check(folder: Path, description: str) -> bool:
 
 
 @pytest.mark.parametrize("share", [60, pytest.param(5, marks=pytest.mark.slow)])
-def test_every_change_ends_in_a_recogniser_or_one_line(share: int, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["folder", "parakeet"])
+def test_every_change_ends_in_a_recogniser_or_one_line(
+    family: str, share: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(family)
     found = list(changes(folder))
     random.Random(share).shuffle(found)
     counts = {True: 0, False: 0}

@@ -1,0 +1,222 @@
+"""Self-attention with relative positions in the logits (Dai et al. 2019), for any softmax mechanism."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.attention.full import FullAttention
+from asr.attention.grouping import HashGrouping
+from asr.attention.local import LocalAttention
+from asr.attention.multihead import SelfAttention
+from asr.attention.pretrained_layers import fitting_mechanism
+from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padding
+from asr.lengths import keep_mask, zero_padding
+
+CHUNK = 256  # queries whose positional logits are in memory at the same time
+# Numbers in the longer queries of the heads that are computed together in inference.
+HEADS_AT_ONCE = 2**26
+
+
+class RelativeAttention(SelfAttention):
+    """FastConformer's attention: logits (q_i + u)·k_j + (q_i + v)·W s(i − j), section 3.3 of Dai et al.
+
+    s(n) holds the sines and cosines of n ω_m for M / 2 frequencies. `full` and `local` compute the second
+    term for the distances that their queries see; `local` is linear in time.
+
+    For the other mechanisms, sin((i − j) ω) and cos((i − j) ω) are sums of products of those of i and of j.
+    The second term is a product p_i·s(j) with a vector p_i of size M, and the logits are those of longer
+    queries and keys, of size D + M. So a cluster's logits are the mean of its queries', positions included,
+    and nothing is quadratic that isn't without positions. Logits cost (D + M) / D times as much. Sign hashes
+    see the content alone, `grouping=keys` sees the positions as well.
+
+    Args:
+        attention: attention module of transformers' parakeet, whose weights are shared.
+        name: mechanism.
+        backend: `auto`, `reference` or `native`.
+
+    Raises:
+        UserError: the mechanism doesn't fit.
+    """
+
+    mechanism: SoftmaxMechanism
+
+    def __init__(self, attention: Any, name: str, backend: str) -> None:
+        heads, head_dim = attention.bias_u.shape
+        mechanism = fitting_mechanism(name, backend, attention.attention_dropout)
+        super().__init__(mechanism, attention.q_proj.in_features, heads, head_dim)
+        self.query, self.key = attention.q_proj, attention.k_proj
+        self.value, self.output = attention.v_proj, attention.o_proj
+        self.position: nn.Linear = attention.relative_k_proj
+        self.content_bias, self.position_bias = attention.bias_u, attention.bias_v
+        self._hash_content(mechanism)
+
+    def set_mechanism(self, name: str, backend: str | None = None) -> None:
+        """Exchange the mechanism and keep the weights."""
+        super().set_mechanism(name, backend)
+        self._hash_content(self.mechanism)
+
+    def backend_on(self, device_type: str) -> str:
+        """Return the mechanism's backend on a device."""
+        head_dim, model_dim = self.position_bias.shape[-1], self.position.in_features
+        return self.mechanism.backend_on(device_type, head_dim + model_dim)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, waves_2NK: Tensor | None = None) -> Tensor:
+        """Attend: [B, N, M] with [B] lengths to [B, N, M], given the result of `waves`."""
+        x = without_padding(x, lengths)
+        waves_2NK = self.waves(x) if waves_2NK is None else waves_2NK
+        q, k, v = super().project(x)
+        reach = self._reach(x)
+        if reach is None:
+            mixed = self._with_longer_heads(q, k, v, waves_2NK, lengths)
+        else:
+            mixed = attend_by_distance(
+                q + self.content_bias.unsqueeze(1),
+                q + self.position_bias.unsqueeze(1),
+                (k, v),
+                lambda start, end: self._position_keys(waves_2NK, start, end),
+                reach,
+                filled_lengths(lengths, x),
+                self.mechanism.active_dropout,
+            )
+        return zero_padding(self.output(mixed.transpose(1, 2).flatten(2)), filled_lengths(lengths, x))
+
+    def waves(self, x: Tensor) -> Tensor:
+        """Return the sines and cosines that all layers share; see `sines`."""
+        return sines(x.shape[1] + CHUNK, self.position.in_features, x.device)
+
+    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+        """Return the dense attention weights of a mechanism, [B, H, N, N]."""
+        mechanism = self.mechanism  # with the layer's own hash planes
+        if name != self.name:
+            mechanism = fitting_mechanism(name, mechanism.backend.requested).to(x.device).eval()
+            self._hash_content(mechanism)
+        q, k, _ = super().project(x)
+        return mechanism.weights(*self._longer(q, k, self.waves(x), slice(None)))
+
+    def _reach(self, x: Tensor) -> int | None:
+        """Return the largest distance that is seen; None where longer queries and keys are used."""
+        if self.mechanism.backend.on(x.device.type) == "reference":
+            return None
+        match self.mechanism:
+            case FullAttention(causal=False):
+                return x.shape[1]
+            case LocalAttention(first=0, window=window):
+                return int(window)
+        return None
+
+    def _hash_content(self, mechanism: nn.Module) -> None:
+        for module in mechanism.modules():
+            if isinstance(module, HashGrouping):
+                module.hashed = self.position_bias.shape[-1]
+
+    def _position_keys(self, waves_2NK: Tensor, start: int, end: int) -> Tensor:
+        """Return W s(n) for the distances n = start … end − 1, in reverse, [H, R, D]."""
+        distance_R = torch.arange(end - 1, start - 1, -1, device=waves_2NK.device)
+        sin_RK, cos_RK = waves_2NK[:, distance_R.abs()]
+        s_RM = torch.stack((sin_RK * distance_R.sign().unsqueeze(-1), cos_RK), -1).flatten(-2)
+        keys_RM: Tensor = self.position(s_RM.to(self.position.weight.dtype))
+        return keys_RM.unflatten(-1, (self.heads, -1)).transpose(0, 1)
+
+    def _with_longer_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, waves_2NK: Tensor, lengths: Tensor | None
+    ) -> Tensor:
+        """Attend with all heads at once, or in inference with as many as keep the memory small."""
+        size, H = self.heads, self.heads
+        if not torch.is_grad_enabled():
+            numbers = q.shape[0] * q.shape[2] * (q.shape[3] + self.position.in_features)
+            size = max(1, min(H, HEADS_AT_ONCE // max(1, numbers)))
+        found = []
+        for heads in (slice(i, i + size) for i in range(0, H, size)):
+            longer = self._longer(q[:, heads], k[:, heads], waves_2NK, heads)
+            found.append(self.mechanism(*longer, v[:, heads], lengths))
+        return torch.cat(found, 1)
+
+    def _longer(self, q: Tensor, k: Tensor, waves_2NK: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+        """Return queries and keys of some heads with their positions, [B, H, N, D + M] each."""
+        N, D = q.shape[2:]
+        sin_NK, cos_NK = waves_2NK[:, :N]
+        of_sines_HDK, of_cosines_HDK = (
+            self.position.weight.unflatten(0, (self.heads, -1))[heads].unflatten(-1, (-1, 2)).unbind(-1)
+        )
+        turned = q + self.position_bias[heads].unsqueeze(1)
+        a_BHNK, b_BHNK = turned @ of_sines_HDK, turned @ of_cosines_HDK
+        p_BHNM = torch.cat((b_BHNK * sin_NK - a_BHNK * cos_NK, a_BHNK * sin_NK + b_BHNK * cos_NK), -1)
+        s_NM = torch.cat((sin_NK, cos_NK), -1).to(k.dtype)
+        longer_q = torch.cat((q + self.content_bias[heads].unsqueeze(1), p_BHNM.to(q.dtype)), -1)
+        longer_k = torch.cat((k, s_NM.expand(*k.shape[:2], -1, -1)), -1)
+        # The mechanism divides by the root of D + M.
+        return longer_q * (longer_q.shape[-1] / D) ** 0.5, longer_k
+
+
+def attend_by_distance(
+    q_BHND: Tensor,
+    turned_BHND: Tensor,
+    keys_and_values: tuple[Tensor, Tensor],
+    position_keys: Callable[[int, int], Tensor],
+    reach: int,
+    lengths_B: Tensor,
+    dropout: float,
+) -> Tensor:
+    """Attend with logits (q_i·k_j + t_i·r(i − j)) / √D to the keys with |i − j| ≤ reach.
+
+    Time and memory grow with N·reach; in inference, memory with reach.
+
+    Args:
+        q_BHND, turned_BHND: queries q and t.
+        keys_and_values: [B, H, N, D] each.
+        position_keys: r, the function of two distances that returns the rows from the second, exclusive, down
+            to the first one, [H or 1, R, D].
+        reach: the largest distance that is seen.
+        lengths_B: valid positions.
+        dropout: dropout probability of the weights.
+
+    Returns:
+        [B, H, N, D], arbitrary at padding, where inputs are finite.
+    """
+    (k_BHND, v_BHND), N = keys_and_values, q_BHND.shape[2]
+    reach = min(reach, max(0, N - 1))
+    keep_BN, position_N = keep_mask(lengths_B, N), torch.arange(N, device=q_BHND.device)
+    chunk = min(CHUNK, N)
+    rows_HRD = position_keys(-reach - chunk, reach + chunk)
+    turned_BHND = turned_BHND * q_BHND.shape[-1] ** -0.5
+    found = [v_BHND[:, :, :0]]
+    for start in range(0, N, max(1, chunk)):
+        end = min(start + chunk, N)
+        first, last = max(start - reach, 0), min(end + reach, N)
+        own_I, own_J = end - start, last - first
+        # Row i holds the distances i − j for one key more than are seen, and that of key `first` is at
+        # column I − 1 − i, so that every row of a shorter matrix starts at the same key.
+        least = reach + chunk - (end - first)
+        logits_BHIR = turned_BHND[:, :, start:end] @ rows_HRD[:, least : least + own_I + own_J].mT
+        shifted_BHX = logits_BHIR.flatten(-2)[..., own_I - 1 : own_I * (own_I + own_J) - 1]
+        mask_BHIJ = shifted_BHX.unflatten(-1, (own_I, own_I + own_J - 1))[..., :own_J]
+        distance_IJ = position_N[start:end, None] - position_N[first:last]
+        # Padded queries see padding, because a softmax over no key is NaN.
+        seen_B1IJ = keep_BN[:, None, None, first:last] | ~keep_BN[:, None, start:end, None]
+        seen_B1IJ = seen_B1IJ & (distance_IJ.abs() <= reach)
+        if not bool(seen_B1IJ.all()):
+            mask_BHIJ = mask_BHIJ.masked_fill(~seen_B1IJ, -torch.inf)
+        found.append(
+            F.scaled_dot_product_attention(
+                q_BHND[:, :, start:end],
+                k_BHND[:, :, first:last],
+                v_BHND[:, :, first:last],
+                attn_mask=mask_BHIJ.to(q_BHND.dtype),
+                dropout_p=dropout,
+            )
+        )
+    return torch.cat(found, 2)
+
+
+def sines(positions: int, size: int, device: torch.device) -> Tensor:
+    """Return sin(n ω_m) and cos(n ω_m), ω_m = 10000^(−2m / M), [2, N, M / 2] float32.
+
+    The angles are float64: those of an hour are too large for float32.
+    """
+    exponents = torch.arange(0, size, 2, dtype=torch.float64, device=device) / size
+    positions_N1 = torch.arange(positions, dtype=torch.float64, device=device).unsqueeze(-1)
+    angles_NK = positions_N1 * 10000.0**-exponents
+    return torch.stack((angles_NK.sin().float(), angles_NK.cos().float()))

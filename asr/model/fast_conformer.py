@@ -1,0 +1,217 @@
+"""FastConformer (Rekesh et al. 2023) as in transformers' parakeet: front end, projection and encoder.
+
+The weights are in modules of transformers, but its forward passes aren't used: here padding changes no
+result.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.attention.hashing import number_layers
+from asr.attention.relative import RelativeAttention
+from asr.lengths import keep_mask, zero_padding
+from asr.model.features import FrontEnd
+
+# Output frames that go through the convolutions together; the result does not depend on it.
+BLOCK_FRAMES = 500
+LEAST_ENERGY, LEAST_DEVIATION = 2.0**-24, 1e-5  # of NeMo's features
+
+
+class SubsampledMel(FrontEnd):
+    """Log-mel energies, normalised over the utterance, and strided convolutions, with fixed weights.
+
+    A window may reach beyond both ends of the utterance, where the samples are zero. The convolutions stay
+    frozen in fine-tuning, like those of wav2vec 2.0. Blocks of frames limit the memory for a long recording.
+
+    Args:
+        encoder: encoder of transformers; its modules become part of this one.
+        extractor: transformers' ParakeetFeatureExtractor.
+    """
+
+    exportable = False
+    mel_FX: Tensor
+    window: Tensor
+
+    def __init__(self, encoder: Any, extractor: Any) -> None:
+        super().__init__()
+        self.layers = encoder.subsampling.layers.requires_grad_(False)
+        self.factor = encoder.config.subsampling_factor
+        self.hop, self.fft, self.preemphasis = extractor.hop_length, extractor.n_fft, extractor.preemphasis
+        self.register_buffer("mel_FX", extractor.mel_filters, persistent=False)
+        window = torch.hann_window(extractor.win_length, periodic=False)
+        margin = self.fft - extractor.win_length
+        self.register_buffer("window", F.pad(window, (margin // 2, margin - margin // 2)), persistent=False)
+        # A whole number of frames has as many shifts of samples.
+        self.window_samples = self.shift_samples = self.hop * self.factor
+
+    def frames(self, samples: Tensor) -> Tensor:
+        """Return the number of frames in [B] samples, [B]."""
+        frames = torch.div(samples, self.hop, rounding_mode="floor")
+        return torch.div(frames + self.factor - 1, self.factor, rounding_mode="floor")
+
+    @torch.no_grad()
+    def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the latents.
+
+        Args:
+            audio_BS: [B, samples], right-padded with any values.
+            lengths_B: [B] valid samples.
+
+        Returns:
+            [B, T, F] float32 with zeros at padded frames, and [B] valid frames.
+        """
+        with torch.autocast(audio_BS.device.type, enabled=False):
+            emphasised_BS = self._emphasise(zero_padding(audio_BS.float(), lengths_B), lengths_B)
+            mel_BTF = self._mel(emphasised_BS, lengths_B // self.hop)
+            frames = self.frames(lengths_B)
+            total, f = int(self.frames(torch.tensor(audio_BS.shape[1]))), self.factor
+            size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
+            blocks = [mel_BTF.new_zeros(len(mel_BTF), 0, self._width(mel_BTF.shape[-1]))]
+            for start in range(0, total, size):
+                # One frame more on the left, because the convolutions reach as far.
+                before = min(start, 1)
+                first, end = start - before, min(start + size, total)
+                block = self._convolve(mel_BTF[:, f * first : f * end], lengths_B // self.hop - f * first)
+                blocks.append(block[:, before : before + end - start])
+            return zero_padding(torch.cat(blocks, 1), frames), frames
+
+    def _width(self, bins: int) -> int:
+        return self.layers[0].out_channels * (bins // self.factor)
+
+    def _emphasise(self, audio_BS: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return x_t − p x_{t−1} within the utterance."""
+        later_BS = audio_BS[:, 1:] - self.preemphasis * audio_BS[:, :-1]
+        return zero_padding(torch.cat((audio_BS[:, :1], later_BS), 1), lengths_B)
+
+    def _mel(self, audio_BS: Tensor, frames_B: Tensor) -> Tensor:
+        """Return normalised log-mel energies, [B, T, F], zero after `frames_B`."""
+        padded_BS = F.pad(audio_BS, (self.fft // 2, self.fft // 2))
+        total, size = audio_BS.shape[1] // self.hop, BLOCK_FRAMES * self.factor
+        blocks = [audio_BS.new_zeros(len(audio_BS), 0, len(self.mel_FX))]
+        for start in range(0, total, size):
+            end = min(start + size, total)
+            own = padded_BS[:, start * self.hop : (end - 1) * self.hop + self.fft]
+            spectra = torch.fft.rfft(own.unfold(1, self.fft, self.hop) * self.window)
+            power = spectra.real.square() + spectra.imag.square()
+            blocks.append((power @ self.mel_FX.mT + LEAST_ENERGY).log())
+        mel_BTF = torch.cat(blocks, 1)
+        keep_BT1 = keep_mask(frames_B, total).unsqueeze(-1)
+        count_B11 = frames_B.clamp(min=1).view(-1, 1, 1)
+        mean = torch.where(keep_BT1, mel_BTF, 0.0).sum(1, keepdim=True, dtype=torch.float64) / count_B11
+        centred = torch.where(keep_BT1, mel_BTF - mean, 0.0)
+        variance = centred.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
+        return (centred / (variance.sqrt() + LEAST_DEVIATION)).float()
+
+    def _convolve(self, mel_BTF: Tensor, frames_B: Tensor) -> Tensor:
+        """Return the output of the convolutions, [B, T / factor rounded up, channels × bins]."""
+        x_BCTF, frames_B = mel_BTF.unsqueeze(1), frames_B.clamp(min=0)
+        for layer in self.layers:
+            x_BCTF = layer(x_BCTF)
+            if isinstance(layer, nn.Conv2d):
+                if layer.stride[0] > 1:
+                    frames_B = (frames_B + 1) // 2
+                x_BCTF = x_BCTF * keep_mask(frames_B, x_BCTF.shape[2])[:, None, :, None]
+        return x_BCTF.transpose(1, 2).flatten(2)
+
+
+class ScaledProjection(nn.Module):
+    """Projection of latents to the model size, times its root where the model says so."""
+
+    masked_frame = None  # a masked frame is zeros
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.projection, self.scale = encoder.subsampling.linear, encoder.input_scale
+
+    def forward(self, latents: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, F] with [B] lengths to [B, T, M] with zeros at padded frames."""
+        return zero_padding(self.projection(latents) * self.scale, lengths)
+
+
+class FastConformerBlock(nn.Module):
+    """Half a feed-forward layer, attention, convolution, half a feed-forward layer, layer normalisation.
+
+    Batch normalisation keeps its published statistics, in training too: other utterances change no result.
+
+    Args:
+        layer: layer of transformers; its attention module is replaced.
+        attention: self-attention with the same weights.
+        dropout: dropout after each sublayer.
+    """
+
+    def __init__(self, layer: Any, attention: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.attention, self.dropout = attention, nn.Dropout(dropout)
+        self.feedforward, self.last_feedforward = layer.feed_forward1, layer.feed_forward2
+        self.convolution = layer.conv
+        self.feedforward_norm, self.last_feedforward_norm = layer.norm_feed_forward1, layer.norm_feed_forward2
+        self.attention_norm, self.convolution_norm = layer.norm_self_att, layer.norm_conv
+        self.norm = layer.norm_out
+
+    def forward(self, x: Tensor, lengths: Tensor, **positions: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `positions` go to the attention."""
+        x = x + 0.5 * self.dropout(self.feedforward(self.feedforward_norm(x)))
+        x = x + self.dropout(self.attention(self.attention_norm(x), lengths, **positions))
+        x = x + self.dropout(self._convolve(self.convolution_norm(x), lengths))
+        x = x + 0.5 * self.dropout(self.last_feedforward(self.last_feedforward_norm(x)))
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def _convolve(self, x: Tensor, lengths: Tensor) -> Tensor:
+        own: Any = self.convolution
+        x_BTM = zero_padding(F.glu(own.pointwise_conv1(x.mT), dim=1).mT, lengths)
+        norm = own.norm
+        x_BMT = F.batch_norm(
+            own.depthwise_conv(x_BTM.mT),
+            norm.running_mean,
+            norm.running_var,
+            norm.weight,
+            norm.bias,
+            eps=norm.eps,
+        )
+        found: Tensor = own.pointwise_conv2(own.activation(x_BMT)).mT
+        return found
+
+
+class FastConformerEncoder(nn.Module):
+    """Blocks of a parakeet, with exchangeable attention; LayerDrop as in `PretrainedEncoder`.
+
+    Args:
+        encoder: encoder of transformers; its modules become part of this one.
+        attention: mechanism in every layer.
+        backend: `auto`, `reference` or `native`.
+    """
+
+    def __init__(self, encoder: Any, attention: str, backend: str) -> None:
+        super().__init__()
+        config = encoder.config
+        self.blocks = nn.ModuleList(
+            FastConformerBlock(layer, RelativeAttention(layer.self_attn, attention, backend), config.dropout)
+            for layer in encoder.layers
+        )
+        number_layers(self.blocks)
+        self.dropout, self.norm = nn.Dropout(config.dropout), nn.Identity()
+        self.layer_drop = config.layerdrop
+
+    def lengths(self, frames: Tensor) -> Tensor:
+        """Return the number of encoder frames for [B] feature frames, [B]."""
+        return frames
+
+    def forward(
+        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Encode projected latents; see `PretrainedEncoder.forward`."""
+        x = self.dropout(features)
+        first: Any = self.blocks[0]
+        waves_2NK = first.attention.waves(x)
+        for number, block in enumerate(self.blocks, 1):
+            y = block(x, lengths, waves_2NK=waves_2NK)
+            if self.training and self.layer_drop:
+                kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.layer_drop
+                y = torch.where(kept_B11, y, x)
+            x = tap(number, y) if tap is not None and number < len(self.blocks) else y
+        return zero_padding(x, lengths), lengths

@@ -1,0 +1,116 @@
+"""Parakeets: log-probabilities and texts of transformers, padding, exchanged attention, training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from published_models import PIECES, make_voices, save_parakeet, transformers
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.model import fast_conformer
+from asr.model.graph import graph_module
+from asr.model.published import published_model
+from asr.recognizer import Recognizer
+
+LENGTHS = torch.tensor([16000, 7000, 3001, 1280, 100])
+ORDER = [len(PIECES), *range(len(PIECES))]
+
+
+def audio(padding: float = 0.0) -> torch.Tensor:
+    """Return five utterances, the last shorter than a frame, with `padding` behind each."""
+    samples = 0.05 + 0.1 * torch.randn(5, 16000, generator=torch.Generator().manual_seed(2))
+    for own, length in zip(samples, LENGTHS, strict=True):
+        own[length:] = padding
+    return samples
+
+
+@torch.no_grad()
+def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path) -> None:
+    """Alone, and in a batch with padding of any values."""
+    theirs = save_parakeet(tmp_path)
+    process = transformers.AutoProcessor.from_pretrained(tmp_path)
+    recognizer = Recognizer.load(tmp_path)
+    ours, frames = recognizer.model(audio(float("nan")), LENGTHS)
+    assert frames.tolist() == [13, 6, 3, 1, 0]
+    assert ours.isfinite().all()
+    for i, (length, count) in enumerate(zip(LENGTHS.tolist()[:4], frames.tolist(), strict=False)):
+        samples = audio()[i, :length]
+        scores = theirs(**process(samples.numpy(), sampling_rate=16000)).logits[0]
+        expected = scores.log_softmax(-1)[:count, ORDER]
+        alone, _ = recognizer.model(samples[None], LENGTHS[i : i + 1])
+        torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
+        text = process.tokenizer.decode(scores[:count].argmax(-1))
+        assert recognizer.transcribe(samples, 16000).text == " ".join(text.split())
+
+
+def test_latents_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_parakeet(tmp_path)
+    front_end = published_model(tmp_path)[0].front_end
+    whole, frames = front_end(audio(1e9), LENGTHS)
+    monkeypatch.setattr(fast_conformer, "BLOCK_FRAMES", 15)  # three of five utterances
+    blocks, same = front_end(audio(1e9), LENGTHS)
+    assert torch.equal(frames, same)
+    torch.testing.assert_close(blocks, whole, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_attention_is_exchanged(backend: str, tmp_path: Path) -> None:
+    """With as many clusters and keys as frames, every mechanism is full attention."""
+    save_parakeet(tmp_path)
+    model, _ = published_model(tmp_path)
+    full, frames = model(audio(), LENGTHS)
+    keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
+    for name in ("local-99", "clustered-99", "i-clustered-99:topk=99", "near-99", "oracle-top-99"):
+        model.set_attention(name, backend)
+        torch.testing.assert_close(
+            model(audio(float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=1e-4
+        )
+    for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
+        model.set_attention(name, backend)
+        found, _ = model(audio(), LENGTHS)
+        assert (found[keep] - full[keep]).abs().max() > 0.01
+        alone, _ = model(audio()[1:2, :7000], LENGTHS[1:2])
+        torch.testing.assert_close(found[1, :6], alone[0], rtol=0, atol=1e-4)
+    with pytest.raises(UserError, match="attention 'lsh-1' needs keys tied"):
+        model.set_attention("lsh-1")
+
+
+def test_pieces_write_text_as_those_of_transformers(tmp_path: Path) -> None:
+    save_parakeet(tmp_path)
+    _, tokenizer = published_model(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("abc da", "b", "xa e", ""):
+        assert [ORDER[x] for x in tokenizer.encode(text)] == theirs.encode(text)
+    assert tokenizer.text(tokenizer.encode("abc da")) == "abc da"
+    assert tokenizer.oov("abc xa") == ["xa"]
+
+
+def test_a_parakeet_is_fine_tuned_exported_and_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its head is kept, and so are the statistics of its batch normalisation."""
+    save_parakeet(tmp_path / "model")
+    for split in ("train", "dev"):
+        make_voices(tmp_path / "data", ["abc ab", "b ab cab ab"], split)
+    options = ["recipe=folder", "tokenizer.kind=sentencepiece", "trainer.max_steps=1", "data.workers=0"]
+    options += ["optimizer.learning_rate=1e-2", "optimizer.warmup_steps=0", "model.layer_drop=0"]
+    options += [f"data.train=[{tmp_path / 'data'}]", f"model.encoder={tmp_path / 'model'}"]
+    assert main(["train", *options, f"run={tmp_path / 'run'}", "trainer.accelerator=cpu"]) == 0
+    assert "head and vocabulary are kept" in capsys.readouterr().out
+    before, after = (Recognizer.load(tmp_path / x).model.state_dict() for x in ("model", "run"))
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same >= {x for x in before if x.startswith("front_end.") or ".convolution.norm.running" in x}
+    assert (
+        not {x for x in before if x.endswith(("query.weight", "position_bias", "projection.weight"))} & same
+    )
+    assert main(["export", str(tmp_path / "run"), f"out={tmp_path / 'out'}"]) == 0
+    assert torch.equal(
+        Recognizer.load(tmp_path / "out").model(audio(), LENGTHS)[0],
+        Recognizer.load(tmp_path / "run").model(audio(), LENGTHS)[0],
+    )
+    assert main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'theirs'}"]) == 1
+    with pytest.raises(UserError, match="a FastConformer can't be exported as a graph"):
+        graph_module(published_model(tmp_path / "model")[0])
