@@ -43,6 +43,7 @@ class QueryKeyMechanism(nn.Module, Description):
         *,
         query_lengths: Tensor | None = None,
         key_lengths: Tensor | None = None,
+        finite_padding: bool = False,
     ) -> Tensor:
         """Attend.
 
@@ -52,6 +53,8 @@ class QueryKeyMechanism(nn.Module, Description):
             v: [B, H, S, E].
             lengths: [B] valid positions of queries and keys (right padding); None means all.
             query_lengths, key_lengths: [B] valid queries and valid keys, for cross-attention.
+            finite_padding: padded positions are finite, and the output there is ignored: it may be any finite
+                values.
 
         Returns:
             [B, H, N, E] in the type of v; zeros at padded queries and where no key is valid. Values at padded
@@ -63,11 +66,12 @@ class QueryKeyMechanism(nn.Module, Description):
         if 0 in (*q.shape[:3], k.shape[2]):
             # Products rather than zeros, so that q, k and v get gradients as from PyTorch's attention.
             return (q.to(common) @ k.to(common).mT @ v.to(common)).to(dtype)
+        attend = self.attend_finite if finite_padding else self.attend
         if q.dtype == k.dtype == dtype and not torch.is_autocast_enabled(q.device.type):
-            return self.attend(q, k, v, query_lengths, key_lengths).to(dtype)
+            return attend(q, k, v, query_lengths, key_lengths).to(dtype)
         # Autocast would run the matrix products in half precision; logits and sums need float32.
         with torch.autocast(q.device.type, enabled=False):
-            return self.attend(q.to(common), k.to(common), v.to(common), query_lengths, key_lengths).to(dtype)
+            return attend(q.to(common), k.to(common), v.to(common), query_lengths, key_lengths).to(dtype)
 
     def weights(
         self,
@@ -96,6 +100,12 @@ class QueryKeyMechanism(nn.Module, Description):
     ) -> Tensor:
         """Compute `forward` for non-empty tensors of one type; lengths are None where all are valid."""
         raise NotImplementedError
+
+    def attend_finite(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        """Compute `attend` where padding is finite and the output there ignored."""
+        return self.attend(q, k, v, query_lengths, key_lengths)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights` for non-empty tensors of one type, without dropout."""

@@ -1,0 +1,65 @@
+"""Outputs and gradients in bfloat16 against float64, beside the error of PyTorch's attention in bfloat16."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mechanisms import QUERY_KEY
+from torch import Tensor
+
+from asr.attention import build_mechanism
+
+SIZE, LENGTHS = (2, 2, 70, 16), torch.tensor([70, 45])
+
+
+def inputs() -> list[Tensor]:
+    """Return q, k, v and the gradient of the output, [B, H, N, D], rounded to bfloat16."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(SIZE, generator=generator).bfloat16() for _ in range(4)]
+
+
+def results(attend: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return the output and the gradients of q, k and v as float64."""
+    q, k, v, grad = (x.to(dtype).requires_grad_() for x in inputs())
+    torch.manual_seed(0)  # mechanisms with planes=fresh draw them in each call
+    out = attend(q, k, v)
+    assert out.dtype == dtype
+    return [x.double() for x in (out.detach(), *torch.autograd.grad(out, (q, k, v), grad))]
+
+
+def errors(attend: Callable[..., Tensor]) -> list[float]:
+    """Return the relative errors of the results in bfloat16."""
+    found = zip(results(attend, torch.bfloat16), results(attend, torch.float64), strict=True)
+    return [float((rounded - exact).norm() / exact.norm()) for rounded, exact in found]
+
+
+def masked_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    keep_BN = torch.arange(SIZE[2]) < LENGTHS.unsqueeze(-1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=keep_BN[:, None, None])
+    return out * keep_BN[:, None, :, None]
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("name", QUERY_KEY)
+def test_the_error_in_bfloat16_is_that_of_pytorch_s_attention(name: str, backend: str) -> None:
+    mechanism = build_mechanism(name, backend=backend)
+    own, sdpa = errors(lambda q, k, v: mechanism(q, k, v, LENGTHS)), errors(masked_sdpa)
+    for error, usual in zip(own, sdpa, strict=True):
+        assert error <= 1.5 * usual, (own, sdpa)
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_full_attention_with_finite_padding(dtype: torch.dtype, backend: str) -> None:
+    """The layer, which has zeroed its input, lets the mechanism leave padding as it is."""
+    mechanism = build_mechanism("full", backend=backend)
+    q, k, v, grad = (x.to(dtype) for x in inputs())
+    keep_BN = torch.arange(SIZE[2]) < LENGTHS.unsqueeze(-1)
+    found = []
+    for finite in (False, True):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = mechanism(*leaves, LENGTHS, finite_padding=finite) * keep_BN[:, None, :, None]
+        found.append((out, *torch.autograd.grad(out, leaves, grad)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
