@@ -1,5 +1,6 @@
 """The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
 
+import sys
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ import torch
 
 from asr.attention.table import parse_name
 from asr.config import check, check_effect
-from asr.environment import pick_device
+from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import find
@@ -67,6 +68,7 @@ class Recognizer:
         device: str = "cpu",
         attention: str = "",
         backend: str | None = None,
+        precision: str = "fp32",
     ) -> "Recognizer":
         """Load a recogniser from a run folder, a checkpoint file, or an exported or published model.
 
@@ -79,6 +81,8 @@ class Recognizer:
             attention: attention mechanism; empty: the one used in training.
             backend: `auto`, `reference` or `native`; None: the one used in training, but `auto` for
                 `native`, so that a model runs where the kernels are missing.
+            precision: precision of the matrix products: `fp32`, `bf16`, `fp16` (CUDA), or `auto`, bf16 if the
+                processor has instructions for it.
 
         Raises:
             UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
@@ -95,7 +99,8 @@ class Recognizer:
             recognizer = cls(*published_model(place, backend or "auto"), place, results)
         else:
             recognizer = cls._own(place, checkpoint, backend)
-        recognizer.model.to(pick_device(device))
+        target = pick_device(device)
+        recognizer.model.to(target).precision = pick_precision(precision, target)
         if attention:
             recognizer.set_attention(attention)
         return recognizer
@@ -123,13 +128,18 @@ class Recognizer:
         if options.attention:
             parse_name(options.attention)
         pick_device(options.device)
-        return cls.load(
+        recognizer = cls.load(
             path,
             checkpoint=options.checkpoint,
             device=options.device,
             attention=options.attention,
             backend=options.backend,
+            precision=options.precision,
         )
+        if options.precision == "auto":
+            chosen = recognizer.model.precision
+            print(f"precision={chosen.name}, because {chosen.reason}", file=sys.stderr)
+        return recognizer
 
     @property
     def run_folder(self) -> Path | None:

@@ -1,9 +1,11 @@
-"""The choice of a device."""
+"""The choice of a device and of a precision."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
-from asr.environment import pick_device
+from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 
 
@@ -34,3 +36,32 @@ def test_a_missing_device_is_named(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with pytest.raises(UserError, match=message):
         pick_device(name)
+
+
+CPUINFO = {
+    "flags\t\t: fpu avx512f avx512_bf16 amx_tile": "avx512_bf16",
+    "flags\t\t: fpu amx_tile avx512_bf16 amx_bf16": "amx_bf16",
+    "Features\t: fp asimd bf16 i8mm": "bf16",
+    "flags\t\t: fpu avx512f avx512bw": None,
+    "cpu family\t: 25": None,
+}
+
+
+@pytest.mark.parametrize("line", CPUINFO)
+def test_auto_takes_bf16_where_the_processor_has_instructions(
+    line: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path: f"processor\t: 0\n{line}\n")
+    chosen, found = pick_precision("auto", "cpu"), CPUINFO[line]
+    assert chosen.name == ("bf16" if found else "fp32")
+    assert chosen.reason == f"the processor has {found or 'no instructions for bf16'}"
+    assert not caplog.records
+    assert pick_precision("bf16", "cpu", "trainer.precision").name == "bf16"
+    assert ("trainer.precision=bf16 is slower than fp32 here" in caplog.text) == (found is None)
+    assert pick_precision("fp32", "cpu").name == "fp32"
+
+
+def test_fp16_needs_a_gpu() -> None:
+    with pytest.raises(UserError, match=r"trainer\.precision=fp16 needs a CUDA device: use bf16 or fp32"):
+        pick_precision("fp16", "cpu", "trainer.precision")
+    assert pick_precision("fp16", "cuda").name == "fp16"

@@ -64,6 +64,18 @@ def test_set_attention_changes_the_mechanism_and_keeps_the_weights(trained: Path
         recognizer.set_attention("cast-4")
 
 
+def test_a_model_trained_in_float32_is_used_in_bfloat16(trained: Path, tone_corpus: Path) -> None:
+    audio, _ = soundfile.read(tone_corpus / "wav" / "test-0.wav", dtype="float32")
+    batch = torch.from_numpy(audio).unsqueeze(0), torch.tensor([len(audio)])
+    with torch.no_grad():
+        exact, _ = Recognizer.load(trained).model(*batch)
+        rounded, _ = Recognizer.load(trained, precision="bf16").model(*batch)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(exact, rounded)
+    assert (exact.exp() - rounded.exp()).abs().max() < 0.05
+    assert torch.equal(exact.argmax(-1), rounded.argmax(-1))
+
+
 def test_a_recognizer_is_restored_from_a_checkpoint(trained: Path) -> None:
     state = checkpoint.load(checkpoint.find(trained, "last"))["model"]
     recognizer = Recognizer.from_state(state, "last")

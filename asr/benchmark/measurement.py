@@ -123,5 +123,5 @@ class Measurement:
     def _problem(self, length: int, batch: int) -> BenchProblem:
         x = self.options
         feedforward = x.feedforward if x.unit == "layer" else 0
-        setup = x.heads, x.head_dim, x.dtype, x.device, x.seed, x.unit, feedforward
+        setup = x.heads, x.head_dim, x.precision, x.device, x.seed, x.unit, feedforward
         return BenchProblem(*setup, batch=batch, length=length, preset=self.preset, loss=x.loss)

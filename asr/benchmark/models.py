@@ -78,7 +78,7 @@ class MeasuredModel(nn.Module):
     def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, T, F] to [B, T', O] and [B]."""
         lengths = torch.full(features.shape[:1], features.shape[1], device=features.device)
-        dtype = getattr(torch, self.problem.dtype)
+        dtype = self.problem.dtype
         with torch.autocast(features.device.type, dtype, enabled=dtype != torch.float32):
             states, frames = self.encoder(features, lengths)
             return self.head(states), frames

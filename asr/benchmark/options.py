@@ -5,11 +5,10 @@ from functools import partial
 from pathlib import Path
 
 from asr.config import configurations, option, options_of
-from asr.config.names import MECHANISMS
+from asr.config.names import MECHANISMS, PRECISIONS
 from asr.errors import UserError
 from asr.losses.options import LossConfig
 
-DTYPES = ("float32", "float16", "bfloat16")
 PASSES = ("forward", "forward+backward")
 GROUPING = "grouping"  # a pass that only mechanisms with groups of queries have
 SIZED = ("mechanism", "layer")  # a model has the sizes of its preset
@@ -97,11 +96,12 @@ class Options:
         affects="result",
         choices=(*PASSES, GROUPING),
     )
-    dtype: str = option(
-        "float32",
-        help=f"{' | '.join(DTYPES)}; with unit=model: type for autocast",
+    precision: str = option(
+        "fp32",
+        help=f"type of input and parameters, with unit=model of matrix products: {' | '.join(PRECISIONS)}; "
+        "auto: bf16 if the processor has instructions for it",
         affects="result",
-        choices=DTYPES,
+        choices=PRECISIONS,
     )
     device: str = option("cpu", help="auto | cpu | cuda", affects="result")
     clock: str = option(

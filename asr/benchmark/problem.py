@@ -20,7 +20,8 @@ class Setup:
 
     Attributes:
         heads, head_dim: H and D of mechanisms and layers; the model size of a layer is their product.
-        dtype, device: type and device of input and parameters; for models, `dtype` is the type for autocast.
+        precision: type of input and parameters, `fp32`, `bf16` or `fp16`; in models, of the matrix products.
+        device: device of input and parameters.
         seed: seed of input and parameters.
         unit: what is measured: a `mechanism` alone, a transformer `layer` or a whole `model`.
         feedforward: hidden size of a layer's feed-forward part; 0: self-attention alone, with projections.
@@ -28,11 +29,16 @@ class Setup:
 
     heads: int
     head_dim: int
-    dtype: str
+    precision: str
     device: str
     seed: int
     unit: str = "mechanism"
     feedforward: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type for PyTorch."""
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,7 @@ class BenchProblem(Setup):
             shape: tuple[int, ...] = (2, self.batch, self.length, self.heads * self.head_dim)
         else:
             shape = (4, self.batch, self.heads, self.length, self.head_dim)
-        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, getattr(torch, self.dtype))
+        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, self.dtype)
         return inputs, grad
 
 

@@ -32,7 +32,7 @@ def run(paths: list[Path], options: AlignOptions) -> None:
     recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder
-    inputs = {"model": model.digest(), "device": model.device.type}
+    inputs = {"model": model.digest(), "device": model.device.type, "computed": model.precision.name}
     assert run_folder is not None
     if len(paths) == 2:
         refuse(options, ("split", "data", "shard"), f"to align {paths[1]}")

@@ -15,7 +15,7 @@ from asr.benchmark.memory import Memory
 from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
 from asr.console import Table, open_console, progress
-from asr.environment import describe_environment, pick_device
+from asr.environment import describe_environment, pick_device, pick_precision
 from asr.files import check_writable, write_json
 from asr.report import bench_chart
 from asr.report.figure import export
@@ -48,8 +48,12 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     out = Path(options.out)
     for path in (out, *(out.with_suffix(suffix) for suffix in (".png", ".pdf"))):
         check_writable(path)
-    options = replace(options, device=pick_device(options.device))
+    device = pick_device(options.device)
+    precision = pick_precision(options.precision, device)
     console = console or open_console()
+    if options.precision == "auto":
+        console.print(f"precision={precision.name}, because {precision.reason}")
+    options = replace(options, device=device, precision=precision.name)
     # Composed with all other options of a training, because presets are a group of its configuration.
     preset = train_options([f"model={options.model}"]).model if options.unit == "model" else None
     measurement = Measurement(options, out, preset)

@@ -105,7 +105,8 @@ def _begin(
         return Work({"command": "transcribe"}, len(files)), None
     beam, _ = recognizer.weights(options)
     settings = values_affecting(options, "result") | {"beam": to_dict(beam)}
-    inputs = {"model": recognizer.model.digest(), "device": recognizer.model.device.type}
+    model = recognizer.model
+    inputs = {"model": model.digest(), "device": model.device.type, "computed": model.precision.name}
     inputs |= beam.digests()
     if shard := parse_shard(options.shard):
         inputs["files"] = digest("\0".join(str(file) for file, _ in files))

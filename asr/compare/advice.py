@@ -148,7 +148,7 @@ def _problem(length: int, training: TrainConfig, device: str) -> BenchProblem:
     """Return a batch of this length that fills the frame budget."""
     model = training.model
     batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
-    return BenchProblem(model.heads, model.head_dim, "float32", device, 0, batch=batch, length=length)
+    return BenchProblem(model.heads, model.head_dim, "fp32", device, 0, batch=batch, length=length)
 
 
 def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:

@@ -29,10 +29,12 @@ class Labels:
         trainings: training options by label of the candidate.
 
     Raises:
-        UserError: a split other than dev and test, or one without files.
+        UserError: a split other than dev and test, or one without files; a precision for evaluation.
     """
 
     def __init__(self, options: CompareConfig, trainings: Mapping[str, TrainConfig]) -> None:
+        if options.precision != "fp32":
+            raise UserError(f"precision={options.precision}: has an effect on recordings only")
         self.device = options.device
         self.data: dict[str, SplitData] = {}
         self.splits = list(dict.fromkeys(options.splits))

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from asr.config import configurations, option
-from asr.config.names import MECHANISMS
+from asr.config.names import MECHANISMS, PRECISIONS
 from asr.errors import UserError
 from asr.search.options import SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
@@ -93,6 +93,13 @@ class CompareConfig(SearchOptions):
         1, help="CPU threads of timed forward passes; 0: PyTorch's default", affects="result", maximum=1024
     )
     device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda", affects="cost")
+    precision: str = option(
+        "fp32",
+        help=f"precision of evaluation and timing: {' | '.join(PRECISIONS)}; auto: bf16 if the processor has "
+        "instructions for it; trainings have trainer.precision",
+        affects="result",
+        choices=PRECISIONS,
+    )
     folder: str = option("", help="output folder; empty: exp/compare/<recipe>", affects="place")
     reuse: str = option(
         "",

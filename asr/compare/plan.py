@@ -265,6 +265,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
             "models": models,
             "repeats": plan.options.timing_repeats,
             "device": plan.options.device,
+            "precision": plan.options.precision,
             "threads": plan.options.timing_threads,
         }
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])

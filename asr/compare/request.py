@@ -11,7 +11,7 @@ from asr.attention.table import canonical
 from asr.compare.grids import Paper, with_grid
 from asr.compare.options import LENGTHS, OWN, STEPS, CompareConfig
 from asr.config import affecting, flat, to_dict
-from asr.environment import pick_device
+from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.search.options import DecodeOptions, SearchOptions
@@ -34,7 +34,7 @@ TRAINING_SET_HERE = {
 }
 # Decoding options that asr compare takes under their own names, and those that it sets itself. By hand:
 # `affects` tells what changes with an option, not who sets it, and each entry names what to use instead.
-OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device")
+OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device", "precision")
 DECODING_SET_HERE = {
     "split": "splits=[…]",
     "data": "splits=[…]",
@@ -78,7 +78,8 @@ def parse(overrides: list[str]) -> Request:
     own, shared = config.divide(overrides, CompareConfig, train_schema(chosen_recipe(overrides)))
     options = config.parse(CompareConfig, own)
     if not options.launcher:  # the machines that it starts may have other devices
-        pick_device(options.device)
+        # With what `auto` stands for, cells of machines that differ don't share a key.
+        options.precision = pick_precision(options.precision, pick_device(options.device)).name
     for override in shared:
         key = override.partition("=")[0]
         if key in TRAINING_SET_HERE:

@@ -114,7 +114,8 @@ class Speech:
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> "SpeechPasses":
         """See `Workload`."""
-        return SpeechPasses(models, Path(settings["manifest"]), settings["frames_per_batch"], device)
+        manifest, precision = Path(settings["manifest"]), settings["precision"]
+        return SpeechPasses(models, manifest, settings["frames_per_batch"], device, precision)
 
 
 class SpeechPasses:
@@ -125,16 +126,22 @@ class SpeechPasses:
         manifest: manifest of the split.
         frames_per_batch: padded frames per batch.
         device: `cpu` or `cuda`.
+        precision: precision of matrix products.
     """
 
     def __init__(
-        self, models: list[tuple[Path, str]], manifest: Path, frames_per_batch: int, device: str
+        self,
+        models: list[tuple[Path, str]],
+        manifest: Path,
+        frames_per_batch: int,
+        device: str,
+        precision: str = "fp32",
     ) -> None:
         self.device = torch.device(device)
         self.runners: list[Runner] = []
         self.models: dict[str, AcousticModel] = {}  # one for each kind of input
         for run, attention in models:
-            model = Recognizer.load(run, device=device, attention=attention).model
+            model = Recognizer.load(run, device=device, attention=attention, precision=precision).model
             input_key = json.dumps([to_dict(model.config.features), model.config.pretrained])
             self.models.setdefault(input_key, model)
             self.runners.append(Runner(model.emit, input_key))

@@ -1,6 +1,7 @@
 """Names that options accept, for modules that must not load PyTorch."""
 
 BACKENDS = ("auto", "reference", "native")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # A name of each attention mechanism, with its usual number; written by tools/mechanism_table.py.
 MECHANISMS = (
     "full",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asr.config import from_dict, to_dict
+from asr.environment import Precision
 from asr.errors import UserError
 from asr.files import digest
 from asr.model.attention_model import AttentionModel
@@ -28,6 +29,8 @@ from asr.model.pretrained import (
     pretrained_parts,
 )
 from asr.model.pretrained_folder import Pretrained, empty_model
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -62,6 +65,7 @@ class AcousticModel(AttentionModel):
 
     Attributes:
         encoder_frozen: whether normalisation and encoder get no gradients; the head does.
+        precision: precision of the matrix products outside training, whose loop sets its own.
     """
 
     front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel
@@ -79,6 +83,7 @@ class AcousticModel(AttentionModel):
         self.config = config
         self.augment = augment or AugmentConfig()
         self.encoder_frozen = False
+        self.precision = Precision()
         features, model, attention = config.features, config.model, (config.attention, config.backend)
         if config.pretrained:
             encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
@@ -126,8 +131,9 @@ class AcousticModel(AttentionModel):
         """
         if self.training:
             audio = augment_audio(audio, lengths, self.augment)
-        features, frames = self.front_end(audio, lengths)
-        with self._encoder_gradients():
+        with self._rounding():
+            features, frames = self.front_end(audio, lengths)
+        with self._encoder_gradients(), self._rounding():
             features = self.normalisation(features, frames).repeat(views, 1, 1)
             frames = frames.repeat(views)
             if self.training:
@@ -160,9 +166,10 @@ class AcousticModel(AttentionModel):
             return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))
 
         tapped = self.training or self.condition is not None
-        with self._encoder_gradients():
-            states, lengths = self.encoder(features, lengths, tap if tapped else None)
-        return [*found, self.head(states)], lengths
+        with self._rounding():
+            with self._encoder_gradients():
+                states, lengths = self.encoder(features, lengths, tap if tapped else None)
+            return [*found, self.head(states)], lengths
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that `encoder_frozen` keeps from gradients."""
@@ -171,6 +178,12 @@ class AcousticModel(AttentionModel):
 
     def _encoder_gradients(self) -> AbstractContextManager[None]:
         return torch.no_grad() if self.encoder_frozen else nullcontext()
+
+    def _rounding(self) -> AbstractContextManager[Any]:
+        """Run matrix products in `precision`, unless the model is trained."""
+        if self.training or self.precision.name == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, AUTOCAST[self.precision.name])
 
     @property
     def device(self) -> torch.device:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from asr.config import option
-from asr.config.names import BACKENDS, MECHANISMS
+from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
 from asr.errors import UserError
 
 
@@ -29,6 +29,13 @@ class LoadOptions:
         affects="place",
     )
     device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
+    precision: str = option(
+        "fp32",
+        help=f"precision of matrix products: {' | '.join(PRECISIONS)}; auto: bf16 if the processor has "
+        "instructions for it",
+        affects="result",
+        choices=PRECISIONS,
+    )
 
 
 NORMALISATIONS = ("utterance", "corpus", "window", "none")

@@ -98,7 +98,7 @@ def figure(path: Path) -> Figure:
         label={"layer": "Layers", "model": "Models"}.get(setup.unit, "Figure 4"),
         title=f"Time and memory of {UNITS[setup.unit]} per position",
         caption=(
-            f"{_subject(record)} on random input ({_sizes(record)}, {setup.dtype} on {setup.device}): "
+            f"{_subject(record)} on random input ({_sizes(record)}, {setup.precision} on {setup.device}): "
             "medians with quartiles over rounds that are interleaved over all mechanisms. A flat line means "
             "cost linear in the sequence length." + "".join(f" {sentence}." for sentence in faster)
         ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from asr.config import option, options_of, refuse
-from asr.config.names import BACKENDS, MECHANISMS
+from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
 from asr.data.options import DataConfig
 from asr.errors import UserError
 from asr.losses.options import LossConfig
@@ -16,7 +16,6 @@ from asr.training.budget import CLOCKS, parse_budget
 
 OPTIMIZERS = ("adamw", "muon", "radam", "adadelta")
 SCHEDULES = ("cosine", "plateau", "constant")
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 @dataclass
@@ -103,7 +102,13 @@ class TrainerConfig:
         affects="plan",
         unit="validations",
     )
-    precision: str = option("fp32", help=" | ".join(PRECISIONS), affects="result", choices=PRECISIONS)
+    precision: str = option(
+        "fp32",
+        help=f"precision of matrix products: {' | '.join(PRECISIONS)}; auto: bf16 if the processor has "
+        "instructions for it",
+        affects="result",
+        choices=PRECISIONS,
+    )
     accumulate: int = option(
         1,
         help="gradient accumulation: batches per optimiser step",

@@ -13,7 +13,7 @@ import torch
 
 from asr import config
 from asr.data.stream import TrainingData
-from asr.environment import describe_environment, device_words, pick_device
+from asr.environment import describe_environment, device_words
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
@@ -36,7 +36,7 @@ from asr.training.resume import (
     start_digest,
 )
 from asr.training.signals import ANNOUNCEMENTS, Signals, Stopped
-from asr.training.sizes import reasons, settled
+from asr.training.sizes import precision, reasons, settled
 from asr.training.start import offered_starts
 from asr.training.task import TrainingTask
 from asr.training.trainer import build_trainer, quiet_lightning
@@ -172,9 +172,7 @@ def run_folder(options: TrainConfig) -> Path:
 def _check(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
-    pick_device(options.trainer.accelerator, "trainer.accelerator")
-    if options.trainer.precision == "fp16" and not torch.cuda.is_available():
-        raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
+    precision(options)
 
 
 def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
@@ -191,6 +189,7 @@ def _environment(
     """Return the content of environment.json, and give the run's identity to the task."""
     device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
     environment = describe_environment() | {"device": device_type, "data": data.digests()}
+    environment["precision"] = options.trainer.precision
     environment |= task.describe(device_type) | {"start": start_digest(options, point)}
     task.run = point.environment.run if point else identity(options, environment)
     return environment | {"run": task.run}
@@ -212,7 +211,7 @@ def _begin(
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
     print(
-        f"{folder}: {options.attention} on {device_words(environment)}, "
+        f"{folder}: {options.attention} on {device_words(environment)}, {options.trainer.precision}, "
         f"{_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
         f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
         flush=True,

@@ -1,4 +1,4 @@
-"""Batch size and number of epochs by the amount of training data, where the options leave them open."""
+"""Batch size, number of epochs and precision where the options leave them open."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import numpy as np
 from asr.data.lines import manifest_entries
 from asr.data.places import manifest_path
 from asr.data.sampler import plan_by_length
+from asr.environment import Precision, pick_device, pick_precision
 from asr.training.options import TrainConfig
 from asr.training.plan import round_up
 
@@ -18,13 +19,16 @@ VALIDATIONS = 40
 
 
 def settled(options: TrainConfig) -> TrainConfig:
-    """Return the options with numbers for `data.frames_per_batch=0` and `trainer.max_epochs=0`.
+    """Return the options with values for frames_per_batch=0, max_epochs=0 and precision=auto.
 
-    They depend on the training manifests and the other options alone, so that a resumed run gets the same.
+    The numbers depend on the training manifests and the other options alone, so that a resumed run gets the
+    same; the precision depends on the machine, and one that would take another refuses to resume.
 
     Raises:
         UserError: a manifest is missing or broken.
     """
+    if options.trainer.precision == "auto":
+        options = replace(options, trainer=replace(options.trainer, precision=precision(options).name))
     data, trainer = options.data, options.trainer
     if data.frames_per_batch and trainer.max_epochs:
         return options
@@ -42,9 +46,17 @@ def settled(options: TrainConfig) -> TrainConfig:
     return replace(options, trainer=replace(trainer, max_epochs=epochs, validate_every=every))
 
 
+def precision(options: TrainConfig) -> Precision:
+    """Return the precision of a training and its reason; see `pick_precision`."""
+    accelerator = pick_device(options.trainer.accelerator, "trainer.accelerator")
+    return pick_precision(options.trainer.precision, accelerator, "trainer.precision")
+
+
 def reasons(asked: TrainConfig, found: TrainConfig) -> list[str]:
     """Return a line on each option that `settled` has chosen."""
     lines = []
+    if asked.trainer.precision == "auto":
+        lines.append(f"trainer.precision={found.trainer.precision}, because {precision(asked).reason}")
     if not asked.data.frames_per_batch:
         low, high = FRAMES_PER_BATCH
         lines.append(

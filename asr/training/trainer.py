@@ -14,13 +14,15 @@ from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
-from asr.training.options import PRECISIONS, TrainConfig
+from asr.training.options import TrainConfig
 from asr.training.progress import Bar, ProgressLines, WarnUnlearned
 from asr.training.ranks import environment_plugins
 from asr.training.resume import ResumePoint
 from asr.training.signals import Signals
 from asr.training.strategy import training_strategy
 from asr.training.task import TrainingTask
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}  # Lightning's names
 
 
 def build_trainer(

@@ -113,6 +113,7 @@ def decode_split(
                 "beam": beam_used,
                 "weights_from": source,
                 "device": str(model.device),
+                "precision": asdict(model.precision),
                 "threads": torch.get_num_threads(),
                 "jobs": options.jobs,
                 "commit": git_commit(),
@@ -122,6 +123,7 @@ def decode_split(
                 "prepare_s": prepare_s,
             }
             inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
+            inputs["computed"] = model.precision.name
             inputs |= options.beam.digests()
             if references:
                 inputs["pronunciations"] = references.digest

@@ -28,7 +28,7 @@ from asr.commands.bench import Options, parse, run
 from asr.errors import UserError
 from asr.report import bench_chart
 
-LAYER = BenchProblem(8, 8, "float32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
+LAYER = BenchProblem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
 SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
 
@@ -65,7 +65,7 @@ def test_the_feed_forward_part_is_optional() -> None:
 
 
 def test_half_precision_reaches_the_parameters() -> None:
-    half = replace(LAYER, dtype="bfloat16")
+    half = replace(LAYER, precision="bf16")
     assert build_operation("full", half)(*half.tensors()[0]).dtype == torch.bfloat16
 
 

@@ -19,7 +19,7 @@ from asr.model.options import ModelConfig
 from asr.report import bench_chart
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
-MODEL = BenchProblem(1, 1, "float32", "cpu", 0, "model", batch=2, length=60, preset=TINY)
+MODEL = BenchProblem(1, 1, "fp32", "cpu", 0, "model", batch=2, length=60, preset=TINY)
 
 
 def bench(out: Path, *overrides: str) -> str:
@@ -46,7 +46,7 @@ def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
             assert sum(parts.values()) == pytest.approx(timing["median_s"])
     assert all(part in shown for part in PARTS)
     figure = bench_chart.figure(out)
-    assert "The model of the preset tiny on random input (batch 1, float32 on cpu)" in figure.caption
+    assert "The model of the preset tiny on random input (batch 1, fp32 on cpu)" in figure.caption
     assert figure.title == "Time and memory of a model per position"
 
 

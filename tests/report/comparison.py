@@ -144,7 +144,14 @@ def write_bench(path: Path) -> Path:
         for name, factor in (("full", length / 512), ("i-clustered-100@reference", 1.5))
     ]
     record = {
-        "options": {"batch": "1", "heads": 6, "head_dim": 64, "dtype": "float32", "device": "cpu", "seed": 7},
+        "options": {
+            "batch": "1",
+            "heads": 6,
+            "head_dim": 64,
+            "precision": "fp32",
+            "device": "cpu",
+            "seed": 7,
+        },
         "environment": {"command": ["asr", "bench"], "commit": "feedbeef" * 5, "processor": "Bench CPU"},
         "timings": timings,
         "memory": [

@@ -18,8 +18,8 @@ from asr.cli import main
 from asr.compare.results import read_results
 from asr.scoring.hypotheses import read_hypotheses
 from asr.training.config import train_options
-from asr.training.options import PRECISIONS
 from asr.training.run import train
+from asr.training.trainer import PRECISIONS
 
 pytestmark = pytest.mark.gpu
 

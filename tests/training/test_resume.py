@@ -75,6 +75,7 @@ def whole(tone_corpus: Path, shared: Path) -> Path:
     ("kills", "overrides"),
     [
         *((kills, []) for kills in ([3], [5], [6])),
+        ([5], ["trainer.precision=bf16", "trainer.max_steps=8"]),
         *(pytest.param(kills, [], marks=pytest.mark.slow) for kills in ([7, 13], [12, 18, 23])),
         pytest.param(
             [17],

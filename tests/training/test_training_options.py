@@ -15,6 +15,7 @@ CHOICES = {
     "characters": ["tokenizer.kind=character"],
     "pieces": ["tokenizer.kind=sentencepiece", "tokenizer.pieces=14"],
     "bf16": ["trainer.precision=bf16"],
+    "the precision of the processor": ["trainer.precision=auto"],
     "corpus statistics": ["features.normalise=corpus"],
     "rotary": ["model.positions=rotary"],
     "early stopping": ["trainer.early_stopping=1"],
