@@ -4,6 +4,7 @@
     python tools/speed.py transcription files=200 seconds=3
     python tools/speed.py waiting model=exp/demo/full data=data/demo
     python tools/speed.py profile model=exp/demo/full data=data/demo
+    python tools/speed.py precision before=../other-checkout
 
 loading: CPU time of what a training step waits for, by sample rate of the file: decode a 16-bit wav file of
 3 s, check it, resample it to 16 kHz and change its speed by each of the folder recipe's factors. `step` is a
@@ -21,6 +22,10 @@ adds endless loops, `loops` of them, to what the machine does.
 profile: CPU time of each part of training steps and of a long transcription, on one thread. Training is that
 of recipe=demo with data.workers=0, without its first ten steps. The recording is a split's speech, repeated.
 A part's time excludes that of other parts which it calls.
+
+precision: CPU time of training steps and of encoding a long input, in float32 and bfloat16, on one thread.
+demo and stamps train on the demo's utterances, wsj on random features, as does SpeechBrain's encoder of the
+same sizes, if it is installed. `before=` adds another checkout.
 
 Each way to do the work is a process that is stopped while the others take their turns. Times are medians
 (smallest … largest) without the start, and CPU time includes the process that loads data.
@@ -43,6 +48,7 @@ import lightning
 import numpy as np
 import soundfile
 import torch
+from precision import Precision, measure_precision
 from program import run_measurement
 from rich.table import Table
 from shares import Shares
@@ -431,6 +437,7 @@ MEASUREMENTS = {
     "transcription": (Transcription, measure_transcription),
     "waiting": (Waiting, measure_waiting),
     "profile": (Profile, profile),
+    "precision": (Precision, measure_precision),
 }
 
 if __name__ == "__main__":
