@@ -121,7 +121,8 @@ def random_step(
     """
     features, labels = torch.randn(*FRAMES, BINS), torch.randint(1, VOCABULARY, (FRAMES[0], LABELS))
     frames = torch.linspace(0.9, 1, FRAMES[0]).mul(FRAMES[1]).long()
-    optimizer = torch.optim.RAdam(model.parameters(), lr=0.0, decoupled_weight_decay=True)
+    options = train_options(["optimizer=radam", "optimizer.learning_rate=0"])
+    optimizer = build_optimizer(dict(model.named_parameters()), options.optimizer)
 
     def losses() -> Tensor:
         outputs, lengths = emit(features, frames)

@@ -34,14 +34,21 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     if config.name == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=config.rho, eps=1e-6)
     betas = (config.betas[0], config.betas[1])
+    on_cpu = all(x.device.type == "cpu" for x in trained.values())
     if config.name == "radam":
-        return torch.optim.RAdam(groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True)
-    # Four times as fast on a CPU; on a GPU, Lightning can't clip gradients with it in fp16.
-    fused = all(x.device.type == "cpu" for x in trained.values())
+        # Twice as fast on a CPU, where PyTorch's default is one parameter after the other.
+        return torch.optim.RAdam(
+            groups,
+            lr=config.learning_rate,
+            betas=betas,
+            decoupled_weight_decay=True,
+            foreach=True if on_cpu else None,
+        )
+    # Fused steps are four times as fast on a CPU; on a GPU, Lightning can't clip gradients with them in fp16.
     if config.name == "muon":
         groups.append({"params": list(hidden.values()), "weight_decay": config.weight_decay, "hidden": True})
-        return Muon(groups, lr=config.learning_rate, betas=betas, fused=fused)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=fused)
+        return Muon(groups, lr=config.learning_rate, betas=betas, fused=on_cpu)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=on_cpu)
 
 
 def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | None = None) -> float:
