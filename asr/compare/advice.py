@@ -139,7 +139,9 @@ def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, thr
 class NoMixing(nn.Module):
     """Replaces a mechanism: values stay in place, gradients still reach queries and keys."""
 
-    def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, lengths: Tensor | None) -> Tensor:
+    def forward(
+        self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, lengths: Tensor | None, finite_padding: bool
+    ) -> Tensor:
         """Return the sum of queries, keys and values."""
         return q_BHND + k_BHND + v_BHND
 
