@@ -33,6 +33,7 @@ def expected(name: str, epoch_s: float) -> MechanismCost:
         ),
         ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 5.0}, "clustered-25"),
         ({"clustered-25": 5.0, "lsh-1": 9.0, "full": 10.0}, "clustered-25"),
+        ({"full": 10.0, "i-clustered-25": 7.5, "near-25": 8.0, "local-64": 7.4}, "near-25"),
     ],
 )
 def test_a_closer_mechanism_wins_unless_a_coarser_one_saves_a_tenth(
@@ -126,6 +127,7 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pyte
 
 
 def test_default_mechanisms_depend_on_the_lengths() -> None:
+    assert {"near-25", "local-64"} < set(usual_mechanisms(90)) & set(usual_mechanisms(800))
     assert usual_mechanisms(90)[-2:] == ["i-clustered-25", "i-clustered-25:grouping=keys"]
     assert usual_mechanisms(800)[-1] == "i-clustered-100:grouping=keys"
 
