@@ -22,11 +22,15 @@ CHARACTER = 800  # samples, five frames of the tiny models
 LEVEL = 0.01
 
 
-def save_processor(folder: Path, **options: Any) -> None:
+def save_processor(folder: Path, family: str = "wav2vec2", **options: Any) -> None:
     """Write vocabulary and feature extractor."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.json").write_text(json.dumps({symbol: i for i, symbol in enumerate(SYMBOLS)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(folder / "vocab.json", **options)
+    if family == "wav2vec2-bert":
+        extractor = transformers.SeamlessM4TFeatureExtractor(feature_size=20, num_mel_bins=20)
+        transformers.Wav2Vec2BertProcessor(extractor, tokenizer).save_pretrained(folder)
+        return
     extractor = transformers.Wav2Vec2FeatureExtractor()
     transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
 
@@ -38,7 +42,7 @@ def save_ctc(folder: Path, family: str = "wav2vec2", **options: Any) -> Any:
     config = kind(**(TINY | {"vocab_size": len(SYMBOLS), "pad_token_id": 9} | options))
     model = transformers.AutoModelForCTC.from_config(config).eval()
     model.save_pretrained(folder)
-    save_processor(folder)
+    save_processor(folder, family)
     return model
 
 

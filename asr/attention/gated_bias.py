@@ -1,4 +1,4 @@
-"""Softmax mechanisms with a gated bias of distances in their logits, in plain PyTorch."""
+"""Softmax mechanisms with a bias of distances in their logits, in plain PyTorch."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from asr.attention.full import FullAttention
 from asr.attention.local import LocalAttention
 from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import SoftmaxMechanism
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import top_keys
 from attention_ext.tensors import compute_dtype, zero_padding
 
@@ -21,7 +21,7 @@ def biased_attention(
     q_BHND: Tensor,
     k_BHND: Tensor,
     v_BHNE: Tensor,
-    bias: GatedBias,
+    bias: LogitBias,
     lengths_B: Tensor,
 ) -> Tensor:
     """Attend with biased logits.
@@ -32,7 +32,7 @@ def biased_attention(
     Args:
         mechanism: `full`, `oracle-top`, `local`, `clustered` or `i-clustered`.
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
-        bias: gates and bias.
+        bias: bias of distances.
         lengths_B: valid positions.
 
     Returns:
@@ -41,8 +41,7 @@ def biased_attention(
     if v_BHNE.numel() == 0:
         return v_BHNE
     dtype, out_dtype = compute_dtype(q_BHND), v_BHNE.dtype
-    gate_BHN = zero_padding(bias.gate_BHN.unsqueeze(-1), lengths_B).squeeze(-1)
-    bias = GatedBias(gate_BHN.to(dtype), bias.bias_HR.to(dtype))
+    bias = bias.padded(lengths_B, dtype)
     if isinstance(mechanism, ClusteredAttention):
         groups_BHN = mechanism.clusters(q_BHND, lengths_B, k_BHND)
         options = {"clusters": mechanism.grouping.clusters, "dropout": mechanism.active_dropout}

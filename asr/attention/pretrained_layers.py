@@ -12,7 +12,7 @@ from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padd
 from asr.attention.table import build_mechanism
 from asr.errors import UserError
 from asr.lengths import zero_padding
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import GatedBias, LogitBias
 
 
 def fitting_mechanism(name: str, backend: str, dropout: float = 0.0) -> SoftmaxMechanism:
@@ -56,14 +56,12 @@ def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer
     return layer
 
 
-class GatedBiasAttention(SelfAttentionLayer):
-    """WavLM's attention, with a gated bias of distances in the logits (Chen et al. 2022, eq. 4–7).
-
-    The bias of a distance is learned and shared by all layers; the gate is computed from the query's input.
-    The mixing runs in plain PyTorch.
+class BiasedAttention(SelfAttentionLayer):
+    """Attention with a bias of distances in the logits. The mixing runs in plain PyTorch.
 
     Args:
-        attention: WavLM's module of transformers, whose weights are shared.
+        heads: H.
+        dropout: dropout probability of the weights.
         name: mechanism.
         backend: `auto` or `reference`.
 
@@ -73,11 +71,10 @@ class GatedBiasAttention(SelfAttentionLayer):
 
     mechanism: SoftmaxMechanism
 
-    def __init__(self, attention: Any, name: str, backend: str) -> None:
+    def __init__(self, heads: int, dropout: float, name: str, backend: str) -> None:
         super().__init__()
-        self.heads, self.dropout = attention.num_heads, attention.dropout
-        self.attention = attention
-        self.set_mechanism(name, backend)
+        self.heads, self.dropout = heads, dropout
+        self.mechanism = self._fitting(name, backend)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -86,34 +83,79 @@ class GatedBiasAttention(SelfAttentionLayer):
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
         """Exchange the mechanism and keep the weights."""
-        backend = backend or self.mechanism.backend.requested
-        if backend not in ("auto", "reference"):
-            raise UserError(f"backend {backend!r} can't run WavLM's attention: expected auto | reference")
-        mechanism = fitting_mechanism(name, backend, self.dropout)
-        device = self.attention.out_proj.weight.device
-        self.mechanism = mechanism.to(device).train(self.training)
+        mechanism = self._fitting(name, backend or self.mechanism.backend.requested)
+        self.mechanism = mechanism.to(next(self.parameters()).device).train(self.training)
 
     def backend_on(self, device_type: str) -> str:
         """Return `reference`."""
         return "reference"
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, bias_HR: Tensor | None = None) -> Tensor:
-        """Attend: [B, N, M] with [B] lengths to [B, N, M], given the bias of `distance_bias`."""
+    def forward(self, x: Tensor, lengths: Tensor | None = None, **given: Tensor) -> Tensor:
+        """Attend: [B, N, M] with [B] lengths to [B, N, M]; `given` goes to `logits`."""
         x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
-        q, k, bias = self._project(x, bias_HR)
-        v = self._split_heads(self.attention.v_proj(x))
+        q, k, bias = self.logits(x, **given)
+        v = self._split_heads(self.project_values(x))
         with torch.autocast(x.device.type, enabled=False):
-            mixed = biased_attention(self.mechanism, q, k, v, bias, lengths)
-        return zero_padding(self.attention.out_proj(mixed.transpose(1, 2).flatten(2)), lengths)
+            mixed = self.mix(q, k, v, bias, lengths)
+        return zero_padding(self.project_output(mixed.transpose(1, 2).flatten(2)), lengths)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor) -> Tensor:
+        """Return the mixed values, [B, H, N, D]."""
+        return biased_attention(self.mechanism, q, k, v, bias, lengths)
 
     def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
         mechanism = self.mechanism  # with the layer's own hash planes
         if name != self.name:
             mechanism = fitting_mechanism(name, mechanism.backend.requested).to(x.device).eval()
-        q, k, gated = self._project(x, **bias)
+        q, k, given = self.logits(x, **bias)
         identity = torch.eye(q.shape[2], device=x.device).expand(*q.shape[:2], -1, -1)
-        return biased_attention(mechanism, q, k, identity, gated, filled_lengths(None, x))
+        return biased_attention(mechanism, q, k, identity, given, filled_lengths(None, x))
+
+    def logits(self, x: Tensor, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
+        """Return queries and keys, [B, H, N, D] each, and the bias of their logits."""
+        raise NotImplementedError
+
+    def project_values(self, x: Tensor) -> Tensor:
+        """Return the values, [B, N, M]."""
+        raise NotImplementedError
+
+    def project_output(self, mixed: Tensor) -> Tensor:
+        """Return the output of mixed values, [B, N, M] each."""
+        raise NotImplementedError
+
+    def _fitting(self, name: str, backend: str) -> SoftmaxMechanism:
+        if backend not in ("auto", "reference"):
+            raise UserError(f"backend {backend!r} can't add a bias to the logits: expected auto | reference")
+        return fitting_mechanism(name, backend, self.dropout)
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class GatedBiasAttention(BiasedAttention):
+    """WavLM's attention, with a gated bias of distances in the logits (Chen et al. 2022, eq. 4–7).
+
+    The bias of a distance is learned and shared by all layers; the gate is computed from the query's input.
+
+    Args:
+        attention: WavLM's module of transformers, whose weights are shared.
+        name, backend: see `BiasedAttention`.
+    """
+
+    def __init__(self, attention: Any, name: str, backend: str) -> None:
+        super().__init__(attention.num_heads, attention.dropout, name, backend)
+        self.attention = attention
+
+    def project_values(self, x: Tensor) -> Tensor:
+        """See `BiasedAttention`."""
+        values: Tensor = self.attention.v_proj(x)
+        return values
+
+    def project_output(self, mixed: Tensor) -> Tensor:
+        """See `BiasedAttention`."""
+        output: Tensor = self.attention.out_proj(mixed)
+        return output
 
     def distance_bias(self, positions: int) -> Tensor:
         """Return the bias of distances −(N − 1) … N − 1, [H, 2N − 1]; only the first layer has it."""
@@ -121,14 +163,11 @@ class GatedBiasAttention(SelfAttentionLayer):
         to_the_left_HN: Tensor = self.attention.compute_bias(positions, 1)[..., 0]
         return torch.cat((to_the_left_HN[:, 1:].flip(-1), to_the_right_HN), dim=-1)
 
-    def _project(self, x: Tensor, bias_HR: Tensor | None = None) -> tuple[Tensor, Tensor, GatedBias]:
-        """Return queries and keys, [B, H, N, D] each, and the bias with its gates."""
-        own = self.attention
+    def logits(self, x: Tensor, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
+        """See `BiasedAttention`; `bias_HR` may be given, the result of `distance_bias`."""
+        own, bias_HR = self.attention, given.get("bias_HR")
         q, k = self._split_heads(own.q_proj(x)), self._split_heads(own.k_proj(x))
         gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
         update_BHN, reset_BHN = gates_BHN2.unbind(-1)
         gate_BHN = update_BHN * (reset_BHN * own.gru_rel_pos_const.squeeze(-1) - 1) + 2
         return q, k, GatedBias(gate_BHN, self.distance_bias(x.shape[1]) if bias_HR is None else bias_HR)
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -1,7 +1,7 @@
 """Self-attention with relative positions in the logits (Dai et al. 2019), for any softmax mechanism."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,19 +9,135 @@ from torch import Tensor, nn
 
 from asr.attention.full import FullAttention
 from asr.attention.grouping import HashGrouping
+from asr.attention.layer import SelfAttentionLayer
 from asr.attention.local import LocalAttention
-from asr.attention.multihead import SelfAttention
-from asr.attention.pretrained_layers import fitting_mechanism
+from asr.attention.multihead import SelfAttention, rotate
+from asr.attention.pretrained_layers import BiasedAttention, fitting_mechanism
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padding
 from asr.lengths import keep_mask, zero_padding
+from attention_ext.gated_bias import ClippedBias, LogitBias
 
 CHUNK = 256  # queries whose positional logits are in memory at the same time
 # Numbers in the longer queries of the heads that are computed together in inference.
 HEADS_AT_ONCE = 2**26
 
 
+class Projections(NamedTuple):
+    """Projections of an attention module of transformers, whose weights are shared."""
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+
+
+def conformer_attention(attention: Any, name: str, backend: str) -> SelfAttentionLayer:
+    """Return a self-attention layer with the weights of a transformers module.
+
+    Args:
+        attention: attention of a conformer: of Parakeet, wav2vec2-conformer or wav2vec2-bert.
+        name: mechanism.
+        backend: `auto`, `reference` or `native`.
+
+    Raises:
+        UserError: the mechanism or the backend doesn't fit.
+    """
+    if hasattr(attention, "relative_k_proj"):
+        projections = Projections(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+        mechanism = fitting_mechanism(name, backend, attention.attention_dropout)
+        biases = attention.bias_u, attention.bias_v
+        return RelativeAttention(projections, attention.relative_k_proj, biases, mechanism)
+    projections = Projections(
+        attention.linear_q, attention.linear_k, attention.linear_v, attention.linear_out
+    )
+    dropout, heads = attention.dropout.p, attention.num_heads
+    if attention.position_embeddings_type == "relative_key":
+        return ClippedAttention(attention, projections, name, backend)
+    mechanism = fitting_mechanism(name, backend, dropout)
+    if attention.position_embeddings_type == "relative":
+        biases = attention.pos_bias_u, attention.pos_bias_v
+        return RelativeAttention(projections, attention.linear_pos, biases, mechanism)
+    model_dim, rotary = projections.query.in_features, attention.position_embeddings_type == "rotary"
+    layer = (RotaryInputAttention if rotary else SelfAttention)(
+        mechanism, model_dim, heads, model_dim // heads
+    )
+    layer.query, layer.key, layer.value, layer.output = projections
+    return layer
+
+
+class RotaryInputAttention(SelfAttention):
+    """Attention whose input is rotated before the projections to queries and keys: wav2vec2-conformer's."""
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M]."""
+        assert self.key is not None
+        turned = rotate(self._split_heads(x)).transpose(1, 2).flatten(2)
+        q, k, v = self.query(turned), self.key(turned), self.value(x)
+        return self._split_heads(q), self._split_heads(k), self._split_heads(v)
+
+
+class ClippedAttention(BiasedAttention):
+    """Attention of wav2vec2-bert: logits q_i·(k_j + e(clip(j − i, −L, R))), Shaw et al. 2018, eq. 4.
+
+    `full` and `local` compute them for the distances that their queries see, the others in plain PyTorch; a
+    cluster's logits are the mean of its queries', positions included, in linear time.
+
+    Args:
+        attention: attention module of transformers, whose weights are shared.
+        projections: those of the module.
+        name, backend: see `BiasedAttention`.
+    """
+
+    def __init__(self, attention: Any, projections: Projections, name: str, backend: str) -> None:
+        super().__init__(attention.num_heads, attention.dropout.p, name, backend)
+        self.query, self.key, self.value, self.output = projections
+        self.distances: nn.Embedding = attention.distance_embedding
+        self.left: int = attention.left_max_position_embeddings
+
+    def project_values(self, x: Tensor) -> Tensor:
+        """See `BiasedAttention`."""
+        values: Tensor = self.value(x)
+        return values
+
+    def project_output(self, mixed: Tensor) -> Tensor:
+        """See `BiasedAttention`."""
+        output: Tensor = self.output(mixed)
+        return output
+
+    def logits(self, x: Tensor, **_: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
+        """See `BiasedAttention`."""
+        q, k = self._split_heads(self.query(x)), self._split_heads(self.key(x))
+        return q, k, ClippedBias(q @ self.distances.weight.to(q.dtype).mT * q.shape[-1] ** -0.5, self.left)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor) -> Tensor:
+        """See `BiasedAttention`."""
+        reach = reach_of(self.mechanism, q)
+        if reach is None:
+            return super().mix(q, k, v, bias, lengths)
+
+        def rows_1RD(start: int, end: int) -> Tensor:
+            distance_R = -torch.arange(end - 1, start - 1, -1, device=q.device)
+            index_R = (distance_R + self.left).clamp(0, self.distances.num_embeddings - 1)
+            return self.distances(index_R).to(q.dtype).unsqueeze(0)
+
+        dropout = self.mechanism.active_dropout
+        return attend_by_distance(q, q, (k, v), rows_1RD, reach, lengths, dropout)
+
+
+def reach_of(mechanism: SoftmaxMechanism, x: Tensor) -> int | None:
+    """Return the largest distance that x [B, …, N, D] sees if `attend_by_distance` computes it."""
+    if mechanism.backend.on(x.device.type) == "reference":
+        return None
+    match mechanism:
+        case FullAttention(causal=False):
+            return x.shape[-2]
+        case LocalAttention(first=0, window=window):
+            return int(window)
+    return None
+
+
 class RelativeAttention(SelfAttention):
-    """FastConformer's attention: logits (q_i + u)·k_j + (q_i + v)·W s(i − j), section 3.3 of Dai et al.
+    """Attention of FastConformer: logits (q_i + u)·k_j + (q_i + v)·W s(i − j), section 3.3 of Dai et al.
 
     s(n) holds the sines and cosines of n ω_m for M / 2 frequencies. `full` and `local` compute the second
     term for the distances that their queries see; `local` is linear in time.
@@ -33,24 +149,25 @@ class RelativeAttention(SelfAttention):
     see the content alone, `grouping=keys` sees the positions as well.
 
     Args:
-        attention: attention module of transformers' parakeet, whose weights are shared.
-        name: mechanism.
-        backend: `auto`, `reference` or `native`.
-
-    Raises:
-        UserError: the mechanism doesn't fit.
+        projections: projections of transformers.
+        position: W, [H · D, M].
+        biases: u and v, [H, D] each.
+        mechanism: softmax mechanism.
     """
 
     mechanism: SoftmaxMechanism
 
-    def __init__(self, attention: Any, name: str, backend: str) -> None:
-        heads, head_dim = attention.bias_u.shape
-        mechanism = fitting_mechanism(name, backend, attention.attention_dropout)
-        super().__init__(mechanism, attention.q_proj.in_features, heads, head_dim)
-        self.query, self.key = attention.q_proj, attention.k_proj
-        self.value, self.output = attention.v_proj, attention.o_proj
-        self.position: nn.Linear = attention.relative_k_proj
-        self.content_bias, self.position_bias = attention.bias_u, attention.bias_v
+    def __init__(
+        self,
+        projections: Projections,
+        position: nn.Linear,
+        biases: tuple[nn.Parameter, nn.Parameter],
+        mechanism: SoftmaxMechanism,
+    ) -> None:
+        super().__init__(mechanism, position.in_features, *biases[0].shape)
+        self.query, self.key, self.value, self.output = projections
+        self.position = position
+        self.content_bias, self.position_bias = biases
         self._hash_content(mechanism)
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
@@ -68,7 +185,7 @@ class RelativeAttention(SelfAttention):
         x = without_padding(x, lengths)
         waves_2NK = self.waves(x) if waves_2NK is None else waves_2NK
         q, k, v = super().project(x)
-        reach = self._reach(x)
+        reach = reach_of(self.mechanism, x)
         if reach is None:
             mixed = self._with_longer_heads(q, k, v, waves_2NK, lengths)
         else:
@@ -95,17 +212,6 @@ class RelativeAttention(SelfAttention):
             self._hash_content(mechanism)
         q, k, _ = super().project(x)
         return mechanism.weights(*self._longer(q, k, self.waves(x), slice(None)))
-
-    def _reach(self, x: Tensor) -> int | None:
-        """Return the largest distance that is seen; None where longer queries and keys are used."""
-        if self.mechanism.backend.on(x.device.type) == "reference":
-            return None
-        match self.mechanism:
-            case FullAttention(causal=False):
-                return x.shape[1]
-            case LocalAttention(first=0, window=window):
-                return int(window)
-        return None
 
     def _hash_content(self, mechanism: nn.Module) -> None:
         for module in mechanism.modules():

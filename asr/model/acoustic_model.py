@@ -18,7 +18,6 @@ from asr.files import digest
 from asr.model.attention_model import AttentionModel
 from asr.model.augment import augment_audio, spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
-from asr.model.fast_conformer import FastConformerEncoder, ScaledProjection, SubsampledMel
 from asr.model.features import FilterBanks, Normalisation
 from asr.model.head import Head
 from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
@@ -28,7 +27,9 @@ from asr.model.pretrained import (
     PretrainedEncoder,
     pretrained_parts,
 )
+from asr.model.pretrained_conformer import ConformerEncoder
 from asr.model.pretrained_folder import Pretrained, empty_model
+from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -68,9 +69,9 @@ class AcousticModel(AttentionModel):
         precision: precision of the matrix products outside training, whose loop sets its own.
     """
 
-    front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel
+    front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel | StackedMel
     normalisation: Normalisation | LatentProjection | ScaledProjection
-    encoder: Encoder | PretrainedEncoder | FastConformerEncoder
+    encoder: Encoder | PretrainedEncoder | ConformerEncoder
 
     def __init__(
         self,

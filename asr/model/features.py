@@ -29,13 +29,11 @@ class FrontEnd(nn.Module):
         window_samples: length of a window.
         shift_samples: distance of the windows of consecutive frames.
         in_graph: whether an exported graph computes the frames.
-        exportable: whether there are graphs of models with this front end.
     """
 
     window_samples: int
     shift_samples: int
     in_graph = False
-    exportable = True
 
     def frames(self, samples: Tensor) -> Tensor:
         """Return the number of frames in [B] samples, [B]."""

@@ -30,6 +30,7 @@ from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
+from asr.model.pretrained_conformer import ConformerEncoder
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
@@ -90,8 +91,10 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
     Raises:
         UserError: a mechanism that can't be exported.
     """
-    if not model.front_end.exportable:
-        raise UserError("a FastConformer can't be exported as a graph: format=safetensors supports it")
+    if isinstance(model.encoder, ConformerEncoder):
+        raise UserError(
+            "a conformer of transformers can't be exported as a graph: format=safetensors supports it"
+        )
     name = model.config.attention
     if parse_name(name).mechanism not in FAMILY:
         raise UserError(

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
 from asr.lengths import keep_mask, zero_padding
-from asr.model.fast_conformer import FastConformerEncoder, ScaledProjection, SubsampledMel
 from asr.model.features import FrontEnd
+from asr.model.pretrained_conformer import ConformerEncoder
 from asr.model.pretrained_folder import mel_extractor, window_and_shift
+from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 
 # Frames of a batch that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 2000
@@ -250,10 +251,11 @@ class PretrainedEncoder(nn.Module):
         return {"bias_HR": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
 
 
-Parts = (
-    tuple[ConvolutionalFrontEnd, LatentProjection, PretrainedEncoder]
-    | tuple[SubsampledMel, ScaledProjection, FastConformerEncoder]
-)
+Parts = tuple[
+    ConvolutionalFrontEnd | SubsampledMel | StackedMel,
+    LatentProjection | ScaledProjection,
+    PretrainedEncoder | ConformerEncoder,
+]
 
 
 def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, backend: str) -> Parts:
@@ -268,13 +270,13 @@ def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, bac
         UserError: the mechanism doesn't fit.
     """
     if "mel" in pretrained:
-        return (
-            SubsampledMel(model, mel_extractor(pretrained)),
-            ScaledProjection(model),
-            FastConformerEncoder(model, attention, backend),
-        )
-    return (
-        ConvolutionalFrontEnd(model, pretrained["normalise"]),
-        LatentProjection(model),
-        PretrainedEncoder(model, attention, backend),
-    )
+        encoder = ConformerEncoder(model, model.config, attention, backend)
+        return SubsampledMel(model, mel_extractor(pretrained)), ScaledProjection(model), encoder
+    if "stacked" in pretrained:
+        front_end: Any = StackedMel(**pretrained["stacked"], sample_rate=pretrained["sample_rate"])
+    else:
+        front_end = ConvolutionalFrontEnd(model, pretrained["normalise"])
+    if hasattr(model.encoder.layers[0], "conv_module"):
+        conformer = ConformerEncoder(model.encoder, model.config, attention, backend)
+        return front_end, LatentProjection(model), conformer
+    return front_end, LatentProjection(model), PretrainedEncoder(model, attention, backend)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from asr.attention.multihead import ROTARY_BASE
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError
 from asr.files import checked_entries, read_json, write_json
@@ -30,14 +31,25 @@ FAMILIES = {
     "data2vec-audio": "Data2VecAudio",
     "unispeech": "UniSpeech",
     "unispeech-sat": "UniSpeechSat",
+    "wav2vec2-conformer": "Wav2Vec2Conformer",
+    "wav2vec2-bert": "Wav2Vec2Bert",
     "parakeet_ctc": "Parakeet",
 }
+# Other types of model with a CTC head, and why their encoders aren't run here.
+REFUSED = {
+    "sew": "its layers see every second frame",
+    "sew-d": "its attention has logits of positions that aren't those of queries and keys",
+    "lasr_ctc": "its layers aren't adapted",
+    "granite_speech5_ctc": "its attention is confined to blocks of frames",
+}
+EXTRACTORS = {"parakeet_ctc": "ParakeetFeatureExtractor", "wav2vec2-bert": "SeamlessM4TFeatureExtractor"}
 PARAKEET = "parakeet_ctc"
 CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
 EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 # Settings of transformers whose models aren't run here, and why.
 UNSUPPORTED = {
     "add_adapter": "its convolutions after the encoder aren't run here",
+    "use_intermediate_ffn_before_adapter": "its feed-forward layer after the encoder isn't run here",
     "conv_pos_batch_norm": "batch normalisation lets the other utterances of a batch change a result",
 }
 # Options of the model that a folder doesn't determine.
@@ -54,6 +66,10 @@ SIZES = (
     "conv_kernel_size",
     "subsampling_conv_channels",
     "num_mel_bins",
+    "conv_depthwise_kernel_size",
+    "feature_projection_input_dim",
+    "left_max_position_embeddings",
+    "right_max_position_embeddings",
 )
 CONVOLUTIONS = ("conv_dim", "conv_kernel", "conv_stride")
 PROBABILITIES = (
@@ -63,6 +79,7 @@ PROBABILITIES = (
     "final_dropout",
     "layerdrop",
     "dropout",
+    "conformer_conv_dropout",
 )
 LARGEST = 100_000  # size of a layer, far above any published one
 
@@ -71,7 +88,7 @@ LARGEST = 100_000  # size of a layer, far above any published one
 class FeatureExtractor:
     """What preprocessor_config.json, or an entry of processor_config.json, says; transformers' defaults.
 
-    The last five settings are those of parakeet's mel spectrum.
+    The settings after `sampling_rate` are those of mel spectra, the last two of wav2vec2-bert's.
     """
 
     feature_extractor_type: str | None = None
@@ -82,6 +99,8 @@ class FeatureExtractor:
     n_fft: int = 512
     win_length: int = 400
     preemphasis: float = 0.97
+    num_mel_bins: int = 80
+    stride: int = 2
 
 
 class Pretrained(NamedTuple):
@@ -121,10 +140,12 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
     values = read_json(file, "the configuration of a transformers model")
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise UserError(f"{file}: expected a model of {', '.join(FAMILIES)}, found {str(kind)[:40]!r}")
-    for name, why in UNSUPPORTED.items():
+        why = REFUSED.get(kind) if isinstance(kind, str) else None
+        other = f"{kind}: {why}" if why else repr(str(kind)[:40])
+        raise UserError(f"{file}: expected a model of {', '.join(FAMILIES)}, found {other}")
+    for name, reason in UNSUPPORTED.items():
         if values.get(name):
-            raise UserError(f"{file}: expected {name}=false, found true: {why}")
+            raise UserError(f"{file}: expected {name}=false, found true: {reason}")
     with quiet(), one_line(file, "a configuration"):
         config = json.loads(json.dumps(_configuration(values).to_dict()))  # tuples become lists
     _check(config | config.get("encoder_config", {}), file)
@@ -137,6 +158,9 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
     if kind == PARAKEET:
         found["mel"] = {name: getattr(extractor, name) for name in MEL}
         _check_mel(found, path)
+    if kind == "wav2vec2-bert":
+        found["stacked"] = {"bins": extractor.num_mel_bins, "stride": extractor.stride}
+        _check_stacked(found, path)
     return found
 
 
@@ -164,6 +188,19 @@ def _check_mel(pretrained: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{folder}: expected num_mel_bins that {factor} divides, found {mel['feature_size']}")
 
 
+def _check_stacked(pretrained: dict[str, Any], folder: Path) -> None:
+    """Raise UserError unless stacked mel bins fit the projection after them."""
+    config, stacked = pretrained["transformers"], pretrained["stacked"]
+    if pretrained["sample_rate"] != 16000:  # the extractor's windows have fixed numbers of samples
+        raise UserError(f"{folder}: expected sampling_rate 16000, found {pretrained['sample_rate']}")
+    found, expected = stacked["bins"] * stacked["stride"], config["feature_projection_input_dim"]
+    if not 1 <= stacked["bins"] <= 1000 or not 1 <= stacked["stride"] <= 100 or found != expected:
+        raise UserError(
+            f"{folder}: expected num_mel_bins times stride to be feature_projection_input_dim, {expected}, "
+            f"found {stacked['bins']} times {stacked['stride']}"
+        )
+
+
 def has_head(folder: str | Path) -> bool:
     """Return whether a folder has a CTC head, by the class that its configuration names."""
     names = read_json(local_folder(folder) / CONFIG, "the configuration of a transformers model")
@@ -182,7 +219,7 @@ def _extractor(folder: Path, kind: str) -> FeatureExtractor:
         if not isinstance(values, dict):
             raise UserError(f"{file}: expected feature_extractor with settings, found {str(values)[:40]!r}")
     found = FeatureExtractor(**checked_entries(FeatureExtractor, values, file))
-    expected = f"{'Parakeet' if kind == PARAKEET else 'Wav2Vec2'}FeatureExtractor"
+    expected = EXTRACTORS.get(kind, "Wav2Vec2FeatureExtractor")
     if found.feature_extractor_type not in (None, expected):
         raise UserError(f"{file}: expected {expected}, found {found.feature_extractor_type}")
     if not 1000 <= found.sampling_rate <= 192_000:
@@ -209,6 +246,13 @@ def _check(config: dict[str, Any], file: Path) -> None:
     for name in (x for x in ("num_attention_heads", "num_conv_pos_embedding_groups") if x in config):
         expect(config["hidden_size"] % config[name] == 0, name, f"to divide {config['hidden_size']}")
     known = import_transformers().activations.ACT2FN
+    if "position_embeddings_type" in config:
+        kinds = (None, "rotary", "relative", "relative_key")
+        expect(config["position_embeddings_type"] in kinds, "position_embeddings_type", f"one of {kinds}")
+        if config["position_embeddings_type"] == "rotary":
+            expect(config.get("rotary_embedding_base") == ROTARY_BASE, "rotary_embedding_base", "10000")
+        size = config["hidden_size"] // config["num_attention_heads"]
+        expect(size % 2 == 0, "hidden_size", "with an even part for each head")
     for name in (x for x in ("hidden_act", "feat_extract_activation") if x in config):
         expect(config[name] in known, name, "to be an activation function of transformers")
 
@@ -223,6 +267,9 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     if config["model_type"] == PARAKEET:
         config = config["encoder_config"]
         window = shift = pretrained["mel"]["hop_length"] * config["subsampling_factor"]
+    elif "stacked" in pretrained:
+        shift = pretrained["stacked"]["stride"] * rate // 100
+        window = shift + 15 * rate // 1000
     else:
         window, shift = window_and_shift(config["conv_kernel"], config["conv_stride"])
     heads, activation = config["num_attention_heads"], config["hidden_act"]

@@ -15,7 +15,7 @@ from asr.files import read_json
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.hub import local_folder
 from asr.model.options import FeatureConfig, ModelConfig
-from asr.model.pretrained import pretrained_parts
+from asr.model.pretrained import ConvolutionalFrontEnd, pretrained_parts
 from asr.model.pretrained_folder import (
     CONFIG,
     PROCESSOR,
@@ -115,7 +115,7 @@ def write_published(model: AcousticModel, tokenizer: Tokenizer, folder: Path) ->
     for fits, expected, found in (
         (config.pretrained, "a pretrained encoder (model.encoder=)", "an encoder of this project"),
         (config.topology == "ctc", "loss.topology=ctc", config.topology),
-        ("mel" not in config.pretrained, "convolutions in its front end", "a FastConformer"),
+        (isinstance(model.front_end, ConvolutionalFrontEnd), "convolutions from samples", "a mel spectrum"),
         (not config.model.self_conditioned, "model.self_conditioned=false", "true"),
         (tokenizer.unit == "character", "tokenizer.kind=character", tokenizer.unit),
     ):

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_ext.clusters.reference import centroid_scores, membership
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 
@@ -17,7 +17,7 @@ def clustered_attention(
     key_lengths_B: Tensor,
     clusters: int,
     dropout: float = 0.0,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> Tensor:
     """Attend once per cluster of queries; every member gets its cluster's output.
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.tensors import zero_padding
 
 
@@ -23,7 +23,7 @@ def centroid_scores(
     members_BHNC: Tensor,
     query_lengths_B: Tensor,
     key_lengths_B: Tensor,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> Tensor:
     """Return the logits of eq. 4, [B, H, C, S]: mean query of each cluster times keys, over √D.
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_ext.clusters.reference import centroid_scores, membership
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import gather_rows, keys_of_queries, split_weights
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
@@ -24,7 +24,7 @@ def improved_clustered_attention(
     clusters: int,
     topk: int,
     dropout: float = 0.0,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> Tensor:
     """Equals `reference.improved_clustered_attention`; memory grows with C·(N + S) + N·K·D."""
     dtype, out_dtype = compute_dtype(q_BHND), v_BHSE.dtype

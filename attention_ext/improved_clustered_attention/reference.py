@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_ext.clusters.reference import centroid_scores, membership
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 LARGEST_BLOCK = 32  # queries that share one gathered copy of their cluster's keys
@@ -23,7 +23,7 @@ def improved_clustered_attention(
     clusters: int,
     topk: int,
     dropout: float = 0.0,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> Tensor:
     """Clustered attention with weights recomputed for each query on its cluster's top K keys.
 
@@ -163,7 +163,7 @@ def _weights(
     key_lengths_B: Tensor,
     clusters: int,
     topk: int,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> _Weights:
     """Compute eq. 9 and 10."""
     dtype = compute_dtype(q_BHND)

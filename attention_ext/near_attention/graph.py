@@ -6,7 +6,7 @@ cannot sort queries into blocks.
 
 from torch import Tensor
 
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import gather_rows, keys_of_queries
 from attention_ext.near_attention.reference import Products, mixed_attention
 
@@ -21,7 +21,7 @@ def near_attention(
     topk: int,
     window: int,
     dropout: float = 0.0,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> Tensor:
     """Equals `reference.near_attention`.
 

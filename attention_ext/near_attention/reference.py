@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_ext.clusters.reference import centroid_scores, membership
-from attention_ext.gated_bias import GatedBias
+from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import (
     from_blocks,
     gather_rows,
@@ -34,7 +34,7 @@ def near_attention(
     topk: int,
     window: int,
     dropout: float = 0.0,
-    bias: GatedBias | None = None,
+    bias: LogitBias | None = None,
 ) -> Tensor:
     """Softmax over each query's own logits on the keys near it and its cluster's logits on the others.
 
@@ -96,7 +96,7 @@ def mixed_attention(
     topk: int,
     window: int,
     dropout: float,
-    bias: GatedBias | None,
+    bias: LogitBias | None,
     products: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Products],
 ) -> Tensor:
     """Compute `near_attention`, given a function for the products with each cluster's top keys.

@@ -5,12 +5,16 @@ import torch
 from torch import Tensor
 
 from asr.attention import relative
-from asr.attention.relative import RelativeAttention
+from asr.attention.layer import SelfAttentionLayer
+from asr.attention.relative import conformer_attention
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from transformers.models.parakeet.modeling_parakeet import (  # noqa: E402
     ParakeetEncoderAttention,
     ParakeetEncoderRelPositionalEncoding,
+)
+from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import (  # noqa: E402
+    Wav2Vec2BertSelfAttention,
 )
 
 N, M, H = 37, 24, 2
@@ -47,7 +51,7 @@ def test_full_attention_equals_that_of_transformers(chunk: int, monkeypatch: pyt
     positions = ParakeetEncoderRelPositionalEncoding(theirs.config)(x)
     expected = theirs(x, positions)[0]
     for backend in ("auto", "reference"):
-        ours = RelativeAttention(theirs, "full", backend)
+        ours = conformer_attention(theirs, "full", backend)
         torch.testing.assert_close(ours(x), expected, rtol=1e-4, atol=1e-4)
         found = ours(padded(), LENGTHS)
         assert not found[3].any()
@@ -64,7 +68,7 @@ def test_distances_and_longer_heads_agree_with_their_gradients(
     for backend in ("auto", "reference"):
         theirs = module()
         x = padded().requires_grad_()
-        y = RelativeAttention(theirs, name, backend)(x, LENGTHS)
+        y = conformer_attention(theirs, name, backend)(x, LENGTHS)
         (y * torch.arange(M)).sum().backward()
         results.append((y, x.grad, *(own.grad for own in theirs.parameters())))
     for ours, expected in zip(*results, strict=True):
@@ -76,7 +80,7 @@ def test_distances_and_longer_heads_agree_with_their_gradients(
 @torch.no_grad()
 def test_heads_in_turn_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour's longer queries of all heads would not fit into memory."""
-    layer = RelativeAttention(module(), name, "auto")
+    layer = conformer_attention(module(), name, "auto")
     expected = layer(padded(), LENGTHS)
     monkeypatch.setattr(relative, "HEADS_AT_ONCE", 1)
     torch.testing.assert_close(layer(padded(), LENGTHS), expected, rtol=0, atol=1e-6)
@@ -86,8 +90,30 @@ def test_heads_in_turn_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch)
 @torch.no_grad()
 def test_a_clusters_logits_are_the_mean_of_its_queries(options: str) -> None:
     """Positions included, also with heads that are too long for a hash."""
-    layer = RelativeAttention(module(288), "full", "auto")
-    x = inputs(288)[:1] / 10
+    check_means(conformer_attention(module(288), "full", "auto"), inputs(288)[:1] / 10, options)
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 2), (1, 1), (4, 0), (60, 50)])
+@pytest.mark.parametrize("options", ["", ":grouping=keys"])
+@torch.no_grad()
+def test_means_of_clipped_distances(left: int, right: int, options: str) -> None:
+    torch.manual_seed(0)
+    config = transformers.Wav2Vec2BertConfig(
+        hidden_size=M,
+        num_attention_heads=H,
+        left_max_position_embeddings=left,
+        right_max_position_embeddings=right,
+    )
+    theirs = Wav2Vec2BertSelfAttention(config).eval()
+    for weights in theirs.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    layer = conformer_attention(theirs, "full", "auto")
+    torch.testing.assert_close(layer(inputs()), theirs(inputs())[0], rtol=1e-4, atol=1e-4)
+    check_means(layer, inputs()[:1], options)
+
+
+def check_means(layer: SelfAttentionLayer, x: Tensor, options: str) -> None:
+    """Compare the weights of `clustered` with the softmax of the mean logits of full attention."""
     full = layer.weights("full", x).double()
     found = layer.weights(f"clustered-4{options}", x)
     logits = full.log()

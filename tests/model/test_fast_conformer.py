@@ -8,7 +8,7 @@ from published_models import PIECES, make_voices, save_parakeet, transformers
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.model import fast_conformer
+from asr.model import pretrained_mel
 from asr.model.graph import graph_module
 from asr.model.published import published_model
 from asr.recognizer import Recognizer
@@ -49,7 +49,7 @@ def test_latents_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.Mon
     save_parakeet(tmp_path)
     front_end = published_model(tmp_path)[0].front_end
     whole, frames = front_end(audio(1e9), LENGTHS)
-    monkeypatch.setattr(fast_conformer, "BLOCK_FRAMES", 15)  # three of five utterances
+    monkeypatch.setattr(pretrained_mel, "BLOCK_FRAMES", 15)  # three of five utterances
     blocks, same = front_end(audio(1e9), LENGTHS)
     assert torch.equal(frames, same)
     torch.testing.assert_close(blocks, whole, rtol=0, atol=1e-5)
@@ -112,5 +112,5 @@ def test_a_parakeet_is_fine_tuned_exported_and_restored(
         Recognizer.load(tmp_path / "run").model(audio(), LENGTHS)[0],
     )
     assert main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'theirs'}"]) == 1
-    with pytest.raises(UserError, match="a FastConformer can't be exported as a graph"):
+    with pytest.raises(UserError, match="a conformer of transformers can't be exported as a graph"):
         graph_module(published_model(tmp_path / "model")[0])

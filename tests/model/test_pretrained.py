@@ -111,7 +111,7 @@ def test_wavlm_has_no_compiled_kernels(tmp_path: Path) -> None:
     save_model(tmp_path, "wavlm")
     model = load_model(tmp_path)
     assert model.backend_on("cpu") == "reference"
-    with pytest.raises(UserError, match="backend 'native' can't run WavLM's attention: expected auto"):
+    with pytest.raises(UserError, match="backend 'native' can't add a bias to the logits: expected auto"):
         model.set_attention("local-5", backend="native")
     layer = next(part for part in model.modules() if isinstance(part, GatedBiasAttention))
     with pytest.raises(ValueError, match=r"expected lengths 0 … 5, found \[6\]"):

@@ -1,7 +1,6 @@
-"""FastConformer (Rekesh et al. 2023) as in transformers' parakeet: front end, projection and encoder.
+"""Mel front ends of pretrained models: of FastConformer (Rekesh et al. 2023) and of wav2vec2-bert.
 
-The weights are in modules of transformers, but its forward passes aren't used: here padding changes no
-result.
+Convolutions are modules of transformers, but its forward passes aren't used: here padding changes no result.
 """
 
 from collections.abc import Callable
@@ -11,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.attention.hashing import number_layers
-from asr.attention.relative import RelativeAttention
 from asr.lengths import keep_mask, zero_padding
-from asr.model.features import FrontEnd
+from asr.model.features import FilterBanks, FrontEnd
+from asr.model.options import FeatureConfig
 
 # Output frames that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 500
@@ -32,7 +30,6 @@ class SubsampledMel(FrontEnd):
         extractor: transformers' ParakeetFeatureExtractor.
     """
 
-    exportable = False
     mel_FX: Tensor
     window: Tensor
 
@@ -99,12 +96,7 @@ class SubsampledMel(FrontEnd):
             power = spectra.real.square() + spectra.imag.square()
             blocks.append((power @ self.mel_FX.mT + LEAST_ENERGY).log())
         mel_BTF = torch.cat(blocks, 1)
-        keep_BT1 = keep_mask(frames_B, total).unsqueeze(-1)
-        count_B11 = frames_B.clamp(min=1).view(-1, 1, 1)
-        mean = torch.where(keep_BT1, mel_BTF, 0.0).sum(1, keepdim=True, dtype=torch.float64) / count_B11
-        centred = torch.where(keep_BT1, mel_BTF - mean, 0.0)
-        variance = centred.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
-        return (centred / (variance.sqrt() + LEAST_DEVIATION)).float()
+        return normalised(mel_BTF, frames_B, lambda variance: variance.sqrt() + LEAST_DEVIATION)
 
     def _convolve(self, mel_BTF: Tensor, frames_B: Tensor) -> Tensor:
         """Return the output of the convolutions, [B, T / factor rounded up, channels × bins]."""
@@ -132,86 +124,39 @@ class ScaledProjection(nn.Module):
         return zero_padding(self.projection(latents) * self.scale, lengths)
 
 
-class FastConformerBlock(nn.Module):
-    """Half a feed-forward layer, attention, convolution, half a feed-forward layer, layer normalisation.
-
-    Batch normalisation keeps its published statistics, in training too: other utterances change no result.
+class StackedMel(FrontEnd):
+    """Kaldi's log-mel energies, normalised over the utterance and stacked, the input of wav2vec2-bert.
 
     Args:
-        layer: layer of transformers; its attention module is replaced.
-        attention: self-attention with the same weights.
-        dropout: dropout after each sublayer.
+        bins: mel bins.
+        stride: number of consecutive frames that become one.
+        sample_rate: in Hz.
     """
 
-    def __init__(self, layer: Any, attention: nn.Module, dropout: float) -> None:
+    def __init__(self, bins: int, stride: int, sample_rate: int) -> None:
         super().__init__()
-        self.attention, self.dropout = attention, nn.Dropout(dropout)
-        self.feedforward, self.last_feedforward = layer.feed_forward1, layer.feed_forward2
-        self.convolution = layer.conv
-        self.feedforward_norm, self.last_feedforward_norm = layer.norm_feed_forward1, layer.norm_feed_forward2
-        self.attention_norm, self.convolution_norm = layer.norm_self_att, layer.norm_conv
-        self.norm = layer.norm_out
+        top = sample_rate / 2
+        config = FeatureConfig(sample_rate=sample_rate, mel_bins=bins, low_freq_hz=20.0, high_freq_hz=top)
+        self.banks, self.stride = FilterBanks(config), stride
+        self.shift_samples = stride * self.banks.shift_samples
+        self.window_samples = self.banks.window_samples + self.shift_samples - self.banks.shift_samples
 
-    def forward(self, x: Tensor, lengths: Tensor, **positions: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]; `positions` go to the attention."""
-        x = x + 0.5 * self.dropout(self.feedforward(self.feedforward_norm(x)))
-        x = x + self.dropout(self.attention(self.attention_norm(x), lengths, **positions))
-        x = x + self.dropout(self._convolve(self.convolution_norm(x), lengths))
-        x = x + 0.5 * self.dropout(self.last_feedforward(self.last_feedforward_norm(x)))
-        normed: Tensor = self.norm(x)
-        return normed
-
-    def _convolve(self, x: Tensor, lengths: Tensor) -> Tensor:
-        own: Any = self.convolution
-        x_BTM = zero_padding(F.glu(own.pointwise_conv1(x.mT), dim=1).mT, lengths)
-        norm = own.norm
-        x_BMT = F.batch_norm(
-            own.depthwise_conv(x_BTM.mT),
-            norm.running_mean,
-            norm.running_var,
-            norm.weight,
-            norm.bias,
-            eps=norm.eps,
-        )
-        found: Tensor = own.pointwise_conv2(own.activation(x_BMT)).mT
-        return found
+    @torch.no_grad()
+    def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the features; see `SubsampledMel.forward`."""
+        mel_BTF, frames_B = self.banks(2.0**15 * audio_BS, lengths_B)  # Kaldi's samples are 16-bit integers
+        mel_BTF = normalised(mel_BTF, frames_B, lambda variance: (variance + 1e-7).sqrt())
+        total = mel_BTF.shape[1] // self.stride
+        stacked_BTF = mel_BTF[:, : total * self.stride].unflatten(1, (total, self.stride)).flatten(2)
+        frames_B = self.frames(lengths_B)
+        return zero_padding(stacked_BTF, frames_B), frames_B
 
 
-class FastConformerEncoder(nn.Module):
-    """Blocks of a parakeet, with exchangeable attention; LayerDrop as in `PretrainedEncoder`.
-
-    Args:
-        encoder: encoder of transformers; its modules become part of this one.
-        attention: mechanism in every layer.
-        backend: `auto`, `reference` or `native`.
-    """
-
-    def __init__(self, encoder: Any, attention: str, backend: str) -> None:
-        super().__init__()
-        config = encoder.config
-        self.blocks = nn.ModuleList(
-            FastConformerBlock(layer, RelativeAttention(layer.self_attn, attention, backend), config.dropout)
-            for layer in encoder.layers
-        )
-        number_layers(self.blocks)
-        self.dropout, self.norm = nn.Dropout(config.dropout), nn.Identity()
-        self.layer_drop = config.layerdrop
-
-    def lengths(self, frames: Tensor) -> Tensor:
-        """Return the number of encoder frames for [B] feature frames, [B]."""
-        return frames
-
-    def forward(
-        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Encode projected latents; see `PretrainedEncoder.forward`."""
-        x = self.dropout(features)
-        first: Any = self.blocks[0]
-        waves_2NK = first.attention.waves(x)
-        for number, block in enumerate(self.blocks, 1):
-            y = block(x, lengths, waves_2NK=waves_2NK)
-            if self.training and self.layer_drop:
-                kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.layer_drop
-                y = torch.where(kept_B11, y, x)
-            x = tap(number, y) if tap is not None and number < len(self.blocks) else y
-        return zero_padding(x, lengths), lengths
+def normalised(x_BTF: Tensor, frames_B: Tensor, deviation: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return features with mean 0 over valid frames, divided by a function of their unbiased variance."""
+    keep_BT1 = keep_mask(frames_B, x_BTF.shape[1]).unsqueeze(-1)
+    count_B11 = frames_B.clamp(min=1).view(-1, 1, 1)
+    mean_B1F = torch.where(keep_BT1, x_BTF, 0.0).sum(1, keepdim=True, dtype=torch.float64) / count_B11
+    centred_BTF = torch.where(keep_BT1, x_BTF - mean_B1F, 0.0)
+    variance_B1F = centred_BTF.square().sum(1, keepdim=True) / (count_B11 - 1).clamp(min=1)
+    return (centred_BTF / deviation(variance_B1F)).float()

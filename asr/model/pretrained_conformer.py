@@ -1,0 +1,168 @@
+"""Conformers (Gulati et al. 2020) of transformers with exchangeable attention.
+
+The weights are in modules of transformers, but its forward passes aren't used, so that padding changes no
+result.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.attention.hashing import number_layers
+from asr.attention.layer import SelfAttentionLayer
+from asr.attention.relative import RelativeAttention, conformer_attention
+from asr.lengths import zero_padding
+
+
+class Sublayers(NamedTuple):
+    """Modules of a layer of transformers, and where it has dropout besides that within them."""
+
+    feedforward_norm: nn.Module
+    feedforward: nn.Module
+    attention_norm: nn.Module
+    attention: nn.Module
+    attention_dropout: nn.Module
+    convolution_norm: nn.Module
+    convolution: "Convolution"
+    last_feedforward_norm: nn.Module
+    last_feedforward: nn.Module
+    norm: nn.Module
+    dropout: nn.Module
+
+
+class Convolution(nn.Module):
+    """Gated pointwise, depthwise and pointwise convolution.
+
+    Batch normalisation keeps its published statistics, in training too: other utterances change no result.
+
+    Args:
+        module: convolution module of a layer of transformers.
+        norm: its normalisation after the depthwise convolution.
+    """
+
+    def __init__(self, module: Any, norm: nn.BatchNorm1d | nn.LayerNorm) -> None:
+        super().__init__()
+        self.pointwise_conv1, self.depthwise_conv = module.pointwise_conv1, module.depthwise_conv
+        self.norm, self.activation, self.pointwise_conv2 = norm, module.activation, module.pointwise_conv2
+        self.dropout = getattr(module, "dropout", nn.Identity())
+        # wav2vec2-bert's is causal and has no padding of its own.
+        self.before = 0 if self.depthwise_conv.padding[0] else self.depthwise_conv.kernel_size[0] - 1
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        x_BTM = zero_padding(F.glu(self.pointwise_conv1(x.mT), dim=1).mT, lengths)
+        x_BMT = self.depthwise_conv(F.pad(x_BTM.mT, (self.before, 0)))
+        norm = self.norm
+        if isinstance(norm, nn.LayerNorm):
+            x_BMT = norm(x_BMT.mT).mT
+        else:
+            statistics = norm.running_mean, norm.running_var
+            x_BMT = F.batch_norm(x_BMT, *statistics, norm.weight, norm.bias, eps=norm.eps)
+        found: Tensor = self.dropout(self.pointwise_conv2(self.activation(x_BMT))).mT
+        return found
+
+
+class ConformerBlock(nn.Module):
+    """Half a feed-forward layer, attention, convolution, half a feed-forward layer, layer normalisation.
+
+    Args:
+        sublayers: modules of transformers.
+        attention: self-attention with the weights of their attention module.
+    """
+
+    def __init__(self, sublayers: Sublayers, attention: SelfAttentionLayer) -> None:
+        super().__init__()
+        self.attention, self.attention_dropout = attention, sublayers.attention_dropout
+        self.feedforward_norm, self.feedforward = sublayers.feedforward_norm, sublayers.feedforward
+        self.attention_norm, self.dropout = sublayers.attention_norm, sublayers.dropout
+        self.convolution_norm, self.convolution = sublayers.convolution_norm, sublayers.convolution
+        self.last_feedforward_norm = sublayers.last_feedforward_norm
+        self.last_feedforward, self.norm = sublayers.last_feedforward, sublayers.norm
+
+    def forward(self, x: Tensor, lengths: Tensor, **positions: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `positions` go to the attention."""
+        x = x + 0.5 * self.dropout(self.feedforward(self.feedforward_norm(x)))
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x), lengths, **positions))
+        x = x + self.dropout(self.convolution(self.convolution_norm(x), lengths))
+        x = x + 0.5 * self.dropout(self.last_feedforward(self.last_feedforward_norm(x)))
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+def sublayers(layer: Any, config: Any) -> Sublayers:
+    """Return the modules of a layer of Parakeet, or of wav2vec2-conformer or wav2vec2-bert."""
+    if hasattr(layer, "feed_forward1"):
+        dropout = nn.Dropout(config.dropout)
+        return Sublayers(
+            layer.norm_feed_forward1,
+            layer.feed_forward1,
+            layer.norm_self_att,
+            layer.self_attn,
+            dropout,
+            layer.norm_conv,
+            Convolution(layer.conv, layer.conv.norm),
+            layer.norm_feed_forward2,
+            layer.feed_forward2,
+            layer.norm_out,
+            dropout,
+        )
+    own = layer.conv_module
+    return Sublayers(
+        layer.ffn1_layer_norm,
+        layer.ffn1,
+        layer.self_attn_layer_norm,
+        layer.self_attn,
+        layer.self_attn_dropout,
+        own.layer_norm,
+        Convolution(own, own.batch_norm if hasattr(own, "batch_norm") else own.depthwise_layer_norm),
+        layer.ffn2_layer_norm,
+        layer.ffn2,
+        layer.final_layer_norm,
+        nn.Identity(),
+    )
+
+
+class ConformerEncoder(nn.Module):
+    """Blocks of a conformer, with exchangeable attention; LayerDrop as in `PretrainedEncoder`.
+
+    Args:
+        encoder: encoder of transformers; its modules become part of this one.
+        config: its configuration.
+        attention: mechanism in every layer.
+        backend: `auto`, `reference` or `native`.
+    """
+
+    def __init__(self, encoder: Any, config: Any, attention: str, backend: str) -> None:
+        super().__init__()
+        modules = [sublayers(layer, config) for layer in encoder.layers]
+        self.blocks = nn.ModuleList(
+            ConformerBlock(own, conformer_attention(own.attention, attention, backend)) for own in modules
+        )
+        number_layers(self.blocks)
+        self.dropout = nn.Dropout(getattr(config, "dropout", getattr(config, "hidden_dropout", 0.0)))
+        self.norm = getattr(encoder, "layer_norm", nn.Identity())
+        self.output_dropout = nn.Dropout(getattr(config, "final_dropout", 0.0))
+        self.layer_drop = config.layerdrop
+
+    def lengths(self, frames: Tensor) -> Tensor:
+        """Return the number of encoder frames for [B] feature frames, [B]."""
+        return frames
+
+    def forward(
+        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Encode projected latents; see `PretrainedEncoder.forward`."""
+        x = self.dropout(features)
+        first: Any = self.blocks[0]
+        shared = isinstance(first.attention, RelativeAttention)
+        positions = {"waves_2NK": first.attention.waves(x)} if shared else {}
+        for number, block in enumerate(self.blocks, 1):
+            y = block(x, lengths, **positions)
+            if self.training and self.layer_drop:
+                kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.layer_drop
+                y = torch.where(kept_B11, y, x)
+            x = tap(number, y) if tap is not None and number < len(self.blocks) else y
+        return zero_padding(self.output_dropout(self.norm(x)), lengths), lengths

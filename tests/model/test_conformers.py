@@ -1,0 +1,117 @@
+"""wav2vec2-conformer and wav2vec2-bert: log-probabilities of transformers, padding, exchanged attention."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from published_models import SYMBOLS, save_ctc, transformers
+
+from asr.errors import UserError
+from asr.model.published import published_model, write_published
+from asr.recognizer import Recognizer
+
+LENGTHS = torch.tensor([16000, 7000, 3001, 300])
+ORDER = [9, *range(9)]  # blank first
+CONFORMER = {"conv_depthwise_kernel_size": 5, "initializer_range": 0.5}
+BERT = {
+    "conv_depthwise_kernel_size": 5,
+    "initializer_range": 0.2,
+    "feature_projection_input_dim": 40,
+    "left_max_position_embeddings": 3,
+    "right_max_position_embeddings": 2,
+}
+CASES = [
+    ("wav2vec2-conformer", {**CONFORMER, "position_embeddings_type": "relative"}),
+    ("wav2vec2-conformer", {**CONFORMER, "position_embeddings_type": "rotary", "feat_extract_norm": "layer"}),
+    ("wav2vec2-conformer", {**CONFORMER, "position_embeddings_type": None}),
+    ("wav2vec2-bert", BERT),
+    ("wav2vec2-bert", {**BERT, "position_embeddings_type": "relative"}),
+]
+
+
+def audio(padding: float) -> torch.Tensor:
+    """Return four utterances with `padding` behind each, the last one shorter than a frame of all."""
+    samples = 0.05 + 0.1 * torch.randn(4, 16000, generator=torch.Generator().manual_seed(2))
+    for own, length in zip(samples, LENGTHS, strict=True):
+        own[length:] = padding
+    return samples
+
+
+def save(folder: Path, family: str, options: dict[str, Any]) -> Any:
+    """Write a model with random positions and statistics, and return it in evaluation mode."""
+    theirs = save_ctc(folder, family, **options)
+    for name, values in theirs.state_dict().items():
+        if name.endswith("running_var"):
+            values.uniform_(0.5, 2.0)
+        elif name.endswith(("running_mean", "pos_bias_u", "pos_bias_v", "distance_embedding.weight")):
+            values.normal_()
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "options"), CASES)
+def test_log_probabilities_equal_those_of_transformers(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Alone, and in a batch with padding of any values."""
+    theirs = save(tmp_path, family, options)
+    process = transformers.AutoProcessor.from_pretrained(tmp_path)
+    model, tokenizer = published_model(tmp_path)
+    assert tokenizer.symbols == ["<blank>", *SYMBOLS[:-1]]
+    ours, frames = model(audio(float("nan")), LENGTHS)
+    assert ours.isfinite().all()
+    for i, (length, count) in enumerate(zip(LENGTHS.tolist()[:3], frames.tolist(), strict=False)):
+        samples = audio(0.0)[i, :length]
+        scores = theirs(**process(samples.numpy(), sampling_rate=16000, return_tensors="pt")).logits[0]
+        expected = scores.log_softmax(-1)[:count, ORDER]
+        alone, _ = model(samples[None], LENGTHS[i : i + 1])
+        torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "options"), CASES)
+def test_attention_is_exchanged(family: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """With as many clusters and keys as frames, every mechanism is full attention."""
+    save(tmp_path, family, options)
+    model, _ = published_model(tmp_path)
+    full, frames = model(audio(0.0), LENGTHS)
+    keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
+    names = ("full", "local-200", "clustered-200", "i-clustered-200:topk=200", "near-200")
+    for name, backend in [(name, backend) for name in names for backend in ("auto", "reference")]:
+        model.set_attention(name, backend)
+        torch.testing.assert_close(
+            model(audio(float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=2e-4
+        )
+    for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
+        model.set_attention(name, "auto")
+        found, _ = model(audio(0.0), LENGTHS)
+        assert (found[keep] - full[keep]).abs().max() > 0.01
+        alone, _ = model(audio(0.0)[1:2, :7000], LENGTHS[1:2])
+        torch.testing.assert_close(found[1, : frames[1]], alone[0], rtol=0, atol=2e-4)
+
+
+def test_a_conformer_is_exported_for_transformers(tmp_path: Path) -> None:
+    save(tmp_path / "a", *CASES[0])
+    recognizer = Recognizer.load(tmp_path / "a")
+    write_published(recognizer.model, recognizer.tokenizer, tmp_path / "b")
+    theirs = transformers.AutoModelForCTC.from_pretrained(tmp_path / "b").eval()
+    with torch.no_grad():
+        ours, _ = recognizer.model(audio(0.0)[:1], LENGTHS[:1])
+        values = transformers.AutoProcessor.from_pretrained(tmp_path / "b")(
+            audio(0.0)[0].numpy(), sampling_rate=16000, return_tensors="pt"
+        )
+        torch.testing.assert_close(theirs(**values).logits.log_softmax(-1), ours, rtol=0, atol=1e-4)
+
+
+def test_what_is_not_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    save_ctc(tmp_path / "bert", "wav2vec2-bert", **BERT)
+    recognizer = Recognizer.load(tmp_path / "bert")
+    with pytest.raises(UserError, match="expected a model with convolutions from samples, found a mel"):
+        write_published(recognizer.model, recognizer.tokenizer, tmp_path / "b")
+    for family, reason in (("sew-d", "logits of positions"), ("granite_speech5_ctc", "blocks of frames")):
+        transformers.AutoConfig.for_model(family).save_pretrained(tmp_path / family)
+        with pytest.raises(UserError, match=f"expected a model of wav2vec2, .*, found {family}: .*{reason}"):
+            Recognizer.load(tmp_path / family)
