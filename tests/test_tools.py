@@ -40,7 +40,7 @@ def workers() -> ModuleType:
     return importlib.import_module("workers")
 
 
-@pytest.mark.parametrize("name", ["speed", "scale", "accuracy"])
+@pytest.mark.parametrize("name", ["speed", "scale", "accuracy", "parakeet"])
 def test_help_names_every_measurement(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name, "--help") == 0
     shown = capsys.readouterr().out
@@ -128,3 +128,12 @@ def test_quoted_benchmarks_have_these_options() -> None:
     for overrides in commands:
         if not any("peer:" in x for x in overrides):
             bench.parse(overrides)
+
+
+def test_a_parakeet_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
+    assert run("parakeet", "onepass", "layers=1", "minutes=[0.05]", "attentions=[local-4]") == 0
+    frames, cpu_s, attention_s, _, peak = map(float, capsys.readouterr().out.split()[2:7])
+    assert frames == 38
+    assert 0 <= attention_s <= cpu_s  # printed in tenths of a second
+    assert 0 < peak < 10
