@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from asr import config
 from asr.compare import request
@@ -21,10 +22,24 @@ class Inner:
 
 
 @dataclass
+class Numbers:
+    rate: float | None = None
+    rates: list[float] = field(default_factory=list)
+
+
+@dataclass
 class Outer:
     name: str = option("x", help="a name", affects="result")
     rate: float = option(0.5, help="a rate", affects="result")
     inner: Inner = field(default_factory=Inner)
+
+
+def test_plain_data_are_those_of_omegaconf() -> None:
+    """With the same types: an integer where a number is expected becomes one."""
+    given = Outer("x", 2, Inner(names=["a", "b"])), Numbers(2, [1, 0.5]), Numbers()
+    for options in (*given, train_options(["recipe=demo"]), ScoreOptions()):
+        expected = OmegaConf.to_container(OmegaConf.structured(options), resolve=True)
+        assert repr(config.to_dict(options)) == repr(expected)
 
 
 def test_parse_reads_types_and_nested_keys() -> None:

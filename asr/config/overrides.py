@@ -1,10 +1,10 @@
 """Options from YAML files and `key=value` overrides; unknown keys are errors."""
 
 import copy
-import functools
 import re
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from asr.errors import UserError, did_you_mean
 from asr.files import write_text
 
 Options = TypeVar("Options")
+_composed: dict[Any, DictConfig] = {}  # a comparison composes the same groups for every candidate
 
 
 def parse(schema: type[Options], overrides: list[str]) -> Options:
@@ -87,16 +88,18 @@ def compose(schema: type[Options] | Options, name: str, overrides: list[str]) ->
         _check_key(key, known)
         if key in groups:
             _check_choice(key, value, groups[key])
-    ConfigStore.instance().store(name=f"{name}_schema", node=schema)
     chosen = tuple(x for x in overrides if x.partition("=")[0] in groups)
-    config = copy.deepcopy(_grouped(name, chosen, described))
+    asked = name, chosen, described  # described, because a schema may be an instance, which has no hash
+    if asked not in _composed:
+        ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+        _composed[asked] = _grouped(name, chosen)
+    config = copy.deepcopy(_composed[asked])
     _check_names(config, chosen, overrides)
     return _checked(_updated(config, overrides, kinds), overrides)
 
 
-@functools.cache
-def _grouped(name: str, chosen: tuple[str, ...], described: tuple[Any, ...]) -> DictConfig:
-    """Return Hydra's configuration with the chosen groups; `described` tells schemas apart."""
+def _grouped(name: str, chosen: tuple[str, ...]) -> DictConfig:
+    """Return Hydra's configuration with the chosen groups."""
     import hydra
     from hydra.errors import HydraException
 
@@ -115,7 +118,20 @@ def _grouped(name: str, chosen: tuple[str, ...], described: tuple[Any, ...]) -> 
 
 def to_dict(options: Any) -> dict[str, Any]:
     """Return an options dataclass as nested dictionaries, lists and scalars."""
-    return typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(options), resolve=True))
+    # OmegaConf.to_container(OmegaConf.structured(options)) does the same and takes forty times as long.
+    return {field.name: _plain(getattr(options, field.name), field.type) for field in fields(options)}
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """Return a value without dataclasses and tuples; an integer in an option of type float becomes one."""
+    if is_dataclass(value):
+        return to_dict(value)
+    kinds = typing.get_args(kind) or (kind,)  # of list[float] and float | None, too
+    if isinstance(value, dict):
+        return {key: _plain(item, kinds[-1]) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, kinds[0]) for item in value]
+    return float(value) if float in kinds and type(value) is int else value
 
 
 def group_overrides(group: str, name: str) -> list[str]:
