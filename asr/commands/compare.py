@@ -6,12 +6,19 @@ from pathlib import Path
 from asr.compare.plan import make_plan
 from asr.compare.progress import print_grid, print_plan
 from asr.compare.request import Request, parse
+from asr.compare.results import Results
 from asr.compare.run import run_plan
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import check_writable
-from asr.report.page import write_report
 from asr.report.words import print_results
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """Write the report, whose libraries are loaded once there is something to show."""
+    from asr.report import page
+
+    return page.write_report(results, folder)
 
 
 def main(paths: list[str], overrides: list[str]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state, trained_run, training_result
-from asr.compare.labels import Labels
 from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
 from asr.compare.records import Candidate
 from asr.compare.request import Decoding, Request, plan_decoding
@@ -105,9 +104,13 @@ def make_plan(request: Request) -> Plan:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
     decoding = plan_decoding(options)
-    workload: Workload = (
-        Labels(options, training_options) if labelled else Speech(protocol, options, decoding)
-    )
+    workload: Workload
+    if labelled:
+        from asr.compare.labels import Labels  # loads Lightning
+
+        workload = Labels(options, training_options)
+    else:
+        workload = Speech(protocol, options, decoding)
     trainings: dict[tuple[str, int], Cell] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]

@@ -12,7 +12,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 from asr.benchmark.timer import Seconds
 from asr.compare.candidates import plan_candidates
 from asr.compare.cell import Cell, is_done, read_state
-from asr.compare.costs import StepTimer
 from asr.compare.grids import Paper
 from asr.compare.plan import Plan
 from asr.compare.request import Request
@@ -259,6 +258,8 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
 
     For training on a GPU, none is timed, and the last two are NaN.
     """
+    from asr.compare.costs import StepTimer  # loads Lightning
+
     options = train_options_from(nested(cell.settings["options"]), cell.name)
     timer, trainer = StepTimer(options), options.trainer
     epoch_steps = timer.data.epoch_batches(0) // (trainer.accumulate * trainer.devices * trainer.nodes)

@@ -34,8 +34,8 @@ from asr.scoring.official import reference_digests
 from asr.scoring.options import ScoreOptions
 from asr.scoring.run import read_score, score_paths
 from asr.search.options import DecodeOptions
+from asr.training.lexicon import training_lexicon
 from asr.training.options import TrainConfig
-from asr.training.recognition import training_lexicon
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 

@@ -1,10 +1,8 @@
 """Training of an acoustic model: builds task and data from options and manifests."""
 
-import functools
 import logging
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -14,9 +12,8 @@ from asr.data.batch import Batch
 from asr.data.cuts import Cuts
 from asr.data.module import SpeechData, load_training_cuts
 from asr.data.options import DataConfig
-from asr.data.places import LEXICON, manifest_path, prepared_folder
+from asr.data.places import prepared_folder
 from asr.errors import UserError
-from asr.files import file_state
 from asr.losses.base import Loss
 from asr.losses.loss import build_loss
 from asr.losses.topology import joined_outputs, split_outputs
@@ -30,10 +27,10 @@ from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import scored_phones
 from asr.scoring.word_filter import rules_beside
 from asr.search.greedy import greedy_search
-from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
 from asr.text.pronunciation import warn
 from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, PieceTokenizer, Tokenizer, VocabularyTokenizer
+from asr.training.lexicon import training_lexicon
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 from asr.training.selection import WordErrors
@@ -278,26 +275,6 @@ def report_pronunciations(tokenizer: PhoneTokenizer, words: Counter[str], where:
 
 def _first(words: list[str], count: int) -> str:
     return ", ".join(words[:count]) + (" …" if len(words) > count else "")
-
-
-def training_lexicon(options: TrainConfig) -> Lexicon | None:
-    """Return the lexicon named in the options, or those next to the training manifests, merged.
-
-    Returns None unless the tokens are phones.
-    """
-    if options.tokenizer.kind != "phone":
-        return None
-    # The lexicons of all corpora: otherwise words found only in the second one's would be trained as SPN.
-    beside = [manifest_path(place, "train").parent / LEXICON for place in options.data.train]
-    named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
-    return _merged(tuple((path, file_state(path)) for path in named))
-
-
-# The trainings of a comparison have the same lexicon. With 130,000 words, reading it takes 0.4 s of CPU time,
-# and its two digests 0.5 s.
-@functools.lru_cache(maxsize=1)
-def _merged(files: tuple[tuple[Path, str], ...]) -> Lexicon:
-    return functools.reduce(Lexicon.merged, (Lexicon.load(path) for path, _ in files))
 
 
 def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:

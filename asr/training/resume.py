@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asr import config
 from asr.config import affecting, flat
@@ -17,11 +17,12 @@ from asr.model.pretrained_folder import pretrained_files
 from asr.records.keyed import differences
 from asr.records.run_folder import LAST, RunEnvironment, RunFolder
 from asr.training.config import run_options
-from asr.training.cost import Cost
-from asr.training.data_module import DataModule
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan
-from asr.training.task import TrainingTask
+
+if TYPE_CHECKING:  # loads Lightning
+    from asr.training.cost import Cost
+    from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
         )
 
 
-def check_model(point: ResumePoint, task: TrainingTask) -> None:
+def check_model(point: ResumePoint, task: "TrainingTask") -> None:
     """Raise UserError unless the checkpoint's weights fit the model."""
     wanted = {name: list(x.shape) for name, x in task.model_state()["weights"].items()}
     found = {name: list(x.shape) for name, x in point.state["model"]["weights"].items()}
@@ -167,6 +168,8 @@ def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> No
 
     They depend on trainer.accumulate, which may have changed. A resume point is at the start of a step.
     """
+    from asr.training.data_module import DataModule
+
     cursor = point.state[DataModule.__qualname__]
     progress = point.state["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     more = point.step * options.trainer.accumulate - cursor["batches"]
@@ -176,7 +179,7 @@ def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> No
         counts |= {name: count + more for name, count in counts.items()}
 
 
-def finished(point: ResumePoint, plan: TrainingPlan, cost: Cost) -> bool:
+def finished(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> bool:
     """Return whether a checkpoint ends this plan, which may be longer than when it was written."""
     if point.step >= plan.steps or point.state.get("stopped") == plan.stopping_rules:
         return True
