@@ -5,10 +5,12 @@ again.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from asr.config import flat
 from asr.files import atomic_path, checked_entries, digest, read_as, write_json
 
 Result = TypeVar("Result")
@@ -130,6 +132,30 @@ def training_result(folder: Path, name: str, state: State) -> TrainingResult | N
 def trained_run(folder: Path, name: str) -> Path:
     """Return the run folder of a finished training."""
     return folder / result_of(TrainingResult, folder, name, read_state(folder, name)).run
+
+
+def as_stored(folder: Path, cell: Cell, defaults: Mapping[str, Any]) -> Cell:
+    """Return a cell with the settings of its state on disk, if they mean the same.
+
+    They do if they lack only options that the program has gained since and that have their defaults: a new
+    option's default leaves results as they were, as any change of the program that keeps a cell's key. Keys
+    don't simply leave out defaults, because a default that changes later has to change them.
+
+    Args:
+        folder: folder of the comparison.
+        cell: cell with the options of this program.
+        defaults: defaults of these options by dotted name.
+    """
+    before = read_state(folder, cell.name).settings
+    if not isinstance(cell.settings.get("options"), dict) or not isinstance(before.get("options"), dict):
+        return cell
+    options, stored = flat(cell.settings["options"]), flat(before["options"])
+    gained = options.keys() - stored.keys()
+    if not all(name in defaults and options[name] == defaults[name] for name in gained):
+        return cell
+    kept = {name: value for name, value in options.items() if name not in gained}
+    same = kept == stored and {**cell.settings, "options": {}} == {**before, "options": {}}
+    return replace(cell, settings=before) if same else cell
 
 
 def is_done(folder: Path, cell: Cell) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.cell import Cell, current_state, is_done, read_state, trained_run, training_result
+from asr.compare.cell import Cell, as_stored, current_state, is_done, read_state, trained_run, training_result
 from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
 from asr.compare.records import Candidate
 from asr.compare.request import Decoding, Request, plan_decoding
@@ -22,10 +22,10 @@ from asr.errors import UserError
 from asr.model import checkpoint
 from asr.records.keyed import differences
 from asr.records.run_folder import RunFolder
-from asr.search.options import SearchOptions
+from asr.search.options import DecodeOptions, SearchOptions
 from asr.training.budget import parse_budget
 from asr.training.config import train_options
-from asr.training.options import TrainConfig, recipe_task
+from asr.training.options import TrainConfig, recipe_task, train_schema
 from asr.training.resume import start_digest
 from asr.training.sizes import settled
 
@@ -112,12 +112,15 @@ def make_plan(request: Request) -> Plan:
     else:
         workload = Speech(protocol, options, decoding)
     trainings: dict[tuple[str, int], Cell] = {}
+    defaults = flat(to_dict(train_schema(protocol.recipe.name)))
+    planned = []  # with all options of this program, as finished runs have them
     for candidate in candidates:
         options_of = training_options[candidate.label]
         # Not the digests of the common data, because a candidate may have data of its own.
         digests = workload.digests(candidate.label, options_of)
         for seed in candidate.seeds:
-            trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)
+            planned.append(_training(candidate, options_of, seed, trainings, digests))
+            trainings[candidate.label, seed] = as_stored(folder, planned[-1], defaults)
     folders: dict[str, str] = {}
     for (label, _), cell in trainings.items():
         if folders.setdefault(cell.name, label) != label:
@@ -130,6 +133,7 @@ def make_plan(request: Request) -> Plan:
             raise UserError(f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it")
     wanted = others if options.evaluate else [*(x.attention for x in candidates), ORACLE]
     evaluations: dict[tuple[str, int, str, str], Cell] = {}
+    decoding_defaults = flat(to_dict(DecodeOptions()))
     for candidate in candidates:
         for seed, split, attention in itertools.product(
             candidate.seeds,
@@ -137,9 +141,9 @@ def make_plan(request: Request) -> Plan:
             evaluated_with(candidate, wanted),
         ):
             cell = workload.evaluation(candidate.label, trainings[candidate.label, seed], split, attention)
-            evaluations[candidate.label, seed, split, attention] = cell
+            evaluations[candidate.label, seed, split, attention] = as_stored(folder, cell, decoding_defaults)
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
-    reused = _reused(folder, trainings.values(), None if options.reuse == "none" else place)
+    reused = _reused(folder, planned, None if options.reuse == "none" else place)
     return Plan(request, folder, protocol, candidates, workload, decoding, trainings, evaluations, reused)
 
 

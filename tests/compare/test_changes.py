@@ -1,5 +1,6 @@
 """What a comparison runs again after a change, what it keeps, and what it refuses."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from runs import killed
 
 from asr.cli import main
 from asr.compare import reuse, worker
-from asr.compare.cell import read_state, write_cell, write_state
+from asr.compare.cell import is_done, read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.plan import make_plan, settle_changes
 from asr.compare.request import parse
@@ -134,6 +135,35 @@ def test_a_reused_run_is_kept_until_it_no_longer_matches(
     message = f"{cell.name}: {os.path.relpath(run)} no longer matches"
     assert settle_changes(plan) == [message]
     assert read_state(plan.folder, cell.name).status == "missing"
+
+
+def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_path: Path) -> None:
+    """Each option that the program gained changed the key of every cell, and stopped a comparison halfway."""
+    asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")[1:]
+    asked.append("decode=[checkpoint=last]")
+    plan = make_plan(parse(asked))
+    (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
+    # As the program stored them before it had these options.
+    older = json.loads(json.dumps(training.settings))
+    del older["options"]["trainer.clip"], older["options"]["model.layer_drop"]
+    training = dataclasses.replace(training, settings=older)
+    decoded = json.loads(json.dumps({**evaluation.settings, "training": training.key}))
+    del decoded["options"]["g2p"]
+    write_state(plan.folder, training, "done", result={"run": training.name})
+    write_state(plan.folder, dataclasses.replace(evaluation, settings=decoded), "done")
+
+    def changes(*overrides: str) -> list[str]:
+        plan = make_plan(parse([*asked, *overrides]))
+        cells = [cell for cell in plan.cells() if not is_done(plan.folder, cell)]
+        return [cell.kind for cell in cells]
+
+    assert changes() == []
+    assert changes("model.layer_drop=0.3") == ["training", "evaluation"]
+    assert changes("optimizer.weight_decay=0.5") == ["training", "evaluation"]  # which they had
+    assert changes("decode=[checkpoint=best]") == ["evaluation"]
+    older["options"]["optimizer.weight_decay"] = 0.25  # the default at the time
+    write_state(plan.folder, dataclasses.replace(training, settings=older), "done")
+    assert "training" in changes()
 
 
 def test_folders_under_reuse_are_read_once_and_may_hold_anything(
