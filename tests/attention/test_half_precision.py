@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from mechanisms import QUERY_KEY
-from torch import Tensor
+from mechanisms import OWN, QUERY_KEY, build_layer
+from torch import Tensor, nn
 
 from asr.attention import build_mechanism
 
@@ -63,3 +63,30 @@ def test_full_attention_with_finite_padding(dtype: torch.dtype, backend: str) ->
         found.append((out, *torch.autograd.grad(out, leaves, grad)))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
+
+
+def layer_results(layer: nn.Module, dtype: torch.dtype) -> list[Tensor]:
+    """Return the output and the gradients of the input and of all parameters, as float64."""
+    generator = torch.Generator().manual_seed(1)
+    x, grad = (torch.randn(2, 70, 16, generator=generator).bfloat16().to(dtype) for _ in range(2))
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+        y = layer(x.requires_grad_(), LENGTHS)
+    of_input, *of_parameters = torch.autograd.grad(y, (x, *layer.parameters()), grad.to(y.dtype))
+    parts = y.detach(), of_input, torch.cat([part.flatten() for part in of_parameters])
+    return [part.double() for part in parts]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_layer_with_its_own_parameters_under_autocast(name: str) -> None:
+    """In other tests the input is rounded and all else exact; here every product of the layer is rounded.
+
+    CAST gives tokens to other clusters if its affinities are rounded, so its error is bounded loosely.
+    """
+    layer = build_layer(name, 16)
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    rounded = layer_results(layer, torch.float32)
+    exact = layer_results(layer.double(), torch.float64)
+    bound = 0.15 if name.startswith("cast") else 0.02
+    for found, expected in zip(rounded, exact, strict=True):
+        assert (found - expected).norm() <= bound * expected.norm()
