@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from asr.attention.table import parse_name
+from asr.attention.table import layer_runs
 from asr.config import check, check_effect
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
@@ -126,7 +126,7 @@ class Recognizer:
             UserError: first, an unknown mechanism or a device that this machine doesn't have.
         """
         if options.attention:
-            parse_name(options.attention)
+            layer_runs(options.attention)
         pick_device(options.device)
         recognizer = cls.load(
             path,

@@ -1,6 +1,8 @@
 """Table of attention mechanisms: a row for each, which names its class; the class describes it."""
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Mapping, Sequence
 
 from asr.attention.agglomerative import AgglomerativeAttention
 from asr.attention.cast import CAST
@@ -44,6 +46,8 @@ def parse_name(name: str) -> Spec:
     Raises:
         UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
     """
+    if "*" in name:
+        raise UserError(f"attention {name!r}: expected one mechanism for all layers, found one for each")
     return parse(name, {key: mechanism.schema for key, mechanism in MECHANISMS.items()})
 
 
@@ -55,6 +59,58 @@ def canonical(names: list[str]) -> list[str]:
         ['lsh-4:chunk=16']
     """
     return [parse_name(name).name for name in names]
+
+
+def layer_runs(name: str) -> list[tuple[Spec, int]]:
+    """Parse the name of a mechanism, or of one for each layer of a model.
+
+    Args:
+        name: e.g. `full`, or `full*3,i-clustered-25*9` for three layers and nine more.
+
+    Returns:
+        Mechanisms with their numbers of layers; 0: all.
+
+    Raises:
+        UserError: see `parse_name`; a mechanism without a number of layers.
+
+    Example:
+        >>> [(str(spec), layers) for spec, layers in layer_runs("full*3,lsh-4:chunk=16,buckets=64*9")]
+        [('full', 3), ('lsh-4:chunk=16', 9)]
+    """
+    if "*" not in name:
+        return [(parse_name(name), 0)]
+    entries = re.findall(r"([^*]+)\*([1-9]\d{0,3})(?:,|$)", name)
+    if ",".join(f"{mechanism}*{layers}" for mechanism, layers in entries) != name:
+        raise UserError(
+            f"attention {name!r}: expected a mechanism and a number of layers for each part, e.g. "
+            "full*3,i-clustered-25*9"
+        )
+    return [(parse_name(mechanism), int(layers)) for mechanism, layers in entries]
+
+
+def layer_names(name: str, layers: int) -> list[str]:
+    """Return the canonical name of each layer's mechanism; see `layer_runs`.
+
+    Raises:
+        UserError: an invalid name, or another number of layers.
+    """
+    runs = layer_runs(name)
+    found = [spec.name for spec, count in runs for _ in range(count or layers)]
+    if len(found) != layers:
+        raise UserError(f"attention {name!r}: expected mechanisms for {layers} layers, found {len(found)}")
+    return found
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """Return the name for layers with these mechanisms.
+
+    Example:
+        >>> joined_name(["full", "full", "local-8"]), joined_name(["full", "full"])
+        ('full*2,local-8*1', 'full')
+    """
+    if len(set(names)) == 1:
+        return names[0]
+    return ",".join(f"{name}*{len(list(run))}" for name, run in itertools.groupby(names))
 
 
 def default_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Models of any kind whose self-attention layers share one mechanism: exchange, state and initial weights."""
+"""Models of any kind whose self-attention layers have exchangeable mechanisms: state and initial weights."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ from torch import nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
-from asr.attention.table import parse_name
+from asr.attention.table import joined_name, layer_names
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.model import checkpoint
 
 
 class AttentionModel(nn.Module):
-    """A model whose self-attention layers share one mechanism."""
+    """A model whose self-attention layers share one mechanism, or have one each."""
 
     def attention_layers(self) -> list[SelfAttentionLayer]:
         """Return the attention layers, first to last."""
@@ -22,18 +22,23 @@ class AttentionModel(nn.Module):
 
     @property
     def attention(self) -> str:
-        """Canonical name of the mechanism."""
-        return self.attention_layers()[0].name
+        """Canonical name of the mechanism, or of those of all layers; see `attention.table.layer_runs`."""
+        return joined_name([layer.name for layer in self.attention_layers()])
 
     def backend_on(self, device_type: str) -> str:
-        """Return the backend that attention uses on a device: `cpu` or `cuda`."""
-        return self.attention_layers()[0].backend_on(device_type)
+        """Return the backend that attention uses on a device, `cpu` or `cuda`; several are joined by `+`."""
+        return "+".join(dict.fromkeys(layer.backend_on(device_type) for layer in self.attention_layers()))
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
-        """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`."""
-        name = parse_name(name).name
-        for layer in self.attention_layers():
-            layer.set_mechanism(name, backend)
+        """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`.
+
+        Args:
+            name: mechanism, or one for each layer, e.g. `full*3,i-clustered-25*9`.
+            backend: `auto`, `reference` or `native`; None: each layer's.
+        """
+        layers = self.attention_layers()
+        for layer, own in zip(layers, layer_names(name, len(layers)), strict=True):
+            layer.set_mechanism(own, backend)
         number_layers(self)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
+from asr.attention.table import layer_names
 from asr.lengths import zero_padding
 from asr.model.blocks import Block
 from asr.model.dropout import Dropout
@@ -123,7 +124,7 @@ class Encoder(nn.Module):
     Args:
         config: architecture.
         bins: mel bins of the input, F.
-        attention: mechanism in every layer, e.g. `i-clustered-100`.
+        attention: mechanism in every layer, e.g. `i-clustered-100`, or in each: `full*3,local-64*9`.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -142,12 +143,12 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(
             Block(
                 config,
-                attention,
+                name,
                 backend,
                 rotary=config.positions == "rotary",
                 skip=config.layer_drop * (i + 1) / config.layers,
             )
-            for i in range(config.layers)
+            for i, name in enumerate(layer_names(attention, config.layers))
         )
         number_layers(self.blocks)
         # Only the residual stream of pre-norm transformer blocks isn't normalised already.

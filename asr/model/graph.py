@@ -24,7 +24,7 @@ from asr.attention.clustered import ClusteredAttention
 from asr.attention.linear import CHUNK, LinearAttention
 from asr.attention.local import LocalAttention
 from asr.attention.near import NearFieldAttention
-from asr.attention.table import parse_name
+from asr.attention.table import layer_runs
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
@@ -96,7 +96,7 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
             "a conformer of transformers can't be exported as a graph: format=safetensors supports it"
         )
     name = model.config.attention
-    if parse_name(name).mechanism not in FAMILY:
+    if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):
         raise UserError(
             f"attention {name!r} can't be exported as a graph: expected one of {', '.join(FAMILY)} "
             "(format=safetensors supports any mechanism)"

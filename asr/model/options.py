@@ -13,7 +13,7 @@ class LoadOptions:
 
     attention: str = option(
         "",
-        help="attention mechanism; empty: the one used in training",
+        help="attention mechanism, or one for each layer (full*3,local-64*9); empty: as in training",
         affects="result",
         suggested=MECHANISMS,
     )
@@ -320,7 +320,7 @@ class ExportOptions:
     )
     attention: str = option(
         "",
-        help="attention mechanism in place of the trained one; empty: as trained",
+        help="attention mechanism, or one for each layer, in place of the trained one; empty: as trained",
         affects="result",
         suggested=MECHANISMS,
     )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
+from asr.attention.table import layer_names
 from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FrontEnd
 from asr.model.pretrained_conformer import ConformerEncoder
@@ -188,7 +189,7 @@ class PretrainedEncoder(nn.Module):
 
     Args:
         model: model of transformers; its modules become part of this one.
-        attention: mechanism in every layer.
+        attention: mechanism in every layer, or in each; see `Encoder`.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -200,8 +201,8 @@ class PretrainedEncoder(nn.Module):
         self.input_norm = nn.Identity() if stable else encoder.layer_norm
         self.dropout = encoder.dropout
         self.blocks = nn.ModuleList(
-            PretrainedBlock(layer, adapted_layer(layer.attention, attention, backend), stable)
-            for layer in encoder.layers
+            PretrainedBlock(layer, adapted_layer(layer.attention, name, backend), stable)
+            for layer, name in zip(encoder.layers, layer_names(attention, len(encoder.layers)), strict=True)
         )
         number_layers(self.blocks)
         self.norm = encoder.layer_norm if stable else nn.Identity()

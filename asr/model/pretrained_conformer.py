@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.relative import RelativeAttention, conformer_attention
+from asr.attention.table import layer_names
 from asr.lengths import zero_padding
 
 
@@ -131,15 +132,17 @@ class ConformerEncoder(nn.Module):
     Args:
         encoder: encoder of transformers; its modules become part of this one.
         config: its configuration.
-        attention: mechanism in every layer.
+        attention: mechanism in every layer, or in each; see `Encoder`.
         backend: `auto`, `reference` or `native`.
     """
 
     def __init__(self, encoder: Any, config: Any, attention: str, backend: str) -> None:
         super().__init__()
         modules = [sublayers(layer, config) for layer in encoder.layers]
+        names = layer_names(attention, len(modules))
         self.blocks = nn.ModuleList(
-            ConformerBlock(own, conformer_attention(own.attention, attention, backend)) for own in modules
+            ConformerBlock(own, conformer_attention(own.attention, name, backend))
+            for own, name in zip(modules, names, strict=True)
         )
         number_layers(self.blocks)
         self.dropout = nn.Dropout(getattr(config, "dropout", getattr(config, "hidden_dropout", 0.0)))

@@ -165,8 +165,11 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def run_folder(options: TrainConfig) -> Path:
-    """Return the run's folder: exp/<recipe>/<attention> unless the options name one."""
-    return Path(options.run or Path("exp", options.recipe.name, options.attention))
+    """Return the run's folder: exp/<recipe>/<attention> unless the options name one.
+
+    The stars of a mechanism for each layer are written as x, because shells expand stars.
+    """
+    return Path(options.run or Path("exp", options.recipe.name, options.attention.replace("*", "x")))
 
 
 def _check(options: TrainConfig) -> None:

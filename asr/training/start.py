@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.attention.table import exchange, parse_name
+from asr.attention.table import exchange, layer_runs
 from asr.config import flat
 from asr.data.places import LEXICON, prepared_folder
 from asr.errors import UserError
@@ -73,4 +73,5 @@ def _shape(options: TrainConfig) -> dict[str, Any]:
 
 
 def _exchangeable(one: str, other: str) -> bool:
-    return one == other or all(exchange(parse_name(x).mechanism) == "yes" for x in (one, other))
+    specs = [spec for name in (one, other) for spec, _ in layer_runs(name)]
+    return one == other or all(exchange(spec.mechanism) == "yes" for spec in specs)

@@ -44,7 +44,7 @@ from asr.transcription.sources import CutSource
 def system_name(attention: str, decoder: str, lm: str) -> str:
     """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned`."""
     name = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(lm).name)
-    return "-".join(filter(None, (attention, decoder, name)))
+    return "-".join(filter(None, (attention.replace("*", "x"), decoder, name)))
 
 
 def decode_split(

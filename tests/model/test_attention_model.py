@@ -1,4 +1,4 @@
-"""Models whose layers share a mechanism: state, and initial weights from other runs."""
+"""Models with exchangeable mechanisms, one for all layers or each: state, and weights from other runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,36 @@ def test_layers_keep_planes_of_their_own_after_an_exchange() -> None:
     model.set_attention("clustered-3:planes=layer")
     one, other = (x.stored for x in model.modules() if isinstance(x, RandomDirections))
     assert not torch.equal(one, other)
+
+
+def test_each_layer_has_a_mechanism() -> None:
+    model = Stack("full")
+    model.set_attention("full*1,i-clustered-3:bits=31,topk=2*1")
+    assert [layer.name for layer in model.layers] == ["full", "i-clustered-3:topk=2,bits=31"]
+    assert model.attention == "full*1,i-clustered-3:topk=2,bits=31*1"
+    assert model.backend_on("cpu") == "native"
+    restored = Stack("local-4")
+    restore(restored, model_state(model, Sizes()), "auto")
+    assert restored.attention == "local-4"
+    model.set_attention("local-4*2", "reference")
+    assert model.attention == "local-4"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("full*3", "attention 'full*3': expected mechanisms for 2 layers, found 3"),
+        ("full*1,local-4", "expected a mechanism and a number of layers for each part, e.g. full*3,"),
+        ("full*0,local-4*2", "expected a mechanism and a number of layers"),
+        ("full*,full*1", "expected a mechanism and a number of layers"),
+        ("full*1,loca-4*1", "unknown attention 'loca-4'"),
+        ("full*1,cast-4*1", "can't be exchanged for 'cast-4'|parameters of its own"),
+    ],
+)
+def test_wrong_mechanisms_of_layers_are_named(name: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        Stack("full").set_attention(name)
+    assert any(part in str(error.value) for part in message.split("|"))
 
 
 @pytest.mark.parametrize("attention", ["cast-4", "linear"])

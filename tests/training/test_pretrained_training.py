@@ -87,6 +87,31 @@ def test_interrupted_equals_uninterrupted(overrides: list[str], tmp_path: Path) 
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_layers_have_mechanisms_of_their_own(
+    pretrained: bool,
+    overrides: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In training, in the names of folders, and exchanged afterwards."""
+    monkeypatch.chdir(tmp_path)
+    if not pretrained:
+        overrides = [x for x in overrides if not x.startswith("model.encoder=")]
+        overrides += [f"model.{x}" for x in ("layers=2", "heads=2", "head_dim=8", "feedforward=16")]
+    shared = [*overrides, "trainer.max_steps=1"]
+    assert main(["train", *shared, "attention=full*1,i-clustered-4:topk=2,bits=31*1"]) == 0
+    run = Path("exp/folder/fullx1,i-clustered-4:topk=2,bits=31x1")
+    recognizer = Recognizer.load(run)
+    assert recognizer.model.attention == "full*1,i-clustered-4:topk=2,bits=31*1"
+    assert main(["decode", str(run), "split=dev", "device=cpu", "attention=local-3*1,full*1"]) == 0
+    assert (run / "decode/dev/local-3x1,fullx1-greedy/hyp.jsonl").is_file()
+    capsys.readouterr()
+    assert main(["train", *shared, "attention=full*3", "run=other"]) == 1
+    assert "expected mechanisms for 2 layers, found 3" in capsys.readouterr().err
+
+
 @every_family
 def test_commands_use_the_run_without_the_folder(
     overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
