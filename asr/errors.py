@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,22 +22,48 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object = "", kind: str = "") -> None:
-        super().__init__(message)
+        text = str(message)
+        # A data worker's error is made again from its traceback, whose last line is the message.
+        super().__init__(text if PREFIX in text else _one_line(text))
         self.kind = kind
 
     @property
     def line(self) -> str:
         """Message without the traceback that PyTorch adds to errors from data workers."""
         lines = str(self).strip().splitlines() or [""]
-        return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__qualname__}: ")
+        return lines[-1].removeprefix(PREFIX)
+
+
+PREFIX = f"{UserError.__module__}.{UserError.__qualname__}: "
+# Line breaks and characters that control a terminal, which names and values in files may hold.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+LONGEST = 1000  # characters of a message
+FEW = 12  # words that an error lists
+
+
+def _one_line(text: str) -> str:
+    """Return a message with control characters as escapes, and with the middle of a long one left out.
+
+    Example:
+        >>> _one_line("a\\nb.wav: no audio")
+        'a\\\\nb.wav: no audio'
+    """
+    line = CONTROL.sub(lambda found: repr(found[0])[1:-1], text.strip())
+    half = LONGEST // 2
+    return line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}"
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """Return `` (did you mean 'x'?)`` with the closest known word, or list all of them if none is close."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if close:
+    """Return `` (did you mean 'x'?)`` with the closest known word.
+
+    If none is close, return all of a few known words, or the nearest three of many.
+    """
+    word = word[:100]  # the time to compare grows with the square of the length
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
         return f" (did you mean {close[0]!r}?)"
-    return f" (known: {', '.join(sorted(known))})"
+    if len(known) <= FEW:
+        return f" (known: {', '.join(sorted(known))})"
+    return f" (nearest: {', '.join(difflib.get_close_matches(word, known, n=3, cutoff=0.0))})"
 
 
 def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -> int:

@@ -378,7 +378,11 @@ def _build_record(kind: Any, values: dict[str, Any], source: str) -> Any:
     for field in dataclasses.fields(kind):
         if field.name not in values and field.default is missing and field.default_factory is missing:
             raise UserError(f"{source}: expected {field.name}, found none")
-    return kind(**{name: build(hints[name], value, f"{source}: {name}") for name, value in values.items()})
+    built = {name: build(hints[name], value, f"{source}: {name}") for name, value in values.items()}
+    try:
+        return kind(**built)
+    except UserError as error:  # a record may check itself
+        raise UserError(f"{source}: {error}") from None
 
 
 @functools.cache

@@ -99,7 +99,9 @@ class Journal:
         for line in lines[1:]:
             try:
                 key, result = json.loads(line)
-            except ValueError:
+            except (ValueError, TypeError, RecursionError):
+                return
+            if not isinstance(key, str):
                 return
             yield key, result
 

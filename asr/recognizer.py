@@ -111,7 +111,7 @@ class Recognizer:
         folder = portable_folder(place)
         file = folder or find(place, checkpoint)
         state = read_portable(folder) if folder else load_checkpoint(file)["model"]
-        config = state.get("config", {})
+        config = state["config"]
         stored = config.get("backend", "auto")
         config["backend"] = backend or ("auto" if stored == "native" else stored)
         recognizer = cls.from_state(state, str(file))
@@ -306,5 +306,5 @@ class Recognizer:
                 f"{source}: expected the checkpoint of a recogniser, found a model without a vocabulary "
                 "(asr evaluate is for those of other tasks)"
             )
-        tokenizer = tokenizer_from_state(state["tokenizer"])
+        tokenizer = tokenizer_from_state(state["tokenizer"], f"{source}: tokenizer")
         return cls(AcousticModel.from_state(state, len(tokenizer), source), tokenizer)

@@ -1,12 +1,15 @@
 """`asr merge`: join what the shards of prepare, decode, transcribe or align have written."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from asr import config
 from asr.commands import COMMANDS, NoOptions
 from asr.errors import UserError
-from asr.files import locked
+from asr.files import checked_entries, locked
 from asr.preparation.recipes import preparation_module
+from asr.records.options import FOLDER
 from asr.records.run_folder import HYPOTHESES
 from asr.records.shards import Work, read_shards, remove_shards
 from asr.scoring.hypotheses import write_decoded
@@ -41,9 +44,22 @@ def run(paths: list[Path], options: NoOptions) -> None:
     work.report()
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """What the job of a preparation's shards says: the recipe, and its options that affect the result."""
+
+    recipe: str
+    options: dict[str, Any]
+
+
 def prepare(folder: Path, work: Work) -> None:
     """Prepare a folder with the results of all shards as the journals of an interrupted run."""
-    module = preparation_module(str(work.job["recipe"]))
-    options = config.from_dict(module.Options, work.job["options"], str(folder))
+    source = f"{folder / FOLDER}: job"
+    job = Preparation(**checked_entries(Preparation, work.job, source))
+    try:
+        module = preparation_module(job.recipe)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    options = config.from_dict(module.Options, job.options, source)
     work.write(folder)
     module.prepare(options, folder)

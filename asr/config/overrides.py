@@ -21,6 +21,9 @@ from asr.files import write_text
 Options = TypeVar("Options")
 _composed: dict[Any, DictConfig] = {}  # a comparison composes the same groups for every candidate
 
+# What OmegaConf raises for a value of another type, or for an integer beyond all floats.
+UNFIT = (omegaconf.errors.OmegaConfBaseException, OverflowError)
+
 
 def parse(schema: type[Options], overrides: list[str]) -> Options:
     """Build an options dataclass from `key=value` overrides.
@@ -46,7 +49,7 @@ def _updated(config: DictConfig, overrides: list[str], kinds: Mapping[str, str])
         if key in kinds:
             try:
                 OmegaConf.update(config, key, read_value(value, kinds[key]))
-            except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError) as error:
+            except (*UNFIT, yaml.YAMLError) as error:
                 raise UserError(f"{override}: expected {expectation(kinds[key])}") from error
     return config
 
@@ -187,7 +190,9 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
         return _checked(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values)))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    except omegaconf.errors.OmegaConfBaseException as error:
+    except RecursionError:
+        raise UserError(f"{source}: expected options, found values that are nested too deeply") from None
+    except UNFIT as error:
         kinds = {key: kind for key, kind, *_ in describe(schema)}
         for key, value in flat(values).items():
             if key not in kinds:
@@ -254,7 +259,7 @@ def _fits(schema: Any, key: str, value: Any) -> bool:
     """Return whether an option takes a value."""
     try:
         OmegaConf.update(OmegaConf.structured(schema), key, value)
-    except omegaconf.errors.OmegaConfBaseException:
+    except UNFIT:
         return False
     return True
 

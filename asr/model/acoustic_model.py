@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asr.config import from_dict, to_dict
 from asr.environment import Precision
 from asr.errors import UserError
-from asr.files import digest
+from asr.files import build, digest
 from asr.model.attention_model import AttentionModel
 from asr.model.augment import augment_audio, spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
@@ -28,7 +28,7 @@ from asr.model.pretrained import (
     pretrained_parts,
 )
 from asr.model.pretrained_conformer import ConformerEncoder
-from asr.model.pretrained_folder import Pretrained, empty_model
+from asr.model.pretrained_folder import Pretrained, check_pretrained, empty_model
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -241,15 +241,31 @@ class AcousticModel(AttentionModel):
         """Build a model in evaluation mode from `state()`.
 
         Raises:
-            UserError: the weights don't fit the configuration; the message names `source`.
+            UserError: the configuration is no model's, or the weights don't fit it; the message names
+                `source`.
         """
-        model = cls(from_dict(AcousticModelConfig, state["config"], source), vocabulary)
+        config = from_dict(AcousticModelConfig, build(dict[str, Any], state["config"], source), source)
         try:
+            if config.pretrained:
+                config.pretrained = check_pretrained(config.pretrained)
+            _check_size(config, state["weights"])
+            model = cls(config, vocabulary)
             model.load_state_dict(state["weights"])
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
         except RuntimeError as error:
             detail = " ".join(str(error).split())[:300]
             raise UserError(f"{source}: weights don't fit the model: {detail}") from error
         return model.eval()
+
+
+def _check_size(config: AcousticModelConfig, weights: dict[str, Tensor]) -> None:
+    """Raise UserError for a configuration of many more weights than there are, before memory is taken."""
+    model, found = config.model, sum(x.numel() for x in weights.values())
+    # Projections of attention and feed-forward layers; all blocks have at least these.
+    needed = model.layers * model.size * (model.size + model.feedforward)
+    if needed > found:
+        raise UserError(f"expected {needed:,} or more weights, as the configuration says, found {found:,}")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The files are read here and not by transformers' automatic classes, which follow
 to code. Weights are read from safetensors only.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,8 @@ REFUSED = {
     "lasr_ctc": "its layers aren't adapted",
     "granite_speech5_ctc": "its attention is confined to blocks of frames",
 }
-EXTRACTORS = {"parakeet_ctc": "ParakeetFeatureExtractor", "wav2vec2-bert": "SeamlessM4TFeatureExtractor"}
+STACKED = "wav2vec2-bert"
+EXTRACTORS = {"parakeet_ctc": "ParakeetFeatureExtractor", STACKED: "SeamlessM4TFeatureExtractor"}
 PARAKEET = "parakeet_ctc"
 CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
 EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -103,6 +105,36 @@ class FeatureExtractor:
     stride: int = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class MelInput:
+    """Settings of Parakeet's mel spectra, by the names of its feature extractor."""
+
+    feature_size: int
+    hop_length: int
+    n_fft: int
+    win_length: int
+    preemphasis: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedInput:
+    """Mel bins of wav2vec2-bert, and how many frames of them are one of the model's."""
+
+    bins: int
+    stride: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEncoder:
+    """What a checkpoint stores of a pretrained encoder; see `read_pretrained`."""
+
+    transformers: dict[str, Any]
+    normalise: bool
+    sample_rate: int
+    mel: MelInput | None = None
+    stacked: StackedInput | None = None
+
+
 class Pretrained(NamedTuple):
     """Weights of a folder.
 
@@ -138,36 +170,36 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
         )
     file = path / CONFIG
     values = read_json(file, "the configuration of a transformers model")
-    kind = values.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        why = REFUSED.get(kind) if isinstance(kind, str) else None
-        other = f"{kind}: {why}" if why else repr(str(kind)[:40])
-        raise UserError(f"{file}: expected a model of {', '.join(FAMILIES)}, found {other}")
-    for name, reason in UNSUPPORTED.items():
-        if values.get(name):
-            raise UserError(f"{file}: expected {name}=false, found true: {reason}")
-    with quiet(), one_line(file, "a configuration"):
-        config = json.loads(json.dumps(_configuration(values).to_dict()))  # tuples become lists
-    _check(config | config.get("encoder_config", {}), file)
+    config = _checked_configuration(values, str(file))
+    kind = config["model_type"]
     extractor = _extractor(path, kind)
     found = {
-        "transformers": {name: config[name] for name in ("model_type", *_settings(kind)) if name in config},
+        "transformers": config,
         "normalise": extractor.do_normalize,
         "sample_rate": extractor.sampling_rate,
     }
     if kind == PARAKEET:
-        found["mel"] = {name: getattr(extractor, name) for name in MEL}
-        _check_mel(found, path)
-    if kind == "wav2vec2-bert":
+        found["mel"] = {x.name: getattr(extractor, x.name) for x in fields(MelInput)}
+    if kind == STACKED:
         found["stacked"] = {"bins": extractor.num_mel_bins, "stride": extractor.stride}
-        _check_stacked(found, path)
+    _check_input(found, str(path))
     return found
 
 
-MEL = ("feature_size", "hop_length", "n_fft", "win_length", "preemphasis")
+def _check_input(pretrained: dict[str, Any], source: str) -> None:
+    """Raise UserError unless the settings of the input fit the model."""
+    if not 1000 <= pretrained["sample_rate"] <= 192_000:
+        raise UserError(f"{source}: expected sample_rate 1000 … 192000, found {pretrained['sample_rate']}")
+    kind = pretrained["transformers"]["model_type"]
+    for family, name, check in ((PARAKEET, "mel", _check_mel), (STACKED, "stacked", _check_stacked)):
+        found = pretrained.get(name)
+        if (kind == family) != (found is not None):
+            raise UserError(f"{source}: expected {name} for {family} alone, found {str(found)[:60]}")
+        if found is not None:
+            check(pretrained, source)
 
 
-def _check_mel(pretrained: dict[str, Any], folder: Path) -> None:
+def _check_mel(pretrained: dict[str, Any], source: str) -> None:
     """Raise UserError unless a mel spectrum fits the subsampling after it."""
     mel, config = pretrained["mel"], pretrained["transformers"]["encoder_config"]
     factor = config["subsampling_factor"]
@@ -183,22 +215,51 @@ def _check_mel(pretrained: dict[str, Any], folder: Path) -> None:
         (0 <= mel["preemphasis"] <= 1, "preemphasis 0 … 1", mel["preemphasis"]),
     ):
         if not fits:
-            raise UserError(f"{folder}: expected {expected}, found {found}")
+            raise UserError(f"{source}: expected {expected}, found {found}")
     if mel["feature_size"] % factor:
-        raise UserError(f"{folder}: expected num_mel_bins that {factor} divides, found {mel['feature_size']}")
+        raise UserError(f"{source}: expected num_mel_bins that {factor} divides, found {mel['feature_size']}")
 
 
-def _check_stacked(pretrained: dict[str, Any], folder: Path) -> None:
+def _check_stacked(pretrained: dict[str, Any], source: str) -> None:
     """Raise UserError unless stacked mel bins fit the projection after them."""
     config, stacked = pretrained["transformers"], pretrained["stacked"]
     if pretrained["sample_rate"] != 16000:  # the extractor's windows have fixed numbers of samples
-        raise UserError(f"{folder}: expected sampling_rate 16000, found {pretrained['sample_rate']}")
+        raise UserError(f"{source}: expected sampling_rate 16000, found {pretrained['sample_rate']}")
     found, expected = stacked["bins"] * stacked["stride"], config["feature_projection_input_dim"]
     if not 1 <= stacked["bins"] <= 1000 or not 1 <= stacked["stride"] <= 100 or found != expected:
         raise UserError(
-            f"{folder}: expected num_mel_bins times stride to be feature_projection_input_dim, {expected}, "
+            f"{source}: expected num_mel_bins times stride to be feature_projection_input_dim, {expected}, "
             f"found {stacked['bins']} times {stacked['stride']}"
         )
+
+
+def check_pretrained(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint stores of a pretrained encoder, if it is what `read_pretrained` returns.
+
+    Raises:
+        UserError: it is something else, or a model of more weights than memory could hold.
+    """
+    stored = StoredEncoder(**checked_entries(StoredEncoder, values, "pretrained"))
+    found = {name: value for name, value in dataclasses.asdict(stored).items() if value is not None}
+    found["transformers"] = _checked_configuration(stored.transformers, "pretrained: transformers")
+    _check_input(found, "pretrained")
+    return found
+
+
+def _checked_configuration(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the settings of a family from a configuration of transformers, if they are a model's."""
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        why = REFUSED.get(kind) if isinstance(kind, str) else None
+        other = f"{kind}: {why}" if why else repr(str(kind)[:40])
+        raise UserError(f"{source}: expected a model of {', '.join(FAMILIES)}, found {other}")
+    for name, reason in UNSUPPORTED.items():
+        if values.get(name):
+            raise UserError(f"{source}: expected {name}=false, found true: {reason}")
+    with quiet(), one_line(source, "a configuration"):
+        config = json.loads(json.dumps(_configuration(values).to_dict()))  # tuples become lists
+    _check(config | config.get("encoder_config", {}), source)
+    return {name: config[name] for name in ("model_type", *_settings(kind)) if name in config}
 
 
 def has_head(folder: str | Path) -> bool:
@@ -227,12 +288,12 @@ def _extractor(folder: Path, kind: str) -> FeatureExtractor:
     return found
 
 
-def _check(config: dict[str, Any], file: Path) -> None:
+def _check(config: dict[str, Any], source: str) -> None:
     """Raise UserError unless a configuration has the sizes of a model."""
 
     def expect(fits: bool, name: str, expected: str) -> None:
         if not fits:
-            raise UserError(f"{file}: expected {name} {expected}, found {str(config[name])[:60]}")
+            raise UserError(f"{source}: expected {name} {expected}, found {str(config[name])[:60]}")
 
     for name in (x for x in SIZES if x in config):
         expect(1 <= config[name] <= LARGEST, name, f"1 … {LARGEST}")

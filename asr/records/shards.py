@@ -14,13 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import build, parse_json, write_text
+from asr.files import build, parse_json, require_file, write_text
 from asr.records.keyed import KeyedRecord, differences
 from asr.records.options import FOLDER, Shard
 
 RECORD = "record"  # key of the last line of a shard, after its items
 
-FAILED = {"align": "utterances could not be aligned", "transcribe": "files could not be transcribed"}
+# What the items that failed are, by the commands whose work can be divided.
+FAILED = {
+    "prepare": "files could not be prepared",
+    "decode": "utterances could not be decoded",
+    "align": "utterances could not be aligned",
+    "transcribe": "files could not be transcribed",
+}
+# An item as `Result` and its line in a journal hold it.
+ITEM = tuple[dict[str, str], str | None, dict[str, float]]
 
 
 @dataclass
@@ -36,6 +44,29 @@ class Result:
     files: dict[str, str] = field(default_factory=dict)
     error: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Head:
+    """First line of a shard.
+
+    Attributes:
+        shard: index (from 1) and count.
+        job: see `Work`.
+        total: number of items of all shards.
+    """
+
+    shard: tuple[int, int]
+    job: dict[str, Any]
+    total: int
+
+    def __post_init__(self) -> None:
+        index, count = self.shard
+        if not 1 <= index <= count:
+            raise UserError(f"shard: expected i, n with 1 ≤ i ≤ n, found {index}, {count}")
+        command = self.job.get("command")
+        if not isinstance(command, str) or command not in FAILED:
+            raise UserError(f"job: expected command {', '.join(FAILED)}, found {repr(command)[:40]}")
 
 
 @dataclass
@@ -125,7 +156,7 @@ class ResumableWork(Work):
         head = {"shard": [part.index, part.count], "job": job, "total": total}
         self._journal = KeyedRecord(self.path, head)
         stored = self._journal.positions(map(str, range(total)))
-        found = {position: Result(*value) for position, value in stored.items()}
+        found = {i: Result(*build(ITEM, value, f"{self.path}: item {i}")) for i, value in stored.items()}
         self.results = {position: result for position, result in found.items() if result.error is None}
         if self.results:
             own = len(part.of(range(total)))
@@ -188,7 +219,7 @@ def read_shards(folder: Path) -> Work:
     for index in range(1, count + 1):
         if (path := Shard(index, count).path(folder)) not in paths:
             raise UserError(f"{path}: expected shard {index} of {count}, found none")
-    if sorted(union.results) != list(range(union.total)):
+    if len(union.results) != union.total:
         raise UserError(f"{folder / FOLDER}: expected {union.total} items, found {len(union.results)}")
     return union
 
@@ -199,25 +230,45 @@ def remove_shards(folder: Path) -> None:
 
 
 def _read(path: Path) -> tuple[Shard, Work]:
+    """Read a shard through its schema; its names of files must stay within the folder."""
+    require_file(path, "the results of a shard")
     try:
-        with path.open(encoding="utf-8") as file:
-            head, *lines = [parse_json(line, f"{path}:{i}") for i, line in enumerate(file, start=1)]
-        index, count = build(list[int], head["shard"], str(path))
-        entries = dict(lines)
-        record = entries.pop(RECORD, None)
-        kinds = tuple[dict[str, str], str | None, dict[str, float]]
-        results = {
-            int(key): Result(*build(kinds, value, f"{path}: item {key}")) for key, value in entries.items()
-        }
-        for name in {name for result in results.values() for name in result.files}:
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ValueError(f"a file outside the folder: {name}")
-        about = build(dict[str, Any], head["job"], f"{path}: job")
-        work = Work(about, build(int, head["total"], f"{path}: total"), results, record or {})
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: expected the results of a shard, found something else: {error}") from None
-    if path != Shard(index, count).path(path.parent.parent):
-        raise UserError(f"{path}: expected the shard of its name, found {index} of {count}")
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: expected UTF-8 text, found {error}") from None
+    head = build(Head, parse_json(lines[0], f"{path}:1"), f"{path}:1")
+    if path != Shard(*head.shard).path(path.parent.parent):
+        raise UserError(f"{path}: expected the shard of its name, found {head.shard[0]} of {head.shard[1]}")
+    results: dict[int, Result] = {}
+    record = None
+    for number, line in enumerate(lines[1:], start=2):
+        key, value = build(tuple[str, Any], parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+        if key == RECORD:
+            record = build(dict[str, Any], value, f"{path}:{number}")
+        else:
+            position = _position(key, head, f"{path}:{number}")
+            results[position] = _result(value, f"{path}:{number}")
     if record is None:
         raise UserError(f"{path}: expected a finished shard, found {len(results)} items: repeat its command")
-    return Shard(index, count), work
+    return Shard(*head.shard), Work(head.job, head.total, results, record)
+
+
+def _position(key: str, head: Head, source: str) -> int:
+    index, count = head.shard
+    if key.isdecimal() and len(key) < 10 and int(key) < head.total and int(key) % count == index - 1:
+        return int(key)
+    raise UserError(f"{source}: expected an item of shard {index} of {count}, found {key[:40]!r}")
+
+
+def _result(value: Any, source: str) -> Result:
+    result = Result(*build(ITEM, value, source))
+    for name, text in result.files.items():
+        path = Path(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise UserError(f"{source}: expected a file in the folder, found {name[:60]!r}")
+        if name.endswith(".ctm"):
+            try:
+                sort_ctm(text)
+            except (IndexError, ValueError):
+                raise UserError(f"{source}: expected lines of a CTM file, found {text[:60]!r}") from None
+    return result

@@ -238,7 +238,9 @@ def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, 
     checked_entries(schema, summary, folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
     defaults = ScoreOptions()
-    changed = {name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name)}
+    changed = {
+        name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name, None)
+    }
     if summary.get("hypotheses", digest) != digest:
         found = "one of other hypotheses"
     elif changed:

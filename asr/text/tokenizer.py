@@ -16,6 +16,15 @@ from typing import Any, Literal
 from asr.errors import UserError, did_you_mean
 from asr.files import digest
 from asr.text.lexicon import Lexicon, Phones
+from asr.text.stored import (
+    WORD_GAP,
+    CharacterState,
+    PhoneState,
+    PieceState,
+    SentencePieceState,
+    VocabularyState,
+    check_state,
+)
 
 BLANK = "<blank>"
 NOISE_WORD = "<NOISE>"
@@ -24,12 +33,10 @@ NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]
 SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
 NON_SPEECH_NOISE = "NSN"  # phone for a noise outside the lexicon
 UNKNOWN = "<unk>"
-WORD_GAP = "|"  # space between words in a character vocabulary
 PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 Unit = Literal["phone", "character", "piece"]
 
 KINDS = ["phone", "character", "sentencepiece"]
-STORED_KINDS = [*KINDS, "vocabulary", "pieces"]
 
 
 class Tokenizer(ABC):
@@ -378,26 +385,36 @@ def build_tokenizer(
     raise UserError(f"unknown tokenizer {kind!r}{did_you_mean(kind, KINDS)}")
 
 
-def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
-    """Restore the tokenizer stored in a checkpoint."""
-    match state:
-        case {"kind": "phone", "pronunciations": dict(pronunciations)}:
-            return PhoneTokenizer(
-                Lexicon({word: [tuple(phones) for phones in said] for word, said in pronunciations.items()})
-            )
-        case {"kind": "character", "characters": list(characters)}:
+def tokenizer_from_state(state: Any, source: str = "tokenizer") -> Tokenizer:
+    """Restore the tokenizer stored in a checkpoint.
+
+    Args:
+        state: what `Tokenizer.state` returned.
+        source: file, for messages.
+
+    Raises:
+        UserError: the state is something else; see `check_state`.
+    """
+    match check_state(state, source):
+        case PhoneState(pronunciations=pronunciations):
+            lexicon = {word: [tuple(phones) for phones in said] for word, said in pronunciations.items()}
+            return PhoneTokenizer(Lexicon(lexicon))
+        case CharacterState(characters=characters):
             return CharacterTokenizer(characters)
-        case {"kind": "vocabulary", "symbols": list(symbols), "unknown": unknown, "lower": bool(lower)} if (
-            WORD_GAP in symbols and all(isinstance(x, str) for x in symbols)
-        ):
+        case VocabularyState(symbols=symbols, unknown=unknown, lower=lower):
             return VocabularyTokenizer(symbols, unknown, lower)
-        case {"kind": "pieces", "model": str(model), "order": list(order)}:
-            return PieceTokenizer(model, order)
-        case {"kind": "sentencepiece", "model": bytes(model)}:
-            return SentencePieceTokenizer(model)
-    raise UserError(
-        f"expected the state of a tokenizer ({', '.join(STORED_KINDS)}), found {str(state)[:60]!r}"
-    )
+        case PieceState(model=text, order=order):
+            try:
+                return PieceTokenizer(text, order)
+            except UserError as error:
+                raise UserError(f"{source}: {error}") from None
+        case SentencePieceState(model=model):
+            try:
+                return SentencePieceTokenizer(model)
+            except RuntimeError:  # whose message names sentencepiece's source files
+                raise UserError(
+                    f"{source}: expected a model of sentencepiece, found {len(model)} bytes of something else"
+                ) from None
 
 
 def _speech(text: str) -> str:

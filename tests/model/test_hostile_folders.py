@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from mutants import mutant
 from once import once
 from published_models import save_ctc, save_parakeet
 from safetensors.torch import load_file, save_file
 
 from asr.errors import UserError
+from asr.model.checkpoint import FORMAT, save
 from asr.recognizer import Recognizer
 
 DEEP: Any = []
@@ -132,6 +134,19 @@ def test_every_change_ends_in_a_recogniser_or_one_line(
         counts[check(own, description)] += 1
         shutil.rmtree(own)
     assert min(counts.values()) > 3
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(400, marks=pytest.mark.slow)])
+def test_every_mutant_of_a_stored_encoder_is_read_or_refused(
+    count: int, folder: Path, tmp_path: Path
+) -> None:
+    """A checkpoint holds the configuration of its pretrained encoder, which transformers builds."""
+    state, path, source = Recognizer.load(folder).state(), tmp_path / "x.ckpt", random.Random(count)
+    for _ in range(count):
+        wrong, pretrained = mutant(state["config"]["pretrained"], source)
+        config = {**state["config"], "pretrained": pretrained}
+        save({"format": FORMAT, "run": "", "model": {**state, "config": config}}, path)
+        check(path, wrong)
 
 
 def test_weights_of_other_sizes_and_pickles_are_refused(folder: Path, tmp_path: Path) -> None:

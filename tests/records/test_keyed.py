@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,20 @@ def test_a_broken_shard_is_one_line(head: str, tmp_path: Path) -> None:
     path = tmp_path / "shards" / "1-of-1.jsonl"
     path.parent.mkdir()
     path.write_text(f'{head}\n["record", {{}}]\n')
-    with pytest.raises(UserError, match=r"^[^\n]*1-of-1\.jsonl: [^\n]*expected [^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]*1-of-1\.jsonl:1: [^\n]*expected [^\n]*$"):
         read_shards(tmp_path)
-    path.write_text('{"shard": [1, 1], "job": {}, "total": 1}\n["0", [3, null, {}]]\n["record", {}]\n')
-    with pytest.raises(UserError, match=r"1-of-1\.jsonl: item 0: expected dict\[str, str\], found 3$"):
+    good = '{"shard": [1, 1], "job": {"command": "align"}, "total": 1}'
+    path.write_text(f'{good}\n["0", [3, null, {{}}]]\n["record", {{}}]\n')
+    with pytest.raises(UserError, match=r"1-of-1\.jsonl:2: expected dict\[str, str\], found 3$"):
+        read_shards(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "", ".", "a\0b"])
+def test_a_shards_files_stay_in_the_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "shards" / "1-of-1.jsonl"
+    path.parent.mkdir()
+    head = {"shard": [1, 1], "job": {"command": "transcribe"}, "total": 1}
+    lines = [head, ["0", [{name: "text"}, None, {}]], ["record", {}]]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=r"1-of-1\.jsonl:2: expected a file in the folder, found "):
         read_shards(tmp_path)
