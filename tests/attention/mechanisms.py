@@ -3,6 +3,8 @@
 Mechanisms of the table that no list names are added with small numbers and every value of their options.
 """
 
+import re
+
 import oracles
 import torch
 from small_mechanisms import small_names, unlisted
@@ -138,3 +140,11 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
 def build(name: str, **options: object) -> QueryKeyMechanism:
     """Return a mechanism in evaluation mode, on the reference backend by default."""
     return build_mechanism(name, **{"backend": "reference", **options}).eval()
+
+
+def two_iterations(name: str) -> str:
+    """Return a name whose K-means has two iterations: enough where clusters are constants, or for a graph."""
+    if not re.match("(i-)?clustered|near", name):
+        return name
+    name = name.removesuffix(",iterations=4")
+    return name + (":" if ":" not in name else ",") + "iterations=2"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from mechanisms import two_iterations
 from torch import Tensor
 
 from asr.attention import gated_bias
@@ -126,7 +127,7 @@ def test_without_a_bias_it_is_the_mechanism_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name: str) -> None:
-    mechanism = build(name)
+    mechanism = build(two_iterations(name))
     q, k, v, bias = inputs()
     size, lengths = 7, torch.tensor([7, 4])
     tensors = [x[:2, :1, :size, :3].clone().requires_grad_() for x in (q, k, v)]

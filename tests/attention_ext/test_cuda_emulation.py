@@ -373,7 +373,7 @@ def emulate_call(ops: Any, p: Call) -> list[Tensor]:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_logits_of_thirty_on_the_diagonal(ops: Any, sign: int, topk: int, window: int) -> None:
     p = diagonal(sign, 5, topk, window)
-    check(p, torch.float32, 1e-7, emulate_call(ops, p))
+    check(p, {torch.float32: 1e-7}, emulate_call(ops, p))
 
 
 @pytest.mark.parametrize(("topk", "window"), PEAKED)
@@ -381,7 +381,7 @@ def test_a_window_with_all_that_a_cluster_gives_to_far_keys(ops: Any, topk: int,
     """Where the CPU's kernels rescue a query: no sum over far keys is a difference here."""
     p = peaked(topk, window)
     assert cancelling(p).any()  # else the test is vacuous
-    check(p, torch.float32, 2e-7, emulate_call(ops, p))
+    check(p, {torch.float32: 2e-7}, emulate_call(ops, p))
 
 
 @pytest.mark.parametrize(("operator", "changes", "message"), INVALID)

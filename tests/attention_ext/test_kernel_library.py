@@ -36,6 +36,7 @@ def test_only_the_stable_abi_is_used() -> None:
 @needs_kernels
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
+@pytest.mark.slow
 def test_no_function_is_shared_between_instruction_sets(build_once: Callable[..., Path]) -> None:
     """The linker keeps one copy of a weak symbol, perhaps for an instruction set that this machine lacks."""
     flags = ["-std=c++20", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import result_of_a_fork
 from rich.console import Console
 from torch import Tensor
 
@@ -73,7 +74,9 @@ def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
-def test_memory_is_measured_for_every_pass(tmp_path: Path) -> None:
+def test_memory_is_measured_for_every_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process, as test_bench_layers.py starts, spends most of its time on imports."""
+    monkeypatch.setattr("asr.benchmark.memory.in_new_process", result_of_a_fork)
     out = tmp_path / "b.json"
     options = Options(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
     run([], options, console=Console(file=io.StringIO()))

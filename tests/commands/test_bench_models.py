@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import result_of_a_fork
 from rich.console import Console
 
 from asr.benchmark.mechanisms import build_operation, run_once
@@ -78,7 +79,9 @@ def test_the_loss_is_the_one_asked_for(topology: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
-def test_memory_of_a_model_is_measured(tmp_path: Path) -> None:
+def test_memory_of_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process, as test_bench_layers.py starts, spends most of its time on imports."""
+    monkeypatch.setattr("asr.benchmark.memory.in_new_process", result_of_a_fork)
     out = tmp_path / "bench.json"
     bench(out, "unit=model", "model=tiny", "attentions=[full]", "lengths=[2000]")
     sizes = {x["passes"]: x["peak_bytes"] for x in json.loads(out.read_text())["memory"]}

@@ -251,7 +251,7 @@ def test_a_label_that_was_never_seen_has_a_probability() -> None:
     assert -10 < ngram(3).log_probability([4, 4]) < ngram(3).log_probability([1, 2])
 
 
-@pytest.mark.parametrize("order", [2, 4])
+@pytest.mark.parametrize("order", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_thousands_of_frames_and_large_scores_neither_overflow_nor_vanish(topology: str, order: int) -> None:
     outputs = scores(6000, topology, scale=30.0).float().requires_grad_()

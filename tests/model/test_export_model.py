@@ -169,7 +169,7 @@ def test_onnxruntime_agrees_with_pytorch_on_utterances(tmp_path, attention, bloc
     ("attention", "block"),
     [
         ("shared-full", "conformer"),
-        ("near-8:topk=8,window=3,rank=4,iterations=1", "transformer"),
+        pytest.param("near-8:topk=8,window=3,rank=4,iterations=1", "transformer", marks=pytest.mark.slow),
         pytest.param("clustered-8:iterations=2", "ebranchformer", marks=pytest.mark.slow),
         pytest.param("linear", "transformer", marks=pytest.mark.slow),
         pytest.param("linear:causal=true", "transformer", marks=pytest.mark.slow),

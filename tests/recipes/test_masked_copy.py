@@ -56,6 +56,7 @@ def test_seed_and_position_determine_a_batch() -> None:
     assert not torch.equal(batch(0, 3), batch(1, 3))
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path) -> None:
     overrides = [
         *SMALL,

@@ -41,7 +41,7 @@ def test_averages_after_every_step_equal_averaged_gradients_for_sgd(
 @pytest.mark.slow
 def test_a_stopped_run_resumes_exactly_from_an_average(tone_corpus: Path, tmp_path: Path) -> None:
     """Checkpoints are written every four steps instead of three, because weights are averaged then."""
-    overrides = ["trainer.max_steps=22", "trainer.average_every=4", "trainer.validate_every=8"]
+    overrides = ["trainer.max_steps=12", "trainer.average_every=4", "trainer.validate_every=8"]
     overrides += ["trainer.checkpoint_every=3", "model.dropout=0.1"]
     whole, parts = (Ranks(tone_corpus, tmp_path / name, *overrides) for name in ("whole", "parts"))
     status = parts.run(1, 2, trouble=Trouble(0, 5, signal.SIGTERM))

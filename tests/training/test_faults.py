@@ -32,7 +32,7 @@ from asr.training.config import train_options
 from asr.training.recognition import RecognitionTask
 from asr.training.run import _named_failures, train
 
-STEPS = 30
+STEPS = 12
 OVERRIDES = [
     *TINY,
     "model.dropout=0.1",
@@ -40,8 +40,8 @@ OVERRIDES = [
     "augment.speed_factors=[0.9,1.0,1.1]",
     "trainer.threads=1",
     f"trainer.max_steps={STEPS}",
-    "trainer.validate_every=7",
-    "trainer.checkpoint_every=4",
+    "trainer.validate_every=5",
+    "trainer.checkpoint_every=3",
     "trainer.keep_best=2",
     "trainer.average_best=2",
     "resume=auto",

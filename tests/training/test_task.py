@@ -2,12 +2,11 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import Asr
 from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY
 
@@ -233,11 +232,10 @@ def test_files_of_the_run_folder(trained: Path) -> None:
 def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -> None:
     overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=30"]
     overrides += ["trainer.devices=2", "trainer.strategy=ddp", "trainer.validate_every=10"]
-    result = subprocess.run(
-        [sys.executable, "-m", "asr", "train", *overrides], capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert result.stdout.count("30 steps") == 2  # the plan and the summary, of one rank
+    process = Asr(["train", *overrides])
+    said, errors = process.communicate()
+    assert process.wait() == 0, errors[-2000:]
+    assert said.count("30 steps") == 2  # the plan and the summary, of one rank
     rows = metrics(tmp_path)
     assert [int(row["step"]) for row in rows] == list(range(30))
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
