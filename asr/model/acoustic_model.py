@@ -1,6 +1,7 @@
 """The acoustic model: audio to log-probabilities of labels."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from asr.model.pretrained import (
 from asr.model.pretrained_conformer import ConformerEncoder
 from asr.model.pretrained_folder import Pretrained, check_pretrained, empty_model
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
+from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -69,9 +71,9 @@ class AcousticModel(AttentionModel):
         precision: precision of the matrix products outside training, whose loop sets its own.
     """
 
-    front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel | StackedMel
-    normalisation: Normalisation | LatentProjection | ScaledProjection
-    encoder: Encoder | PretrainedEncoder | ConformerEncoder
+    front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel | StackedMel | WhisperMel
+    normalisation: Normalisation | LatentProjection | ScaledProjection | WhisperScaling
+    encoder: Encoder | PretrainedEncoder | ConformerEncoder | WhisperEncoder
 
     def __init__(
         self,
@@ -200,6 +202,13 @@ class AcousticModel(AttentionModel):
     def frame_s(self) -> float:
         """Duration of an encoder frame in seconds."""
         return self.front_end.shift_samples / self.sample_rate * self.config.model.subsampling
+
+    @property
+    def longest_input_s(self) -> float:
+        """Duration in seconds beyond which the encoder has no positions; infinite for most encoders."""
+        if not isinstance(self.encoder, WhisperEncoder):
+            return math.inf
+        return self.encoder.positions.num_embeddings * self.frame_s
 
     def encoder_frames(self, duration_s: float) -> int:
         """Return the number of encoder frames for audio of `duration_s` seconds."""

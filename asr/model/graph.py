@@ -31,6 +31,7 @@ from asr.files import atomic_binary, write_bytes
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
 from asr.model.pretrained_conformer import ConformerEncoder
+from asr.model.pretrained_whisper import WhisperEncoder
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
@@ -91,9 +92,9 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
     Raises:
         UserError: a mechanism that can't be exported.
     """
-    if isinstance(model.encoder, ConformerEncoder):
+    if isinstance(model.encoder, ConformerEncoder | WhisperEncoder):
         raise UserError(
-            "a conformer of transformers can't be exported as a graph: format=safetensors supports it"
+            "conformers and Whisper of transformers can't be exported as graphs: use format=safetensors"
         )
     name = model.config.attention
     if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):

@@ -234,7 +234,7 @@ class ModelConfig(BlockConfig):
     encoder: str = option(
         "",
         help="folder, or name on the Hugging Face Hub, of a speech model of transformers, such as wav2vec "
-        "2.0, WavLM or Parakeet-CTC; it determines features, sizes and initial weights",
+        "2.0, Parakeet-CTC or Whisper; it determines features, sizes and initial weights",
         affects="result",
     )
     freeze_encoder_steps: int = option(

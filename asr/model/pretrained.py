@@ -16,9 +16,11 @@ from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
 from asr.attention.table import layer_names
 from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FrontEnd
+from asr.model.layer_drop import through_blocks
 from asr.model.pretrained_conformer import ConformerEncoder
-from asr.model.pretrained_folder import mel_extractor, window_and_shift
+from asr.model.pretrained_folder import WHISPER, mel_extractor, window_and_shift
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
+from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
 # Frames of a batch that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 2000
@@ -230,12 +232,7 @@ class PretrainedEncoder(nn.Module):
         x = zero_padding(features, lengths)
         x = self.dropout(self.input_norm(x + self._positions(x, lengths)))
         bias = self._distance_bias(x.shape[1])
-        for number, block in enumerate(self.blocks, 1):
-            y = block(x, lengths, **bias)
-            if self.training and self.layer_drop:
-                kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.layer_drop
-                y = torch.where(kept_B11, y, x)
-            x = tap(number, y) if tap is not None and number < len(self.blocks) else y
+        x = through_blocks(self.blocks, x, lengths, self.layer_drop if self.training else 0.0, tap, **bias)
         return self.output_dropout(self.norm(x)), lengths
 
     def _positions(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -253,9 +250,9 @@ class PretrainedEncoder(nn.Module):
 
 
 Parts = tuple[
-    ConvolutionalFrontEnd | SubsampledMel | StackedMel,
-    LatentProjection | ScaledProjection,
-    PretrainedEncoder | ConformerEncoder,
+    ConvolutionalFrontEnd | SubsampledMel | StackedMel | WhisperMel,
+    LatentProjection | ScaledProjection | WhisperScaling,
+    PretrainedEncoder | ConformerEncoder | WhisperEncoder,
 ]
 
 
@@ -270,6 +267,9 @@ def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, bac
     Raises:
         UserError: the mechanism doesn't fit.
     """
+    if pretrained["transformers"]["model_type"] == WHISPER:
+        mel = WhisperMel(mel_extractor(pretrained))
+        return mel, WhisperScaling(), WhisperEncoder(model, attention, backend)
     if "mel" in pretrained:
         encoder = ConformerEncoder(model, model.config, attention, backend)
         return SubsampledMel(model, mel_extractor(pretrained)), ScaledProjection(model), encoder

@@ -7,7 +7,6 @@ result.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,6 +15,7 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.attention.relative import RelativeAttention, conformer_attention
 from asr.attention.table import layer_names
 from asr.lengths import zero_padding
+from asr.model.layer_drop import through_blocks
 
 
 class Sublayers(NamedTuple):
@@ -162,10 +162,6 @@ class ConformerEncoder(nn.Module):
         first: Any = self.blocks[0]
         shared = isinstance(first.attention, RelativeAttention)
         positions = {"waves_2NK": first.attention.waves(x)} if shared else {}
-        for number, block in enumerate(self.blocks, 1):
-            y = block(x, lengths, **positions)
-            if self.training and self.layer_drop:
-                kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.layer_drop
-                y = torch.where(kept_B11, y, x)
-            x = tap(number, y) if tap is not None and number < len(self.blocks) else y
+        layer_drop = self.layer_drop if self.training else 0.0
+        x = through_blocks(self.blocks, x, lengths, layer_drop, tap, **positions)
         return zero_padding(self.output_dropout(self.norm(x)), lengths), lengths

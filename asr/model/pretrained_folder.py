@@ -35,6 +35,17 @@ FAMILIES = {
     "wav2vec2-conformer": "Wav2Vec2Conformer",
     "wav2vec2-bert": "Wav2Vec2Bert",
     "parakeet_ctc": "Parakeet",
+    "whisper": "Whisper",
+}
+PARAKEET, WHISPER = "parakeet_ctc", "whisper"
+# Whisper's settings by the names that they have in other families.
+WHISPER_NAMES = {
+    "hidden_size": "d_model",
+    "intermediate_size": "encoder_ffn_dim",
+    "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_act": "activation_function",
+    "layerdrop": "encoder_layerdrop",
 }
 # Other types of model with a CTC head, and why their encoders aren't run here.
 REFUSED = {
@@ -44,8 +55,11 @@ REFUSED = {
     "granite_speech5_ctc": "its attention is confined to blocks of frames",
 }
 STACKED = "wav2vec2-bert"
-EXTRACTORS = {"parakeet_ctc": "ParakeetFeatureExtractor", STACKED: "SeamlessM4TFeatureExtractor"}
-PARAKEET = "parakeet_ctc"
+EXTRACTORS = {
+    PARAKEET: "ParakeetFeatureExtractor",
+    STACKED: "SeamlessM4TFeatureExtractor",
+    WHISPER: "WhisperFeatureExtractor",
+}
 CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
 EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 # Settings of transformers whose models aren't run here, and why.
@@ -72,6 +86,7 @@ SIZES = (
     "feature_projection_input_dim",
     "left_max_position_embeddings",
     "right_max_position_embeddings",
+    "max_source_positions",
 )
 CONVOLUTIONS = ("conv_dim", "conv_kernel", "conv_stride")
 PROBABILITIES = (
@@ -117,6 +132,15 @@ class MelInput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogMelInput:
+    """Settings of Whisper's mel spectra, by the names of its feature extractor."""
+
+    feature_size: int
+    hop_length: int
+    n_fft: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StackedInput:
     """Mel bins of wav2vec2-bert, and how many frames of them are one of the model's."""
 
@@ -133,6 +157,7 @@ class StoredEncoder:
     sample_rate: int
     mel: MelInput | None = None
     stacked: StackedInput | None = None
+    log_mel: LogMelInput | None = None
 
 
 class Pretrained(NamedTuple):
@@ -182,6 +207,8 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
         found["mel"] = {x.name: getattr(extractor, x.name) for x in fields(MelInput)}
     if kind == STACKED:
         found["stacked"] = {"bins": extractor.num_mel_bins, "stride": extractor.stride}
+    if kind == WHISPER:
+        found["log_mel"] = {x.name: getattr(extractor, x.name) for x in fields(LogMelInput)}
     _check_input(found, str(path))
     return found
 
@@ -191,12 +218,31 @@ def _check_input(pretrained: dict[str, Any], source: str) -> None:
     if not 1000 <= pretrained["sample_rate"] <= 192_000:
         raise UserError(f"{source}: expected sample_rate 1000 … 192000, found {pretrained['sample_rate']}")
     kind = pretrained["transformers"]["model_type"]
-    for family, name, check in ((PARAKEET, "mel", _check_mel), (STACKED, "stacked", _check_stacked)):
+    for family, name, check in (
+        (PARAKEET, "mel", _check_mel),
+        (STACKED, "stacked", _check_stacked),
+        (WHISPER, "log_mel", _check_log_mel),
+    ):
         found = pretrained.get(name)
         if (kind == family) != (found is not None):
             raise UserError(f"{source}: expected {name} for {family} alone, found {str(found)[:60]}")
         if found is not None:
             check(pretrained, source)
+
+
+def _check_log_mel(pretrained: dict[str, Any], source: str) -> None:
+    """Raise UserError unless a mel spectrum fits Whisper's encoder."""
+    mel, config, rate = pretrained["log_mel"], pretrained["transformers"], pretrained["sample_rate"]
+    for fits, expected, found in (
+        (rate == 16000, "sampling_rate 16000", rate),  # the filters end at 8 kHz, whatever the rate
+        (mel["feature_size"] == config["num_mel_bins"], "feature_size as num_mel_bins", mel["feature_size"]),
+        (4 <= mel["feature_size"] <= 1000, "feature_size 4 … 1000", mel["feature_size"]),
+        (16 <= mel["n_fft"] <= 8192, "n_fft 16 … 8192", mel["n_fft"]),
+        (16 <= mel["hop_length"] <= mel["n_fft"], "16 ≤ hop_length ≤ n_fft", mel["hop_length"]),
+        (config["d_model"] % 2 == 0, "an even d_model", config["d_model"]),
+    ):
+        if not fits:
+            raise UserError(f"{source}: expected {expected}, found {found}")
 
 
 def _check_mel(pretrained: dict[str, Any], source: str) -> None:
@@ -258,7 +304,7 @@ def _checked_configuration(values: dict[str, Any], source: str) -> dict[str, Any
             raise UserError(f"{source}: expected {name}=false, found true: {reason}")
     with quiet(), one_line(source, "a configuration"):
         config = json.loads(json.dumps(_configuration(values).to_dict()))  # tuples become lists
-    _check(config | config.get("encoder_config", {}), source)
+    _check(config | _encoder_settings(config), source)
     return {name: config[name] for name in ("model_type", *_settings(kind)) if name in config}
 
 
@@ -279,6 +325,7 @@ def _extractor(folder: Path, kind: str) -> FeatureExtractor:
         values = values.get("feature_extractor")  # type: ignore[assignment]
         if not isinstance(values, dict):
             raise UserError(f"{file}: expected feature_extractor with settings, found {str(values)[:40]!r}")
+    values = ({"n_fft": 400} if kind == WHISPER else {}) | values
     found = FeatureExtractor(**checked_entries(FeatureExtractor, values, file))
     expected = EXTRACTORS.get(kind, "Wav2Vec2FeatureExtractor")
     if found.feature_extractor_type not in (None, expected):
@@ -322,15 +369,25 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     """Return the values that a pretrained encoder gives the options of model and features, by option.
 
     Options that it doesn't use have their defaults. A feature frame is one frame of the convolutional front
-    end, usually 20 ms.
+    end, usually 20 ms, or one of Whisper's mel spectrum, 10 ms.
     """
-    config, rate = pretrained["transformers"], pretrained["sample_rate"]
-    if config["model_type"] == PARAKEET:
-        config = config["encoder_config"]
+    rate, kind = pretrained["sample_rate"], pretrained["transformers"]["model_type"]
+    config, own = _encoder_settings(pretrained["transformers"]), {}
+    if kind == PARAKEET:
         window = shift = pretrained["mel"]["hop_length"] * config["subsampling_factor"]
     elif "stacked" in pretrained:
         shift = pretrained["stacked"]["stride"] * rate // 100
         window = shift + 15 * rate // 1000
+    elif kind == WHISPER:
+        window, shift = pretrained["log_mel"]["n_fft"], pretrained["log_mel"]["hop_length"]
+        own = {
+            "model.norm": "pre",
+            "model.positions": "sinusoidal",
+            "model.subsampling": 2,
+            "features.mel_bins": config["num_mel_bins"],
+            "features.low_freq_hz": 0.0,
+            "features.high_freq_hz": 8000.0,
+        }
     else:
         window, shift = window_and_shift(config["conv_kernel"], config["conv_stride"])
     heads, activation = config["num_attention_heads"], config["hidden_act"]
@@ -354,7 +411,7 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     for section, schema in (("model", ModelConfig()), ("features", FeatureConfig())):
         defaults |= {f"{section}.{x.name}": getattr(schema, x.name) for x in fields(schema)}
-    return {key: value for key, value in (defaults | found).items() if key not in OWN_OPTIONS}
+    return {key: value for key, value in (defaults | found | own).items() if key not in OWN_OPTIONS}
 
 
 def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
@@ -403,6 +460,7 @@ def trained_model(
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
+            key_mapping={r"^(model\.)?encoder\.": ""} if config.model_type == WHISPER else None,
         )
     # Published fine-tuned models lack the vector of masked frames; it is drawn, as by transformers.
     missing = sorted(x for x in info["missing_keys"] if not x.endswith("masked_spec_embed"))
@@ -425,9 +483,10 @@ def trained_model(
 
 
 def mel_extractor(pretrained: dict[str, Any]) -> Any:
-    """Return transformers' ParakeetFeatureExtractor with the settings of a folder."""
-    extractor = import_transformers().ParakeetFeatureExtractor
-    return extractor(sampling_rate=pretrained["sample_rate"], **pretrained["mel"])
+    """Return transformers' feature extractor of a mel spectrum with the settings of a folder."""
+    extractor = getattr(import_transformers(), EXTRACTORS[pretrained["transformers"]["model_type"]])
+    settings = pretrained.get("mel") or pretrained["log_mel"]
+    return extractor(sampling_rate=pretrained["sample_rate"], **settings)
 
 
 def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int) -> Any:
@@ -490,6 +549,8 @@ def pretrained_files(folder: str) -> list[Path]:
 
 def _class(config: Any, suffix: str) -> Any:
     """Return a class of transformers of the family, e.g. `Wav2Vec2Model`; a parakeet has its head."""
+    if config.model_type == WHISPER:
+        return import_transformers().models.whisper.modeling_whisper.WhisperEncoder
     suffix = "ForCTC" if config.model_type == PARAKEET else suffix
     return getattr(import_transformers(), FAMILIES[config.model_type] + suffix)
 
@@ -511,7 +572,10 @@ def _configuration(values: dict[str, Any], model: ModelConfig | None = None) -> 
         nested = values.get("encoder_config", {})
         inner = {name: nested[name] for name in _settings("parakeet_encoder") if name in nested}
         own["encoder_config"] = transformers.ParakeetEncoderConfig(**inner)
-    if model is not None:
+    if model is not None and kind == WHISPER:
+        own |= {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
+        own["encoder_layerdrop"] = model.layer_drop
+    elif model is not None:
         place = own["encoder_config"] if kind == PARAKEET else None
         changes = {"attention_dropout": model.attention_dropout, "layerdrop": model.layer_drop}
         changes["hidden_dropout" if place is None else "dropout"] = model.dropout
@@ -531,7 +595,17 @@ def _config_class(kind: str) -> str:
 
 def _encoder(model: Any) -> Any:
     """Return the part of a model of transformers before its head."""
+    if model.config.model_type == WHISPER:
+        return model
     return model.encoder if model.config.model_type == PARAKEET else model.base_model
+
+
+def _encoder_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an encoder by the names that they have in most families."""
+    if config["model_type"] == WHISPER:
+        return config | {name: config[theirs] for name, theirs in WHISPER_NAMES.items()}
+    found: dict[str, Any] = config.get("encoder_config", config)
+    return found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from asr.model.pretrained_folder import (
     CONFIG,
     PROCESSOR,
     WEIGHTS,
+    WHISPER,
     Pretrained,
     ctc_model,
     encoder_options,
@@ -50,6 +51,11 @@ def read_tokenizer(folder: str | Path) -> PublishedTokenizer:
 
 
 def _read_tokenizer(folder: Path, pretrained: dict[str, Any]) -> tuple[PublishedTokenizer, list[int]]:
+    if pretrained["transformers"]["model_type"] == WHISPER:
+        raise UserError(
+            f"{folder}: expected a model with a CTC head, found Whisper: train a head with asr train "
+            f"model.encoder={folder}, or measure exchanged attention with asr approximate task=transcription"
+        )
     read = read_pieces if "mel" in pretrained else read_vocabulary
     return read(folder, pretrained["transformers"]["vocab_size"])
 

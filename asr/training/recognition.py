@@ -1,6 +1,7 @@
 """Training of an acoustic model: builds task and data from options and manifests."""
 
 import logging
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "dev_per leaves them out, and phones recognised there are insertions"
         report_pronunciations(tokenizer, data.dev_cuts.texts.counts(), "development data", effect)
+    check_positions(model, data, options)
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(model, data)
@@ -173,6 +175,18 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         rules = rules_beside(data.dev)
         word_errors = WordErrors(options.select, data.dev_cuts, tokenizer, options.loss.topology, rules)
     return RecognitionTask(model, tokenizer, loss, training_plan(options, data), word_errors), data
+
+
+def check_positions(model: AcousticModel, data: SpeechData, options: TrainConfig) -> None:
+    """Raise UserError if an utterance is longer than the encoder has positions for."""
+    limit_s, speed = model.longest_input_s, min(options.augment.speed_factors)
+    longest_s = max(data.longest_s, float(data.dev_cuts.durations_s.max()))
+    if longest_s > limit_s:
+        raise UserError(
+            f"model.encoder={options.model.encoder}: expected utterances of at most {limit_s:g} s, for which "
+            f"it has positions, found {longest_s:.2f} s (at speed {speed:g}): data.max_duration_s="
+            f"{math.floor(10 * min(1.0, speed) * limit_s) / 10:g} leaves out longer ones"
+        )
 
 
 def initial_weights(

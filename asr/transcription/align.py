@@ -19,7 +19,12 @@ from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, 
 from asr.text.files import read_lines, read_text
 from asr.text.normalise import normalise
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.batches import SECONDS_PER_BATCH, encoded_together, groups_by_length
+from asr.transcription.batches import (
+    SECONDS_PER_BATCH,
+    encoded_together,
+    groups_by_length,
+    longest_like_training_s,
+)
 from asr.transcription.formats import textgrid
 from asr.transcription.options import EncodingOptions
 from asr.transcription.pipeline import Advance, Channel, Pipeline
@@ -91,7 +96,7 @@ def groups_to_align(
     model: AcousticModel, utterances: Sequence[Transcribed], options: EncodingOptions
 ) -> list[list[int]]:
     """Return positions of utterances to align together: long ones alone, then batches of short ones."""
-    longest_s, rate = model.config.longest_s, model.sample_rate
+    longest_s, rate = longest_like_training_s(model), model.sample_rate
     samples = np.array([round(x.duration_s * rate) for x in utterances], dtype=np.int64)
     short = np.array([encoded_together(x.duration_s, longest_s, options) for x in utterances], dtype=bool)
     places = np.flatnonzero(short)

@@ -1,5 +1,6 @@
 """Batches: which sources are read together, and which recordings are encoded together."""
 
+import math
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.audio_file import Samples
 from asr.data.sampler import plan_by_length
+from asr.model.acoustic_model import AcousticModel
 from asr.records.options import Shard
 from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, EncodingOptions
 
@@ -60,6 +62,15 @@ def encoded_together(duration_s: float, longest_s: float, options: EncodingOptio
     A longer one is encoded alone, in one pass or in chunks, with all threads and its own progress.
     """
     return options.mode != "chunked" and duration_s <= LONGER_THAN_TRAINING * (longest_s or LONGEST_CHUNK_S)
+
+
+def longest_like_training_s(model: AcousticModel) -> float:
+    """Return the duration of the longest training audio in seconds; 0: unknown.
+
+    It is less for an encoder without positions for the recordings that are encoded in one pass because of it.
+    """
+    known_s, limit_s = model.config.longest_s, model.longest_input_s
+    return known_s if limit_s == math.inf else min(known_s or LONGEST_CHUNK_S, limit_s / LONGER_THAN_TRAINING)
 
 
 def unfinished(groups: list[list[int]], shard: Shard | None, done: Container[int]) -> list[list[int]]:

@@ -18,7 +18,12 @@ from asr.data.audio_file import Samples
 from asr.data.recording import is_silent
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
-from asr.transcription.batches import SECONDS_PER_BATCH, encoded_together, groups_by_length
+from asr.transcription.batches import (
+    SECONDS_PER_BATCH,
+    encoded_together,
+    groups_by_length,
+    longest_like_training_s,
+)
 from asr.transcription.options import EncodingOptions
 from asr.transcription.posteriors import (
     Posteriors,
@@ -132,7 +137,7 @@ class Pipeline(Generic[Found]):
     def _is_short(self, channel: Channel) -> bool:
         """Return whether to encode a channel in a batch."""
         return (
-            encoded_together(self._duration_s(channel), self.model.config.longest_s, self.options)
+            encoded_together(self._duration_s(channel), longest_like_training_s(self.model), self.options)
             and self._frames(channel) > 0
             and not self._is_skipped(channel)
         )

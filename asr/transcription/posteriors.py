@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
-from asr.transcription.batches import padded
+from asr.transcription.batches import longest_like_training_s, padded
 from asr.transcription.options import EncodingOptions
 from asr.transcription.silence import sound_of
 
@@ -92,12 +92,18 @@ def posteriors(
         advance: called with the share of the work done since the last call; the shares add up to 1.
 
     Raises:
-        UserError: a log-probability is NaN.
+        UserError: a log-probability is NaN, or the encoder has no positions for a pass or chunk as long.
     """
     sound = sound_of(model, samples)
     duration_s = len(sound.samples) / model.sample_rate
-    longest_s = model.config.longest_s
-    if sound.empty or not config.in_chunks(duration_s, longest_s):
+    longest_s, limit_s = longest_like_training_s(model), model.longest_input_s
+    in_chunks = not sound.empty and config.in_chunks(duration_s, longest_s)
+    if config.chunk_s > limit_s or (duration_s > limit_s and not in_chunks):
+        raise UserError(
+            f"{name}: expected at most {limit_s:g} s in a pass or chunk, for which there are positions, "
+            f"found {duration_s:.1f} s with mode={config.mode} and chunk_s={config.chunk_s:g}"
+        )
+    if not in_chunks:
         if longest_s and duration_s > UNLIKE_TRAINING * longest_s:
             log.warning(
                 "%s: lasts %.0f s, but the longest training audio only %.0f s: try mode=auto, "

@@ -1,0 +1,164 @@
+"""Whisper's encoder (Radford et al. 2022) on the recording alone, where transformers pads it to 30 s.
+
+The weights are in modules of transformers, but its forward pass isn't used: it takes inputs of one length,
+whose padding changes the states. Here padding changes no result.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.attention.hashing import number_layers
+from asr.attention.pretrained_layers import adapted_layer
+from asr.attention.table import layer_names
+from asr.errors import UserError
+from asr.lengths import keep_mask, zero_padding
+from asr.model.dropout import Dropout
+from asr.model.features import FrontEnd
+from asr.model.layer_drop import through_blocks
+
+# Frames of a batch whose spectra are in memory together; the result does not depend on it.
+BLOCK_FRAMES = 2000
+LEAST_ENERGY = 1e-10
+RANGE = 8.0  # powers of ten
+
+
+class WhisperMel(FrontEnd):
+    """Whisper's log-mel energies, in powers of ten.
+
+    A frame is centred on the first of its samples. Its window mirrors the samples before the utterance, and
+    finds zeros after it, as in a recording that is padded with silence.
+
+    Args:
+        extractor: transformers' WhisperFeatureExtractor.
+    """
+
+    mel_XF: Tensor
+    window: Tensor
+
+    def __init__(self, extractor: Any) -> None:
+        super().__init__()
+        self.fft = extractor.n_fft
+        # A frame for each shift of samples, and for the rest.
+        self.window_samples = self.shift_samples = extractor.hop_length
+        mel_XF = torch.from_numpy(extractor.mel_filters).float()
+        self.register_buffer("mel_XF", mel_XF, persistent=False)
+        self.register_buffer("window", torch.hann_window(self.fft), persistent=False)
+
+    def frames(self, samples: Tensor) -> Tensor:
+        """Return the number of frames in [B] samples, [B]."""
+        return torch.div(samples + self.shift_samples - 1, self.shift_samples, rounding_mode="floor")
+
+    @torch.no_grad()
+    def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute them in float32, also under autocast.
+
+        Args:
+            audio_BS: [B, samples], right-padded with any values.
+            lengths_B: [B] valid samples.
+
+        Returns:
+            [B, T, F] with zeros at padded frames, and [B] valid frames.
+        """
+        frames = self.frames(lengths_B)
+        hop, half = self.shift_samples, self.fft // 2
+        total = max(1, int(self.frames(torch.tensor(audio_BS.shape[1]))))
+        audio_BS = F.pad(zero_padding(audio_BS.float(), lengths_B), (0, hop + self.fft))
+        audio_BS = torch.cat((audio_BS[:, 1 : half + 1].flip(1), audio_BS), 1)
+        size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
+        log_mel_BTF = audio_BS.new_empty(len(audio_BS), total, self.mel_XF.shape[1])
+        with torch.autocast(audio_BS.device.type, enabled=False):
+            for start in range(0, total, size):
+                end = min(start + size, total)
+                block_BS = audio_BS[:, start * hop : (end - 1) * hop + self.fft]
+                spectra = torch.fft.rfft(block_BS.unfold(1, self.fft, hop) * self.window)
+                power = spectra.real.square().addcmul_(spectra.imag, spectra.imag)
+                log_mel_BTF[:, start:end] = (power @ self.mel_XF).clamp_(min=LEAST_ENERGY).log10_()
+        return zero_padding(log_mel_BTF, frames), frames
+
+
+class WhisperScaling(nn.Module):
+    """Log-mel energies limited to a range below the loudest of the utterance, and scaled to about −1 … 1."""
+
+    masked_frame = None  # a masked frame is zeros
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Scale [B, T, F] with [B] lengths; padded frames are zero."""
+        padded_BT1 = ~keep_mask(lengths, features.shape[1]).unsqueeze(-1)
+        loudest_B = features.masked_fill(padded_BT1, -torch.inf).flatten(1).amax(1)
+        limited = features.maximum(loudest_B.view(-1, 1, 1) - RANGE)
+        return zero_padding((limited + 4) / 4, lengths)
+
+
+class WhisperBlock(nn.Module):
+    """A transformer block with layer normalisation before each sublayer.
+
+    Args:
+        layer: layer of transformers; its attention module is replaced.
+        attention: self-attention with the same weights.
+    """
+
+    def __init__(self, layer: Any, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention, self.dropout = attention, Dropout(layer.dropout)
+        self.attention_norm, self.feedforward_norm = layer.self_attn_layer_norm, layer.final_layer_norm
+        inner = Dropout(layer.activation_dropout)
+        self.feedforward = nn.Sequential(layer.fc1, layer.activation_fn, inner, layer.fc2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), lengths))
+        return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+
+
+class WhisperEncoder(nn.Module):
+    """Two convolutions, the second of which takes every second frame, positions, and transformer blocks.
+
+    Args:
+        encoder: encoder of transformers; its modules become part of this one.
+        attention: mechanism in every layer, or in each; see `Encoder`.
+        backend: `auto`, `reference` or `native`.
+
+    Attributes:
+        positions: fixed table of positions, which bounds the length of an utterance.
+    """
+
+    def __init__(self, encoder: Any, attention: str, backend: str) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList([encoder.conv1, encoder.conv2])
+        self.positions: nn.Embedding = encoder.embed_positions.requires_grad_(False)
+        self.dropout = Dropout(encoder.dropout)
+        self.blocks = nn.ModuleList(
+            WhisperBlock(layer, adapted_layer(layer.self_attn, name, backend))
+            for layer, name in zip(encoder.layers, layer_names(attention, len(encoder.layers)), strict=True)
+        )
+        number_layers(self.blocks)
+        self.norm, self.layer_drop = encoder.layer_norm, encoder.layerdrop
+
+    def lengths(self, frames: Tensor) -> Tensor:
+        """Return the number of encoder frames for [B] feature frames, [B]."""
+        return (frames + 1) // 2
+
+    def forward(
+        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Encode log-mel energies; see `PretrainedEncoder.forward`.
+
+        Raises:
+            UserError: there are more frames than positions.
+        """
+        x = features
+        for convolution in self.convolutions:
+            x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
+            lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
+        if x.shape[1] > self.positions.num_embeddings:
+            raise UserError(
+                f"expected at most {self.positions.num_embeddings} encoder frames, the positions of this "
+                f"Whisper encoder, found {x.shape[1]}"
+            )
+        x = self.dropout(zero_padding(x + self.positions.weight[: x.shape[1]], lengths))
+        x = through_blocks(self.blocks, x, lengths, self.layer_drop if self.training else 0.0, tap)
+        return zero_padding(self.norm(x), lengths), lengths
