@@ -12,6 +12,7 @@ SQUAD, TRANSCRIPTION = "squad", "transcription"
 TEXT_TASKS = (*TASKS, SQUAD)
 ALL_TASKS = (*TEXT_TASKS, TRANSCRIPTION)
 FULL = "full"
+LAYERS = "layers"
 CLASSIFIED = tuple(name for name, task in TASKS.items() if task.classes)
 PLACE = "{task}"
 
@@ -22,7 +23,8 @@ class Options:
 
     model: str = option(
         "",
-        help="folder of a fine-tuned transformers model; {task} in it stands for each task's name",
+        help="folder of a fine-tuned transformers model; {task} in it stands for each task's name; for "
+        "transcription, Whisper's or any recogniser: a run, or a CTC model of a folder or the Hub",
         affects="result",
     )
     task: list[str] = option([], help=" | ".join(ALL_TASKS), affects="result", choices=ALL_TASKS)
@@ -44,7 +46,7 @@ class Options:
         affects="result",
         only=("task", TRANSCRIPTION),
         unit="s",
-        maximum=30,
+        maximum=7200,
     )
     language: str = option(
         "",
@@ -57,6 +59,13 @@ class Options:
         help="mechanisms of the softmax family",
         affects="result",
         suggested=MECHANISMS,
+    )
+    sweep: str = option(
+        "",
+        help="layers: each mechanism in one layer at a time, full in the others; empty: in all layers",
+        affects="result",
+        only=("task", TRANSCRIPTION),
+        choices=("", LAYERS),
     )
     baseline: str = option(
         FULL, help="mechanism that ratios are to, one of attentions", affects="result", suggested=MECHANISMS
@@ -153,6 +162,8 @@ class Options:
                 f"attentions={','.join(self.attentions)}: expected {FULL} among them, because "
                 f"task={TRANSCRIPTION} measures the divergence from it"
             )
+        if self.sweep and (self.baseline != FULL or len(self.attentions) < 2):
+            raise UserError(f"sweep={self.sweep}: expected baseline={FULL} and other attentions beside it")
         if len({task.partition("-")[0] for task in self.task}) > 1 and PLACE not in self.model:
             raise UserError(
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "

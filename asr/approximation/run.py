@@ -11,10 +11,12 @@ from torch import Tensor
 
 from asr.approximation.glue import find_glue
 from asr.approximation.metrics import Values, bootstrap_scores, ratio_interval
-from asr.approximation.options import FULL, Options
+from asr.approximation.options import FULL, LAYERS, TRANSCRIPTION, Options
+from asr.approximation.recogniser import Open
 from asr.approximation.squad import find_squad
 from asr.approximation.tasks import GlueTask, SquadTask
 from asr.approximation.transcription import TranscriptionTask
+from asr.attention.table import joined_name
 from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
 from asr.files import write_json
@@ -22,6 +24,7 @@ from asr.records.keyed import KeyedRecord, job
 from asr.scoring.estimates import Estimate, percentiles
 
 OVER = "examples"
+WRITTEN = str.maketrans(":*", "-x")  # in names of files
 Advance = Callable[[str], None]
 Task = GlueTask | SquadTask | TranscriptionTask
 
@@ -88,23 +91,29 @@ class TaskEvaluation:
         name: task.
         options: options of the command; `attentions` are canonical.
         folder: output folder of the task.
+        recogniser: see `TranscriptionTask`.
 
     Attributes:
         task, model, windows: what is evaluated.
+        names: mechanisms, of all layers or of each.
         todo: number of forward passes that aren't stored yet.
 
     Raises:
         UserError: a missing or unsuitable model or file.
     """
 
-    def __init__(self, name: str, options: Options, folder: Path) -> None:
+    def __init__(self, name: str, options: Options, folder: Path, recogniser: Open | None = None) -> None:
         self.options, self.folder = options, folder
-        self.task: Task = open_task(name, options)
+        self.task: Task = open_task(name, options, recogniser)
         self.model: Any = self.task.load(options.model_of(name), options.device)
         self.windows: list[Any] = self.task.windows()
         self.batches = list(length_batches([window.length for window in self.windows], options.batch))
+        self.names = options.attentions
+        if options.sweep == LAYERS and name == TRANSCRIPTION:
+            model: Any = self.model  # of transcription
+            self.names = swept(options.attentions, model.layers)
         self.journal = KeyedRecord(folder / "outputs.jsonl", self._job())
-        keys = [key for attention in options.attentions for key in self._keys(attention)]
+        keys = [key for attention in self.names for key in self._keys(attention)]
         self.todo = len(set(keys) - self.journal.stored.keys())
 
     def _job(self) -> dict[str, Any]:
@@ -132,7 +141,7 @@ class TaskEvaluation:
 
         An interrupted evaluation continues. `advance` is called after each forward pass.
         """
-        names = self.options.attentions
+        names = self.names
         warm: set[str] = set()
         try:
             for number, batch in enumerate(self.batches):
@@ -168,7 +177,7 @@ class TaskEvaluation:
         values: dict[str, dict[str, float]] = {}
         seconds: dict[str, Values] = {}
         everything = np.arange(len(self.task.examples))
-        for name in self.options.attentions:
+        for name in self.names:
             entries = [self.journal.stored[key] for key in self._keys(name)]
             kept: list[Any] = [None] * len(self.windows)
             for batch, entry in zip(self.batches, entries, strict=True):
@@ -176,14 +185,14 @@ class TaskEvaluation:
                     kept[index] = item
             scored = self.task.score(kept)
             for file, content in scored.files.items():
-                write_json({file: content}, self.folder / f"{file}-{name.replace(':', '-')}.json")
+                write_json({file: content}, self.folder / f"{file}-{name.translate(WRITTEN)}.json")
             values[name] = {metric: score(everything) for metric, score in scored.metrics.items()}
             samples[name] = {
                 metric: bootstrap_scores(score, self.task.groups, self.options.samples, self.options.seed)
                 for metric, score in scored.metrics.items()
             }
             seconds[name] = np.array([entry["seconds"] for entry in entries])
-        rows = [self._row(name, values, samples, seconds) for name in self.options.attentions]
+        rows = [self._row(name, values, samples, seconds) for name in self.names]
         tokens = sum(window.length for window in self.windows)
         return TaskResult(
             self.task.name,
@@ -224,7 +233,25 @@ class TaskEvaluation:
         return MechanismResult(name, scores, ratios, example_s, time_ratio, quartiles)
 
 
-def open_task(name: str, options: Options) -> Task:
+def swept(attentions: Sequence[str], layers: int) -> list[str]:
+    """Return full attention, and every other mechanism in one layer at a time.
+
+    Example:
+        >>> swept(["full", "local-8"], 2)
+        ['full', 'local-8*1,full*1', 'full*1,local-8*1']
+    """
+    others = [name for name in attentions if name != FULL]
+    return [
+        FULL,
+        *(
+            joined_name([name if i == layer else FULL for i in range(layers)])
+            for name in others
+            for layer in range(layers)
+        ),
+    ]
+
+
+def open_task(name: str, options: Options, recogniser: Open | None = None) -> Task:
     """Read a task's examples.
 
     Raises:
@@ -233,7 +260,7 @@ def open_task(name: str, options: Options) -> Task:
     data = options.data_of(name)
     match name:
         case "transcription":
-            return TranscriptionTask(name, options)
+            return TranscriptionTask(name, options, recogniser)
         case "squad":
             return SquadTask(name, find_squad(data), options)
         case _:

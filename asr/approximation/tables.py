@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-from asr.approximation.run import TaskResult
+from asr.approximation.options import FULL
+from asr.approximation.run import MechanismResult, TaskResult
+from asr.attention.table import layer_runs
 from asr.console import Column, Table, duration
 from asr.scoring.estimates import DASH, Estimate, percent
 
 ATTENTION = Column("attention", number=False, wrap=False)
-PERCENT = ("WER", "top-1")  # scores shown in percent
+PERCENT = ("WER", "top-1", "changed")  # scores shown in percent
 
 
 def table_4(results: Sequence[TaskResult]) -> Table:
@@ -54,6 +56,28 @@ def ratio_table(result: TaskResult, clock: str) -> Table:
             times = f"{row.time_ratio:.2f} ({low:.2f} … {high:.2f})"
         rows.append([row.attention, *(words(row.ratios[name]) for name in names), times])
     return Table.of(f"{result.task}: ratios to {result.baseline}", heads, rows)
+
+
+def by_layer(result: TaskResult) -> dict[str, list[MechanismResult]]:
+    """Return the results of a sweep over layers, by the mechanism that is in one layer at a time."""
+    found: dict[str, list[MechanismResult]] = {}
+    for row in result.rows:
+        others = [spec.name for spec, count in layer_runs(row.attention) if count and spec.name != FULL]
+        for name in others:
+            found.setdefault(name, []).append(row)
+    return found
+
+
+def layer_table(result: TaskResult) -> Table:
+    """Return the scores with each mechanism in one layer at a time, full attention in the others."""
+    names = list(result.rows[0].scores)
+    rows = [
+        [attention, str(number), *(words(row.scores[name], name) for name in names)]
+        for attention, found in by_layer(result).items()
+        for number, row in enumerate(found, 1)
+    ]
+    title = f"{result.task}: one layer exchanged, {FULL} in the others"
+    return Table.of(title, [ATTENTION, "layer", *map(_head, names)], rows)
 
 
 def words(score: Estimate | None, name: str = "") -> str:

@@ -1,66 +1,32 @@
-"""Transcription with Whisper as a task: inputs from manifests, and measures against full attention."""
+"""Transcription as a task: inputs from manifests, and measures against full attention."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
+from asr.approximation.inputs import PAUSE_S, JoinedInput
 from asr.approximation.options import Options
+from asr.approximation.recogniser import Open, Recogniser
 from asr.approximation.tasks import Indices, Scored, pooled
 from asr.approximation.whisper import Whisper
-from asr.data.audio import load_cut
-from asr.data.audio_file import Samples
-from asr.data.concatenate import join, packed
+from asr.data.concatenate import packed
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError
+from asr.files import read_json
 from asr.scoring.error_rates import ErrorCounts
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
-    from lhotse import MonoCut
-
-PAUSE_S = 0.5  # between utterances that are one input
-Reference = list[tuple[Tensor, Tensor]]  # encoder states [N, M] and log-probabilities [U, V] of each input
-
-
-@dataclass(frozen=True)
-class JoinedInput:
-    """Utterances that are one input of the model, joined with pauses.
-
-    Attributes:
-        number: position among the inputs, which decides on the pauses.
-        cuts: utterances.
-        length: encoder positions.
-    """
-
-    number: int
-    cuts: "Sequence[MonoCut]"
-    length: int
-
-    @property
-    def id(self) -> str:
-        """Id of the first utterance."""
-        return str(self.cuts[0].id)
-
-    @property
-    def text(self) -> str:
-        """Transcripts, with spaces between them."""
-        return " ".join(cut.supervisions[0].text for cut in self.cuts)
-
-    def samples(self, rate: int) -> Samples:
-        """Return the samples at a rate in Hz."""
-        parts = [load_cut(cut, rate) for cut in self.cuts]
-        return join(parts, rate, seed=0, epoch=0, group=(self.number,), pause_s=(PAUSE_S, PAUSE_S))
+    pass
 
 
 class TranscriptionTask:
-    """Transcripts of recordings by Whisper, and the transcripts of the manifest forced on it.
+    """Transcripts of recordings by Whisper or a CTC model, and the transcripts of the manifest forced on it.
 
     Args:
         name: name of the task.
+        recogniser: function that opens a CTC model.
         options: options of the command: `data`, `splits`, `join_s`, `language`, `examples`.
 
     Attributes:
@@ -72,8 +38,8 @@ class TranscriptionTask:
 
     timed = "encoder"
 
-    def __init__(self, name: str, options: Options) -> None:
-        self.name, self.options = name, options
+    def __init__(self, name: str, options: Options, recogniser: Open | None) -> None:
+        self.name, self.options, self.recogniser = name, options, recogniser
         places = [manifest_path(str(options.data_of(name)), split) for split in options.splits]
         self.paths = list(dict.fromkeys(places))
         cuts = [cut for path in self.paths for cut in read_cuts(path)]
@@ -86,9 +52,18 @@ class TranscriptionTask:
         """Return hashes of the manifests."""
         return [manifest_digest(path) for path in self.paths]
 
-    def load(self, folder: Path, device: str) -> Whisper:
+    def load(self, folder: Path, device: str) -> Whisper | Recogniser:
         """Return the model in a folder."""
-        self.model = Whisper(folder, device, self.options.language)
+        self.model: Whisper | Recogniser
+        if is_whisper(folder):
+            self.model = Whisper(folder, device, self.options.language)
+            if self.options.join_s > 30:
+                raise UserError(f"join_s={self.options.join_s:g}: expected at most 30 for Whisper")
+        else:
+            if self.options.language:
+                raise UserError(f"language={self.options.language}: has no effect with a CTC model")
+            assert self.recogniser is not None
+            self.model = Recogniser(*self.recogniser(folder, device), folder)
         return self.model
 
     def windows(self) -> list[JoinedInput]:
@@ -97,52 +72,20 @@ class TranscriptionTask:
         Raises:
             UserError: an input is longer than the model's, or its transcript longer than the decoder.
         """
-        model = self.model
-        found = [JoinedInput(i, cuts, model.positions) for i, cuts in enumerate(self.examples)]
-        most = model.model.config.max_target_positions
-        for speech in found:
-            longest = max(speech.cuts, key=lambda cut: cut.duration)
-            if longest.duration > model.longest_s:
-                raise UserError(
-                    f"utterance {longest.id!r}: expected at most {model.longest_s:g} s, Whisper's longest "
-                    f"input, found {longest.duration:.2f} s"
-                )
-            if (tokens := len(model.tokens(speech.text))) > most:
-                raise UserError(
-                    f"utterance {speech.id!r}: expected a transcript of at most {most} tokens, found {tokens}"
-                )
+        found = []
+        for i, cuts in enumerate(self.examples):
+            duration_s = sum(cut.duration for cut in cuts) + PAUSE_S * (len(cuts) - 1)
+            found.append(JoinedInput(i, cuts, self.model.length(duration_s)))
+            self.model.check(found[-1])
         return found
 
-    def reference(self, states_BNM: Tensor, windows: list[JoinedInput]) -> Reference:
-        """Return what `keep` compares with: states and distributions under full attention."""
-        forced = self.model.forced(states_BNM, [speech.text for speech in windows])
-        return [(states, log_UV) for states, (_, log_UV) in zip(states_BNM, forced, strict=True)]
+    def reference(self, output: Any, windows: list[JoinedInput]) -> Any:
+        """Return what `keep` compares with: the output under full attention, and what follows from it."""
+        return self.model.reference(output, [speech.text for speech in windows])
 
-    def keep(self, states_BNM: Tensor, windows: list[JoinedInput], reference: Any) -> list[dict[str, Any]]:
-        """Return the transcript of each input, and sums over its forced tokens.
-
-        `nll` (nats), `correct` (most probable tokens that are right) and `divergence` (Kullback–Leibler, from
-        full attention's distribution to this one's, nats) are sums over `tokens`; `difference` is the norm of
-        the encoder states' difference to full attention's, divided by that of the latter.
-        """
-        texts = self.model.transcripts(states_BNM)
-        forced = self.model.forced(states_BNM, [speech.text for speech in windows])
-        kept = []
-        for text, states, (labels_U, log_UV), (full, full_UV) in zip(
-            texts, states_BNM, forced, reference, strict=True
-        ):
-            divergence_U = (full_UV.exp() * (full_UV - log_UV)).sum(-1)
-            kept.append(
-                {
-                    "text": text,
-                    "tokens": len(labels_U),
-                    "nll": -float(log_UV.gather(-1, labels_U[:, None]).double().sum()),
-                    "correct": int((log_UV.argmax(-1) == labels_U).sum()),
-                    "divergence": float(divergence_U.double().sum()),
-                    "difference": float((states - full).norm() / full.norm()),
-                }
-            )
-        return kept
+    def keep(self, output: Any, windows: list[JoinedInput], reference: Any) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and sums for the model's measures."""
+        return self.model.judged(output, [speech.text for speech in windows], reference)
 
     def score(self, kept: list[dict[str, Any]]) -> Scored:
         """Return predictions and scores; `kept` is in the order of `windows`."""
@@ -155,17 +98,10 @@ class TranscriptionTask:
         words = [count.length for count in counts]
         if not sum(words):
             raise UserError(f"data={self.options.data}: expected words to score against, found none")
-        sums = {
-            name: [item[name] for item in kept] for name in ("nll", "correct", "divergence", "difference")
-        }
-        tokens = [item["tokens"] for item in kept]
-        metrics = {
-            "WER": pooled([count.errors for count in counts], words),
-            "NLL": pooled(sums["nll"], tokens),
-            "top-1": pooled(sums["correct"], tokens),
-            "KL": pooled(sums["divergence"], tokens),
-            "encoder": pooled(sums["difference"], [1] * len(kept)),
-        }
+        metrics = {"WER": pooled([count.errors for count in counts], words)}
+        for name, (amount, over) in self.model.measures.items():
+            sizes = [item[over] if over else 1 for item in kept]
+            metrics[name] = pooled([item[amount] for item in kept], sizes)
         predictions = [
             {
                 "utterances": [cut.id for cut in cuts],
@@ -179,3 +115,9 @@ class TranscriptionTask:
             )
         ]
         return Scored(metrics, {"predictions": predictions})
+
+
+def is_whisper(folder: Path) -> bool:
+    """Return whether a folder's configuration is Whisper's."""
+    file = folder / "config.json"
+    return file.is_file() and read_json(file, "a configuration").get("model_type") == "whisper"

@@ -6,11 +6,12 @@ Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (20
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from asr.approximation.inputs import JoinedInput
 from asr.approximation.pretrained import Pretrained, require_model
 from asr.attention.transformers_adapter import quiet
 from asr.data.audio_file import Samples
@@ -19,15 +20,6 @@ from asr.files import read_json
 
 PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
-
-
-class Speech(Protocol):
-    """An input: its text, and its samples at a rate in Hz."""
-
-    text: str
-
-    def samples(self, rate: int) -> Samples:
-        """Return the samples."""
 
 
 class Whisper(Pretrained):
@@ -42,6 +34,8 @@ class Whisper(Pretrained):
         rate: sample rate in Hz.
         longest_s: duration of every input, with padding.
         positions: encoder positions of every input.
+        layers: number of encoder layers.
+        measures: see `asr.approximation.recogniser.Recogniser`.
 
     Raises:
         UserError: see `Pretrained`; another model than Whisper, or a language that it doesn't know.
@@ -76,7 +70,65 @@ class Whisper(Pretrained):
         self.settings = _settings(settings, folder, language)
         self.normalise = _normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
 
-    def batch(self, inputs: Sequence[Speech]) -> dict[str, Tensor]:
+    measures: ClassVar = {
+        "NLL": ("nll", "tokens"),
+        "top-1": ("correct", "tokens"),
+        "KL": ("divergence", "tokens"),
+        "encoder": ("difference", ""),
+    }
+
+    @property
+    def layers(self) -> int:
+        """Number of encoder layers."""
+        return int(self.model.config.encoder_layers)
+
+    def length(self, duration_s: float) -> int:
+        """Return the encoder positions of an input."""
+        return self.positions
+
+    def check(self, speech: JoinedInput) -> None:
+        """Raise UserError for an input longer than the model's, or a transcript longer than the decoder."""
+        most, longest = self.model.config.max_target_positions, speech.longest
+        if longest.duration > self.longest_s:
+            raise UserError(
+                f"utterance {longest.id!r}: expected at most {self.longest_s:g} s, Whisper's longest "
+                f"input, found {longest.duration:.2f} s"
+            )
+        if (tokens := len(self.tokens(speech.text))) > most:
+            raise UserError(
+                f"utterance {speech.id!r}: expected a transcript of at most {most} tokens, found {tokens}"
+            )
+
+    def reference(self, states_BNM: Tensor, texts: list[str]) -> list[tuple[Tensor, Tensor]]:
+        """Return encoder states [N, M] and log-probabilities [U, V] of each input under full attention."""
+        forced = self.forced(states_BNM, texts)
+        return [(states, log_UV) for states, (_, log_UV) in zip(states_BNM, forced, strict=True)]
+
+    def judged(self, states_BNM: Tensor, texts: list[str], reference: Any) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and sums over its forced tokens.
+
+        `nll` (nats), `correct` (most probable tokens that are right) and `divergence` (Kullback–Leibler, from
+        full attention's distribution to this one's, nats) are sums over `tokens`; `difference` is the norm of
+        the encoder states' difference to full attention's, divided by that of the latter.
+        """
+        kept = []
+        for text, states, (labels_U, log_UV), (full, full_UV) in zip(
+            self.transcripts(states_BNM), states_BNM, self.forced(states_BNM, texts), reference, strict=True
+        ):
+            divergence_U = (full_UV.exp() * (full_UV - log_UV)).sum(-1)
+            kept.append(
+                {
+                    "text": text,
+                    "tokens": len(labels_U),
+                    "nll": -float(log_UV.gather(-1, labels_U[:, None]).double().sum()),
+                    "correct": int((log_UV.argmax(-1) == labels_U).sum()),
+                    "divergence": float(divergence_U.double().sum()),
+                    "difference": float((states - full).norm() / full.norm()),
+                }
+            )
+        return kept
+
+    def batch(self, inputs: Sequence[JoinedInput]) -> dict[str, Tensor]:
         """Return the log-mel features of a batch, [B, mel bins, frames]."""
         return self.features([speech.samples(self.rate) for speech in inputs])
 

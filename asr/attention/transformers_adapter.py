@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from asr.attention.pretrained_layers import fitting_mechanism
 from asr.attention.softmax import QueryKeyMechanism
-from asr.attention.table import build_mechanism
+from asr.attention.table import build_mechanism, joined_name, layer_runs
 from asr.errors import UserError
 from asr.lengths import keep_mask
 
@@ -50,7 +50,8 @@ def register_attention(name: str, backend: str = "auto", cross_attention: bool =
     transformers. `shared-full` and `lsh` don't fit, because pretrained models have a key projection.
 
     Args:
-        name: e.g. `i-clustered-25`.
+        name: e.g. `i-clustered-25`, or a mechanism for each layer in the order of their calls, e.g.
+            `full*3,local-64*9`.
         backend: `auto`, `reference` or `native`.
         cross_attention: whether to replace cross-attention too.
 
@@ -81,13 +82,17 @@ class ReplacedAttention:
     """
 
     def __init__(self, name: str, backend: str, cross_attention: bool) -> None:
-        self.name = fitting_mechanism(name, backend).name
+        runs = [(fitting_mechanism(spec.name, backend).name, count) for spec, count in layer_runs(name)]
+        self.names = [own for own, count in runs for _ in range(count or 1)]
+        self.name = joined_name(self.names) if runs[0][1] else self.names[0]
         if "planes=layer" in self.name:
             raise UserError(
                 f"attention {name!r}: planes=layer has no effect, because all layers share a mechanism"
             )
+        self.for_each = bool(runs[0][1])
         self.backend, self.cross_attention = backend, cross_attention
-        self.mechanisms: dict[tuple[torch.device, float, bool], QueryKeyMechanism] = {}
+        self.mechanisms: dict[tuple[str, torch.device, float, bool], QueryKeyMechanism] = {}
+        self.layers: dict[nn.Module, int] = {}  # in the order of their first calls
 
     def __call__(
         self,
@@ -131,17 +136,23 @@ class ReplacedAttention:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         if scaling is not None:
             query = query * (scaling * query.shape[-1] ** 0.5)  # the mechanism divides by √D
-        mixed = self._mechanism(query.device, dropout, module.training)(
+        mixed = self._mechanism(module, query.device, dropout)(
             query, key, value, query_lengths=None if is_cross else key_lengths, key_lengths=key_lengths
         )
         return mixed.transpose(1, 2).contiguous(), None
 
-    def _mechanism(self, device: torch.device, dropout: float, training: bool) -> QueryKeyMechanism:
-        """Return the mechanism for a device, a dropout, and training or evaluation."""
-        mode = device, dropout, training
+    def _mechanism(self, module: nn.Module, device: torch.device, dropout: float) -> QueryKeyMechanism:
+        """Return the mechanism of a layer for a device, a dropout, and training or evaluation."""
+        name = self.name
+        if self.for_each:
+            number = self.layers.setdefault(module, len(self.layers))
+            if number >= len(self.names):
+                raise UserError(f"attention {self.name!r}: expected {len(self.names)} layers, found more")
+            name = self.names[number]
+        mode = name, device, dropout, module.training
         if mode not in self.mechanisms:
-            mechanism = build_mechanism(self.name, self.backend, dropout).to(device)
-            self.mechanisms[mode] = mechanism.train(training)
+            mechanism = build_mechanism(name, self.backend, dropout).to(device)
+            self.mechanisms[mode] = mechanism.train(module.training)
         return self.mechanisms[mode]
 
 

@@ -8,9 +8,10 @@ from rich.progress import Progress, TaskID
 
 from asr import config
 from asr.approximation import tables
-from asr.approximation.options import FULL, SQUAD, Options
+from asr.approximation.options import FULL, SQUAD, TRANSCRIPTION, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import check_choice, question_map
+from asr.approximation.recogniser import Opened
 from asr.approximation.run import TaskEvaluation, open_task
 from asr.attention.table import canonical
 from asr.attention.transformers_adapter import ReplacedAttention
@@ -18,7 +19,8 @@ from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.files import check_writable, locked, write_json, write_text
-from asr.report import question_chart
+from asr.recognizer import Recognizer
+from asr.report import layer_chart, question_chart
 from asr.report.figure import export
 
 
@@ -56,12 +58,13 @@ def run(paths: list[Path], options: Options) -> None:
     console = open_console()
     with locked(folder, "asr approximate"):
         for task in options.task:  # before hours of work on another one
-            require_model(options.model_of(task))
-            open_task(task, options)
+            if task != TRANSCRIPTION:
+                require_model(options.model_of(task))
+            open_task(task, options, recogniser)
         results, mapped = [], None
         for task in options.task:
-            evaluation = TaskEvaluation(task, options, folder / task)
-            if stored := len(evaluation.batches) * len(options.attentions) - evaluation.todo:
+            evaluation = TaskEvaluation(task, options, folder / task, recogniser)
+            if stored := len(evaluation.batches) * len(evaluation.names) - evaluation.todo:
                 console.print(f"{task}: reusing {stored:,} of {stored + evaluation.todo:,} stored batches")
             if task == SQUAD:
                 check_choice(evaluation, options)
@@ -74,6 +77,8 @@ def run(paths: list[Path], options: Options) -> None:
         shown = [tables.table_4(results)]
         for result in results:
             shown += [tables.score_table(result, clock), tables.ratio_table(result, clock)]
+            if options.sweep and result.task == TRANSCRIPTION:
+                shown.append(tables.layer_table(result))
         for table in shown:
             console.print(table)
         write_text("\n".join(f"{x.title}\n\n{x.markdown()}\n" for x in shown), folder / "results.md")
@@ -86,8 +91,18 @@ def run(paths: list[Path], options: Options) -> None:
         if mapped:
             record["map"] = mapped.as_json()
             written += export(question_chart.figure(mapped, record), folder)
+        for result in results:
+            if options.sweep and result.task == TRANSCRIPTION:
+                drawn = layer_chart.figure(result, tables.by_layer(result), record)
+                written += export(drawn, folder)
         write_json(record, folder / "results.json")
     console.print(f"written: {', '.join(map(str, written))}")
+
+
+def recogniser(path: Path, device: str) -> Opened:
+    """Return model and tokenizer of a run, or of a published CTC model."""
+    found = Recognizer.load(path, device=device, attention=FULL)
+    return found.model, found.tokenizer
 
 
 def _advance(bars: Progress, bar: TaskID, what: str) -> None:

@@ -106,6 +106,15 @@ def test_measures_tell_an_exact_exchange_from_a_coarse_one(evaluated: Path) -> N
     assert found["full"]["ratios"]["KL"] is None  # to zero
 
 
+def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_path: Path) -> None:
+    assert main(arguments(folder, tmp_path, "attentions=full,clustered-3", "sweep=layers")) == 0
+    found = rows(tmp_path)
+    assert list(found) == ["full", "clustered-3*1,full*1", "full*1,clustered-3*1"]
+    first, second = (found[x]["scores"]["encoder"]["value"] for x in list(found)[1:])
+    assert 0 < second != first > 0
+    assert found["full"]["scores"]["WER"] == rows(evaluated)["full"]["scores"]["WER"]
+
+
 def test_ratios_to_another_baseline(folder: Path, evaluated: Path) -> None:
     before = (evaluated / "results.json").read_bytes()
     assert main(arguments(folder, evaluated, "baseline=clustered-3")) == 0
@@ -237,7 +246,7 @@ def multilingual(language: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (bert, "expected a Whisper model for transcription, found 'bert'"),
+        (bert, "config.json: expected a model of wav2vec2,"),
         (without("processor_config.json"), "feature extractor"),
         (without("tokenizer.json"), "expected tokenizer.json or vocab.json, found neither"),
         (other_features, "expected features of 20 bins × 300 frames, found an extractor of 80 × 300"),

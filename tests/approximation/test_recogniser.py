@@ -1,0 +1,103 @@
+"""`asr approximate task=transcription` with CTC models: a published one and a run; layer by layer."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from once import once
+from published_models import make_voices, save_ctc, sentence, train_ctc
+
+from asr.cli import main
+from asr.recognizer import Recognizer
+
+TEXTS = [sentence(random.Random(i)).lower() for i in range(100, 106)]
+EXACT = "near-150:topk=150"  # as many clusters and keys as frames
+
+
+@pytest.fixture(scope="module")
+def published(shared: Path) -> Path:
+    return once(shared / "published", train_ctc)
+
+
+@pytest.fixture(scope="module")
+def voices(shared: Path) -> Path:
+    return once(shared / "six_voices", lambda folder: make_voices(folder, TEXTS))
+
+
+def arguments(model: Path, data: Path, out: Path, *more: str) -> list[str]:
+    given = [f"model={model}", f"data={data}", f"folder={out}", "task=transcription", "samples=20"]
+    return ["approximate", *given, "device=cpu", *more]
+
+
+def rows(out: Path) -> dict[str, Any]:
+    (task,) = json.loads((out / "results.json").read_text())["tasks"]
+    assert task["timed"] == "encoder"
+    return {row["attention"]: row for row in task["rows"]}
+
+
+def test_an_exact_exchange_changes_nothing_and_a_window_does(
+    published: Path, voices: Path, tmp_path: Path
+) -> None:
+    names = f"attentions=full,local-0,{EXACT}"
+    assert main(arguments(published, voices, tmp_path, names, "join_s=2")) == 0
+    found = rows(tmp_path)
+    for row in found.values():
+        assert set(row["scores"]) == {"WER", "NLL", "KL", "changed"}
+    values = {name: {x: row["scores"][x]["value"] for x in row["scores"]} for name, row in found.items()}
+    assert values["full"]["KL"] == values["full"]["changed"] == 0
+    assert values[EXACT]["KL"] < 1e-6
+    assert values[EXACT]["NLL"] == pytest.approx(values["full"]["NLL"], rel=1e-4)
+    assert values["local-0"]["KL"] > 1e-3
+    kept = json.loads((tmp_path / "transcription/predictions-full.json").read_text())["predictions"]
+    assert sum(len(item["utterances"]) for item in kept) == len(TEXTS) > len(kept)
+
+
+def test_texts_and_likelihoods_are_those_of_the_recogniser(
+    published: Path, voices: Path, tmp_path: Path
+) -> None:
+    assert main(arguments(published, voices, tmp_path, "attentions=full")) == 0
+    kept = json.loads((tmp_path / "transcription/predictions-full.json").read_text())["predictions"]
+    recognizer = Recognizer.load(published)
+    for item, text in zip(kept, TEXTS, strict=True):
+        assert item["text"] == recognizer.transcribe(voices / f"{item['utterances'][0]}.wav").text
+        assert item["reference"] == text
+        assert item["tokens"] == len(text)
+
+
+def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_path: Path) -> None:
+    options = ["attentions=full,local-0", "sweep=layers"]
+    assert main(arguments(published, voices, tmp_path, *options)) == 0
+    found = rows(tmp_path)
+    assert list(found) == ["full", "local-0*1,full*1", "full*1,local-0*1"]
+    first, second = (found[x]["scores"]["KL"]["value"] for x in list(found)[1:])
+    assert min(first, second) > 0
+    assert first != second
+    assert (tmp_path / "transcription/predictions-fullx1,local-0x1.json").is_file()
+    assert "| local-0 | 2 |" in (tmp_path / "results.md").read_text()
+    assert (tmp_path / "layers.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["sweep=layers", "attentions=full"], "sweep=layers: expected baseline=full and other attentions"),
+        (["language=de"], "language=de: has no effect with a CTC model"),
+        (["attentions=full,lsh-1"], "needs keys tied to the queries"),
+        (["model=nowhere/else/model"], "nowhere/else/model"),
+    ],
+)
+def test_errors_are_one_line(
+    options: list[str],
+    message: str,
+    voices: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_ctc(tmp_path / "model")
+    capsys.readouterr()
+    assert main(arguments(tmp_path / "model", voices, tmp_path / "out", *options)) == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
