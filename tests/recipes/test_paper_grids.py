@@ -48,7 +48,8 @@ def test_a_grid_runs_on_the_miniature(plan: str, tmp_path: Path, monkeypatch: py
     assert Path("exp/compare", plan, "report.html").exists()
 
 
-@pytest.mark.parametrize("plan", [pytest.param("wsj_table1", marks=pytest.mark.slow), "switchboard_figure1"])
+@pytest.mark.slow  # tests/compare/test_grids.py has quick dry runs
+@pytest.mark.parametrize("plan", ["wsj_table1", "switchboard_figure1"])
 def test_the_dry_run_shows_the_grid_beside_the_paper(
     plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
