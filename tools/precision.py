@@ -52,7 +52,9 @@ class Precision:
         6000, help="length of the input to encode", affects="result", unit="encoder frames", minimum=1
     )
     rounds: int = option(5, help="measured turns of each way", affects="result", minimum=1)
-    before: str = option("", help="another checkout to compare with; empty: none", affects="result")
+    before: str = option(
+        "", help="another checkout, with the same recipes, to compare with; empty: none", affects="result"
+    )
     worker: str = option(
         "", help="used by the program itself: work to do, a turn for each line of input", affects="result"
     )
