@@ -1,6 +1,7 @@
 """The command line: `asr <command> key=value …`."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -73,6 +74,8 @@ def run_command(name: str, *arguments: str) -> None:
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
     if (name, *arguments[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
+        if len(arguments) != 5 or not re.fullmatch(r"\d{1,9}", arguments[-1]):
+            raise UserError("asr completion words takes command, second word, word and position")
         _, command_name, second, word, position = arguments
         found = command_module(name).candidates(command_name, second, word, int(position))
         print("\n".join(found))

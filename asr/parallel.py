@@ -1,24 +1,28 @@
 """Apply a function to many items in parallel: results in order, progress bar, journal to resume from."""
 
 import json
+import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from asr.errors import UserError, uninterrupted
+from asr.errors import UserError, in_words, uninterrupted
 from asr.files import atomic_text
 
 # Starting processes takes seconds, so fewer items than this are handled in the current process.
 WORTH_A_POOL = 200
+CONNECT_S = 10.0  # time for a Ray cluster to answer
 
 
 class ProcessKilled(UserError):
@@ -125,6 +129,40 @@ class Journal:
             os.fsync(self._file.fileno())
             self._file.close()
             self._file = None
+
+
+@contextmanager
+def ray_cluster(address: str) -> Iterator[None]:
+    """Hold a connection to a Ray cluster; one that there is already stays open.
+
+    Args:
+        address: address of the cluster; empty: one on this machine, which ends with the block.
+
+    Raises:
+        UserError: nobody answers at the address within ten seconds, or something else than Ray.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    # Ray itself waits for minutes.
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if host and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        ray.init(
+            address=address or None,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        raise UserError(f"address={address}: no connection to a Ray cluster: {in_words(error)}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:

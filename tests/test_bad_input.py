@@ -192,3 +192,15 @@ def test_decoding_without_checkpoint_or_split(
     assert "no checkpoint (expected" in fails(capsys, main(["decode", str(tmp_path)]))
     assert "evaluation.cuts.jsonl.gz" in fails(capsys, main(["decode", str(trained), "split=evaluation"]))
     assert "decoder=bream: expected one of" in fails(capsys, main(["decode", str(trained), "decoder=bream"]))
+
+
+def test_closed_standard_input_chunks_and_folders_without_audio(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = fails(capsys, main(["transcribe", str(trained), str(tmp_path)]))
+    assert line == f"asr: {tmp_path}: expected audio files, found none"
+    line = fails(capsys, main(["transcribe", str(trained), "x.wav", "mode=chunked", "chunk_s=0.0001"]))
+    assert line == "asr: chunk_s=0.0001: expected 0, or 0.1 or more seconds"
+    monkeypatch.setattr("sys.stdin", None)
+    line = fails(capsys, main(["transcribe", str(trained), "-"]))
+    assert line == "asr: -: expected audio on standard input, found it closed"

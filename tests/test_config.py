@@ -383,3 +383,19 @@ def test_help_shows_when_an_option_has_an_effect() -> None:
     assert shown["search.size"] == "size; only with whole=true and with decoder=beam | prefix"
     assert shown["search.weight"] == "weight; only with whole=true and with search.lm"
     assert shown["save"] == "file; only for folders"
+
+
+@pytest.mark.parametrize("text", ["a${b}", "${", "it costs ${…}", "\\${b}", "C:\\x", "${oc.env:HOME}", "1e3"])
+def test_text_with_a_dollar_is_taken_as_it_is(text: str, tmp_path: Path) -> None:
+    """`output='a${b}'` ended with a traceback; `${oc.env:…}` would have read the environment."""
+    options = config.parse(Outer, [f"name={text}", f"inner.names={text},x"])
+    assert (options.name, options.inner.names) == (text, [text, "x"])
+    config.save(options, tmp_path / "x.yaml")
+    assert config.from_dict(Outer, config.load_yaml(tmp_path / "x.yaml"), "x.yaml") == options
+
+
+def test_an_integer_beyond_all_floats_is_no_number() -> None:
+    with pytest.raises(UserError, match=r"^rate=1{400}: expected a number$"):
+        config.parse(Outer, [f"rate={'1' * 400}"])
+    with pytest.raises(UserError, match=r"^x\.yaml: rate=1+.*: expected a number$"):
+        config.from_dict(Outer, {"rate": 10**400}, "x.yaml")

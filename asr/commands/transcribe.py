@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 def run(paths: list[Path], options: TranscribeOptions) -> None:
     """Transcribe all files; errors are reported at the end."""
     files = _audio_files(paths[1:], options)
+    if not files and len(paths) > 1:
+        raise UserError(f"{paths[1]}: expected audio files, found none")
     if not files:
         raise UserError(
             "asr transcribe takes a run folder, checkpoint or published model and at least one audio file"
@@ -125,6 +127,8 @@ def _here(
     advance: Callable[[float], None],
 ) -> Iterator[tuple[int, str | None, str | None]]:
     """Yield the position, text and error of each file, transcribed in this process."""
+    if sys.stdin is None and any(str(file) == "-" for file, _ in files):
+        raise UserError("-: expected audio on standard input, found it closed")
     audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
     shard = parse_shard(options.shard)
     outcomes = recognizer.transcribe_each(audio, options, decoder, shard=shard, done=done, advance=advance)

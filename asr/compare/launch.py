@@ -18,6 +18,7 @@ from asr.compare.cell import Cell, is_done, read_cell, read_state, write_state
 from asr.compare.jobs import POLL_S, run_job, show_progress
 from asr.compare.options import CompareConfig
 from asr.errors import UserError, in_words
+from asr.parallel import ray_cluster
 
 FOREVER_MIN = 60 * 24 * 365  # submitit ends local jobs after five minutes unless it is told otherwise
 
@@ -181,16 +182,9 @@ def _ray(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Callab
     """Yield a function that submits a job; `values` are options of Ray's tasks, and its `address`."""
     import ray
 
-    own = not ray.is_initialized()
-    address = values.pop("address", None)
-    if own:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False)
-    run = ray.remote(_call).options(max_retries=0, **values)
-    try:
+    with ray_cluster(str(values.pop("address", None) or "")):
+        run = ray.remote(_call).options(max_retries=0, **values)
         yield lambda job: run.remote(job).future()
-    finally:
-        if own:
-            ray.shutdown()
 
 
 def _call(job: Job) -> None:

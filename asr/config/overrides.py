@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.config.keys import as_overrides, config_groups, configurations, flat, nested
 from asr.config.schema import Affects, affecting, check, check_effect, describe
-from asr.config.values import expectation, read_value
+from asr.config.values import expectation, literal, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
 
@@ -187,7 +187,7 @@ def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: 
 def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
     try:
-        return _checked(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values)))
+        return _checked(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(values))))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except RecursionError:
@@ -206,7 +206,7 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
 
 def save(options: Any, path: Path) -> None:
     """Write an options dataclass as YAML."""
-    write_text(OmegaConf.to_yaml(OmegaConf.structured(options)), path)
+    write_text(yaml.safe_dump(to_dict(options), sort_keys=False, allow_unicode=True), path)
 
 
 def _checked(config: Any, overrides: Iterable[str] = ()) -> Any:
@@ -258,7 +258,7 @@ def _check_values(overrides: list[str], kinds: Mapping[str, str]) -> None:
 def _fits(schema: Any, key: str, value: Any) -> bool:
     """Return whether an option takes a value."""
     try:
-        OmegaConf.update(OmegaConf.structured(schema), key, value)
+        OmegaConf.update(OmegaConf.structured(schema), key, literal(value))
     except UNFIT:
         return False
     return True

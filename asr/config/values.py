@@ -22,15 +22,35 @@ def read_value(text: str, kind: str) -> Any:
         (['full', 'lsh-4:chunk=16,buckets=8'], [0, 1])
     """
     if kind.startswith("str") and "None" not in kind:
-        return text
+        return literal(text)
     if kind.startswith("list[str]") and not text.startswith("["):
-        return join_options([entry.strip() for entry in text.split(",")] if text else [])
+        return literal(join_options([entry.strip() for entry in text.split(",")] if text else []))
     if kind.startswith("list[") and not text.startswith("["):
         text = f"[{text}]"
-    value = OmegaConf.from_dotlist([f"value={text}"])["value"]
+    value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
+    assert isinstance(value, dict)
+    value = literal(value["value"])
     if kind.startswith("list[str]") and all(isinstance(entry, str) for entry in value):
         return join_options(list(value))
     return value
+
+
+def literal(value: Any) -> Any:
+    """Return a value whose texts OmegaConf takes as they are: `${name}` would be the value of another option.
+
+    Args:
+        value: text, or lists and dictionaries of them; other values are kept.
+
+    Example:
+        >>> literal({"text": ["it costs ${5}"]})
+        {'text': ['it costs \\\\${5}']}
+    """
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [literal(item) for item in value]
+    # OmegaConf reads \\ as \ before ${ alone.
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def join_options(entries: list[str]) -> list[str]:

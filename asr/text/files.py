@@ -13,6 +13,8 @@ from asr.files import atomic_text, require_file
 
 # Control characters, line separators, and surrogates, which UTF-8 can't hold.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+SMALL = 1 << 26  # bytes that any file may unpack to
+MOST_RATIO = 100  # bytes that a larger one may unpack to, per byte; natural text has 2 to 10
 GZIP_MAGIC = b"\x1f\x8b"
 FORMULA = re.compile(r"'*[=+\-@]")
 
@@ -27,9 +29,7 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     path = Path(path)
     require_file(path, "a text file")
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from None
     try:
@@ -39,6 +39,18 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
         found = error.object[error.start : error.end].hex(" ")
         raise UserError(f"{path}:{line}: expected {encoding} text, found the bytes {found}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the content of a gzipped text; one that fills the memory from a small file is refused."""
+    most = max(SMALL, MOST_RATIO * path.stat().st_size)
+    with gzip.open(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(
+            f"{path}: expected text, found {path.stat().st_size} bytes that unpack to more than {most}"
+        )
+    return content
 
 
 def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[str]:

@@ -12,12 +12,19 @@ from typing import Any
 
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
-from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.plugins.environments import (
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
+from asr.console import duration
+from asr.environment import pick_device
 from asr.errors import UserError
+from asr.parallel import available_cores
 from asr.training.options import TrainerConfig
 
 POLL_S = 0.2
@@ -63,6 +70,26 @@ def connect_restarted(place: ClusterEnvironment, backend: str) -> None:
         store=distributed.PrefixStore(f"restart {restarts}", store),
         rank=place.global_rank(),
         world_size=place.world_size(),
+    )
+
+
+def check_processes(options: TrainerConfig) -> None:
+    """Raise UserError if this process would start more processes on the CPU than the machine has cores."""
+    places = (SLURMEnvironment, TorchElasticEnvironment)
+    started = LightningEnvironment().creates_processes_externally or any(x.detect() for x in places)
+    cores = available_cores()
+    if not started and options.devices > cores and pick_device(options.accelerator) == "cpu":
+        raise UserError(
+            f"trainer.devices={options.devices}: expected at most {cores} processes, as many as this machine "
+            "has cores, or GPUs"
+        )
+
+
+def waiting(place: ClusterEnvironment, nodes: int, devices: int, seconds: float) -> str:
+    """Return the line that says which processes training waits for, where, and for how long."""
+    return (
+        f"waiting for {nodes} machines with {devices} processes each, which a launcher starts, at "
+        f"{place.main_address}:{place.main_port} for up to {duration(seconds)}"
     )
 
 

@@ -22,7 +22,7 @@ from asr.training.cost import Cost
 from asr.training.data_module import DataModule
 from asr.training.options import TrainConfig, recipe_task, task_options
 from asr.training.plan import ENDLESS, training_plan
-from asr.training.ranks import global_rank, rank_failures
+from asr.training.ranks import check_processes, global_rank, rank_failures
 from asr.training.recognition import build_recognition
 from asr.training.resume import (
     ResumePoint,
@@ -176,6 +176,7 @@ def _check(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
     precision(options)
+    check_processes(options.trainer)
 
 
 def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:

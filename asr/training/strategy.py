@@ -1,5 +1,6 @@
 """How ranks share the work of a step: they average gradients or weights, or divide the model."""
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
@@ -24,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from asr.model.encoder import Encoder
 from asr.training.options import TrainerConfig
-from asr.training.ranks import Launcher, connect_restarted
+from asr.training.ranks import Launcher, connect_restarted, waiting
 
 
 def training_strategy(options: TrainerConfig) -> str | Strategy:
@@ -50,8 +52,12 @@ class _Ranks(ParallelStrategy):
 
     def setup_environment(self) -> None:
         """Connect the ranks."""
-        assert self.cluster_environment is not None
-        connect_restarted(self.cluster_environment, self._get_process_group_backend())
+        place = self.cluster_environment
+        assert place is not None
+        connect_restarted(place, self._get_process_group_backend())
+        if self.num_nodes > 1 and place.node_rank() == place.local_rank() == 0:
+            seconds = default_pg_timeout.total_seconds()
+            print(waiting(place, self.num_nodes, self.num_processes, seconds), file=sys.stderr, flush=True)
         super().setup_environment()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asr.errors import UserError
+from asr.parallel import ray_cluster
 
 LOST = "the process that worked on it was killed (out of memory?)"
 # In succession, before no further actor is started: a set-up that kills its process would go on for ever.
@@ -47,16 +48,23 @@ def on_actors(
         UserError: one that the function or the set-up raises; Ray is not installed, or all actors are lost.
     """
     try:
-        import ray
-        from ray.exceptions import RayActorError, RayTaskError
+        import ray  # noqa: F401
     except ImportError:
         raise UserError("engine=ray: needs ray: pip install 'clustered-asr[launchers]'") from None
-    own = not ray.is_initialized()
-    if own:
-        try:
-            ray.init(address=address or None, include_dashboard=False, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(f"address={address}: no connection to a Ray cluster: {error}") from None
+    with ray_cluster(address):
+        yield from _results(set_up, groups, actors, resources)
+
+
+def _results(
+    set_up: Callable[[], Callable[[list[Any]], list[Any]]],
+    groups: Sequence[Sequence[Any]],
+    actors: int,
+    resources: Mapping[str, float],
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the results as `on_actors` does; there is a connection."""
+    import ray
+    from ray.exceptions import RayActorError, RayTaskError
+
     start = ray.remote(_Actor).options(**resources).remote
     waiting: list[tuple[list[Any], bool]] = [(list(group), False) for group in reversed(groups)]
     running: dict[Any, tuple[Any, list[Any], bool]] = {}  # actor, items, whether they were lost before
@@ -88,5 +96,3 @@ def on_actors(
     finally:
         for actor in [*idle, *(actor for actor, _, _ in running.values())]:
             ray.kill(actor)
-        if own:
-            ray.shutdown()

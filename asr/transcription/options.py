@@ -15,6 +15,7 @@ LONGEST_CHUNK_S = 20.0  # also the assumed longest training audio of a model tha
 # Ratio to the longest training audio above which mode=auto encodes in chunks: in one pass, a model makes
 # several times as many errors in recordings much longer than those of its training.
 LONGER_THAN_TRAINING = 1.5
+LEAST_CHUNK_S = 0.1  # as long as a short word
 
 
 @dataclass
@@ -46,7 +47,9 @@ class EncodingOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError for chunks that overlap by more than half."""
+        """Raise UserError for chunks that are shorter than any word, or overlap by more than half."""
+        if 0 < self.chunk_s < LEAST_CHUNK_S:
+            raise UserError(f"chunk_s={self.chunk_s:g}: expected 0, or {LEAST_CHUNK_S:g} or more seconds")
         if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
 

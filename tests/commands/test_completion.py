@@ -163,3 +163,11 @@ def test_only_a_command_with_plans_or_figures_offers_them(command: str, own: str
 
 def test_help_tells_how_to_install_the_completion_of_each_shell() -> None:
     assert list(INSTALLING) == list(completion.SHELLS)
+
+
+@pytest.mark.parametrize("words", [[], ["train", "", "x", "two"], ["train", "", "x", "1", "more"]])
+def test_words_without_their_place_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "words", *words]) == 1
+    assert capsys.readouterr().err == (
+        "asr: asr completion words takes command, second word, word and position\n"
+    )

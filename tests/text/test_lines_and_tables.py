@@ -87,3 +87,15 @@ def test_what_is_no_json_is_named(text, reason):
     """Brackets nested 100,000 deep ended in a traceback."""
     with pytest.raises(UserError, match=f"m.json:3: expected a cut in JSON, found .*{reason}"):
         parse_json(text, "m.json:3", "a cut")
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path):
+    """`asr segment` read gigabytes from a text file of a few KB."""
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(bytes((1 << 26) + 1)))
+    with pytest.raises(
+        UserError, match=r"x\.txt\.gz: expected text, found \d+ bytes that unpack to more than 67"
+    ):
+        read_text(path)
+    path.write_bytes(gzip.compress(b"go on\r\n"))
+    assert read_text(path) == "go on\n"

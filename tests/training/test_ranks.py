@@ -33,10 +33,11 @@ from torch.distributed.run import config_from_args, parse_args
 import asr.training.optimizer
 from asr import Recognizer
 from asr.cli import main
+from asr.errors import UserError
 from asr.model import checkpoint
 from asr.training import ranks
 from asr.training.optimizer import build_optimizer
-from asr.training.options import OptimizerConfig
+from asr.training.options import OptimizerConfig, TrainerConfig
 from asr.training.recognition import RecognitionTask
 
 EPOCHS = 4
@@ -351,3 +352,21 @@ def test_a_slurm_job_is_told_to_end_and_continues(corpus: Path, tmp_path: Path, 
     assert not list(run.folder.rglob("hpc_ckpt*"))
     assert run.run(1, 2, place=slurm_place) == {0: 0, 1: 0}
     assert_same_run(run, alone)
+
+
+def test_more_processes_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """trainer.devices=1000 started a thousand processes on the CPU."""
+    monkeypatch.setattr("asr.training.ranks.available_cores", lambda: 4)
+    ranks.check_processes(TrainerConfig(devices=4, accelerator="cpu"))
+    with pytest.raises(UserError, match=r"^trainer\.devices=1000: expected at most 4 processes, as many as"):
+        ranks.check_processes(TrainerConfig(devices=1000, accelerator="cpu"))
+    monkeypatch.setenv("LOCAL_RANK", "0")  # a launcher's processes
+    ranks.check_processes(TrainerConfig(devices=1000, accelerator="cpu"))
+
+
+def test_training_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert ranks.waiting(LightningEnvironment(), 2, 4, 1800.0) == (
+        "waiting for 2 machines with 4 processes each, which a launcher starts, at 127.0.0.1:29500 for up to "
+        "30 min 00 s"
+    )
