@@ -254,10 +254,10 @@ def _read(path: Path) -> tuple[Shard, Work]:
 
 
 def _position(key: str, head: Head, source: str) -> int:
-    index, count = head.shard
-    if key.isdecimal() and len(key) < 10 and int(key) < head.total and int(key) % count == index - 1:
+    # A shard has every n-th item of the order of work, longest first, and not every n-th position.
+    if key.isdecimal() and len(key) < 10 and int(key) < head.total:
         return int(key)
-    raise UserError(f"{source}: expected an item of shard {index} of {count}, found {key[:40]!r}")
+    raise UserError(f"{source}: expected the position of one of {head.total} items, found {key[:40]!r}")
 
 
 def _result(value: Any, source: str) -> Result:
