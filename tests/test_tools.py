@@ -111,7 +111,7 @@ def quoted(command: str) -> list[list[str]]:
     return [shlex.split("".join(parts)) for parts in found]
 
 
-@pytest.mark.parametrize("name", ["speed", "scale", "accuracy"])
+@pytest.mark.parametrize("name", ["speed", "scale", "accuracy", "parakeet"])
 def test_quoted_measurements_have_these_options(name: str) -> None:
     module = importlib.import_module(name)
     seen = 0

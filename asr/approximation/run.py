@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.approximation.ctc_model import Open
 from asr.approximation.glue import find_glue
 from asr.approximation.metrics import Values, bootstrap_scores, ratio_interval
 from asr.approximation.options import FULL, LAYERS, TRANSCRIPTION, Options
-from asr.approximation.recogniser import Open
 from asr.approximation.squad import find_squad
 from asr.approximation.tasks import GlueTask, SquadTask
 from asr.approximation.transcription import TranscriptionTask
@@ -91,7 +91,7 @@ class TaskEvaluation:
         name: task.
         options: options of the command; `attentions` are canonical.
         folder: output folder of the task.
-        recogniser: see `TranscriptionTask`.
+        open_model: see `TranscriptionTask`.
 
     Attributes:
         task, model, windows: what is evaluated.
@@ -102,9 +102,9 @@ class TaskEvaluation:
         UserError: a missing or unsuitable model or file.
     """
 
-    def __init__(self, name: str, options: Options, folder: Path, recogniser: Open | None = None) -> None:
+    def __init__(self, name: str, options: Options, folder: Path, open_model: Open | None = None) -> None:
         self.options, self.folder = options, folder
-        self.task: Task = open_task(name, options, recogniser)
+        self.task: Task = open_task(name, options, open_model)
         self.model: Any = self.task.load(options.model_of(name), options.device)
         self.windows: list[Any] = self.task.windows()
         self.batches = list(length_batches([window.length for window in self.windows], options.batch))
@@ -251,7 +251,7 @@ def swept(attentions: Sequence[str], layers: int) -> list[str]:
     ]
 
 
-def open_task(name: str, options: Options, recogniser: Open | None = None) -> Task:
+def open_task(name: str, options: Options, open_model: Open | None = None) -> Task:
     """Read a task's examples.
 
     Raises:
@@ -260,7 +260,7 @@ def open_task(name: str, options: Options, recogniser: Open | None = None) -> Ta
     data = options.data_of(name)
     match name:
         case "transcription":
-            return TranscriptionTask(name, options, recogniser)
+            return TranscriptionTask(name, options, open_model)
         case "squad":
             return SquadTask(name, find_squad(data), options)
         case _:

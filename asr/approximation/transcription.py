@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asr.approximation.ctc_model import CTCModel, Open
 from asr.approximation.inputs import PAUSE_S, JoinedInput
 from asr.approximation.options import Options
-from asr.approximation.recogniser import Open, Recogniser
 from asr.approximation.tasks import Indices, Scored, pooled
 from asr.approximation.whisper import Whisper
 from asr.data.concatenate import packed
@@ -26,7 +26,7 @@ class TranscriptionTask:
 
     Args:
         name: name of the task.
-        recogniser: function that opens a CTC model.
+        open_model: function that opens a CTC model.
         options: options of the command: `data`, `splits`, `join_s`, `language`, `examples`.
 
     Attributes:
@@ -38,8 +38,8 @@ class TranscriptionTask:
 
     timed = "encoder"
 
-    def __init__(self, name: str, options: Options, recogniser: Open | None) -> None:
-        self.name, self.options, self.recogniser = name, options, recogniser
+    def __init__(self, name: str, options: Options, open_model: Open | None) -> None:
+        self.name, self.options, self.open_model = name, options, open_model
         places = [manifest_path(str(options.data_of(name)), split) for split in options.splits]
         self.paths = list(dict.fromkeys(places))
         cuts = [cut for path in self.paths for cut in read_cuts(path)]
@@ -52,9 +52,9 @@ class TranscriptionTask:
         """Return hashes of the manifests."""
         return [manifest_digest(path) for path in self.paths]
 
-    def load(self, folder: Path, device: str) -> Whisper | Recogniser:
+    def load(self, folder: Path, device: str) -> Whisper | CTCModel:
         """Return the model in a folder."""
-        self.model: Whisper | Recogniser
+        self.model: Whisper | CTCModel
         if is_whisper(folder):
             self.model = Whisper(folder, device, self.options.language)
             if self.options.join_s > 30:
@@ -62,8 +62,8 @@ class TranscriptionTask:
         else:
             if self.options.language:
                 raise UserError(f"language={self.options.language}: has no effect with a CTC model")
-            assert self.recogniser is not None
-            self.model = Recogniser(*self.recogniser(folder, device), folder)
+            assert self.open_model is not None
+            self.model = CTCModel(*self.open_model(folder, device), folder)
         return self.model
 
     def windows(self) -> list[JoinedInput]:

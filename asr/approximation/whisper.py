@@ -35,7 +35,7 @@ class Whisper(Pretrained):
         longest_s: duration of every input, with padding.
         positions: encoder positions of every input.
         layers: number of encoder layers.
-        measures: see `asr.approximation.recogniser.Recogniser`.
+        measures: see `asr.approximation.ctc_model.CTCModel`.
 
     Raises:
         UserError: see `Pretrained`; another model than Whisper, or a language that it doesn't know.

@@ -8,10 +8,10 @@ from rich.progress import Progress, TaskID
 
 from asr import config
 from asr.approximation import tables
+from asr.approximation.ctc_model import Opened
 from asr.approximation.options import FULL, SQUAD, TRANSCRIPTION, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import check_choice, question_map
-from asr.approximation.recogniser import Opened
 from asr.approximation.run import TaskEvaluation, open_task
 from asr.attention.table import canonical
 from asr.attention.transformers_adapter import ReplacedAttention
@@ -60,10 +60,10 @@ def run(paths: list[Path], options: Options) -> None:
         for task in options.task:  # before hours of work on another one
             if task != TRANSCRIPTION:
                 require_model(options.model_of(task))
-            open_task(task, options, recogniser)
+            open_task(task, options, open_model)
         results, mapped = [], None
         for task in options.task:
-            evaluation = TaskEvaluation(task, options, folder / task, recogniser)
+            evaluation = TaskEvaluation(task, options, folder / task, open_model)
             if stored := len(evaluation.batches) * len(evaluation.names) - evaluation.todo:
                 console.print(f"{task}: reusing {stored:,} of {stored + evaluation.todo:,} stored batches")
             if task == SQUAD:
@@ -99,7 +99,7 @@ def run(paths: list[Path], options: Options) -> None:
     console.print(f"written: {', '.join(map(str, written))}")
 
 
-def recogniser(path: Path, device: str) -> Opened:
+def open_model(path: Path, device: str) -> Opened:
     """Return model and tokenizer of a run, or of a published CTC model."""
     found = Recognizer.load(path, device=device, attention=FULL)
     return found.model, found.tokenizer

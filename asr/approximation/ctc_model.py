@@ -20,7 +20,7 @@ Opened = tuple[AcousticModel, Tokenizer]
 Open = Callable[[Path, str], Opened]  # a run, or a published model, on a device
 
 
-class Recogniser:
+class CTCModel:
     """A model with a CTC head; greedy search.
 
     Args:
@@ -58,7 +58,7 @@ class Recogniser:
         """Return the words in lower case without punctuation, as they are compared.
 
         Example:
-            >>> Recogniser.normalise(None, "It's 10, Mr. X!")
+            >>> CTCModel.normalise(None, "It's 10, Mr. X!")
             "it's 10 mr x"
         """
         return " ".join(re.sub(r"[^\w']+|_", " ", text.casefold()).split())
