@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from asr.errors import UserError
+
 
 def keep_mask(lengths: Tensor, size: int) -> Tensor:
     """Return the mask of valid positions.
@@ -17,12 +19,22 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
     Returns:
         [B, T] bool, True where position < length.
 
+    Raises:
+        UserError: the lengths are fractions, as some toolkits have them.
+
     Example:
         >>> keep_mask(torch.tensor([1, 3]), 3).int().tolist()
         [[1, 0, 0], [1, 1, 1]]
     """
+    require_counts(lengths)
     positions = torch.arange(size, device=lengths.device)
     return positions < lengths.unsqueeze(-1)
+
+
+def require_counts(lengths: Tensor) -> None:
+    """Raise UserError for lengths that are fractions."""
+    if lengths.is_floating_point():
+        raise UserError(f"lengths: expected integers, the numbers of valid positions, found {lengths.dtype}")
 
 
 def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:

@@ -1,7 +1,11 @@
 """Masks of valid positions."""
 
+import pytest
 import torch
 
+from asr.attention import build_self_attention
+from asr.attention.table import default_names
+from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 
 
@@ -19,3 +23,13 @@ def test_zero_padding_removes_nan_and_infinity() -> None:
     x = torch.full((2, 3, 4), float("nan"))
     x[0, :1] = 1.0
     assert zero_padding(x, torch.tensor([1, 0])).sum() == 4.0
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("name", default_names())
+def test_lengths_that_are_fractions_are_refused(name: str, backend: str) -> None:
+    """Seven mechanisms took lengths of 0 … 1 for numbers of positions, and gave zeros."""
+    layer = build_self_attention(name, model_dim=16, heads=2, backend=backend)
+    for lengths in (torch.tensor([0.5, 1.0]), torch.tensor([16.0, 8.0])):
+        with pytest.raises(UserError, match=r"^lengths: expected integers, .*, found torch\.float32$"):
+            layer(torch.randn(2, 16, 16), lengths)

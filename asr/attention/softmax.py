@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.attention.backend import NOT_COMPILED, BackendChoice
 from asr.attention.spec import Description
 from asr.errors import UserError
-from asr.lengths import zero_padding
+from asr.lengths import require_counts, zero_padding
 
 
 class QueryKeyMechanism(nn.Module, Description):
@@ -182,6 +182,7 @@ def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:
     """Raise ValueError unless lengths are [B] and, if the CPU can read them at no cost, 0 … size."""
+    require_counts(lengths)
     if lengths.shape != (batch,):
         raise ValueError(f"expected lengths of shape [{batch}], found {list(lengths.shape)}")
     known = type(lengths) is Tensor and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
