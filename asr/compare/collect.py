@@ -117,7 +117,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
         setattr(training, name, getattr(summary, name))
     training.dev_error_name, training.curve = _curve(run, summary)
     if training.curve:
-        best = min(training.curve, key=lambda point: point.dev_error)
+        best = min(training.curve, key=lambda point: (point.dev_error, point.dev_loss))
         training.dev_error, training.best_step = best.dev_error, best.step
         training.time_to_best_s, training.time_to_best_cpu_s = best.train_s, best.train_cpu_s
     return training

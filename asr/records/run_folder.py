@@ -214,9 +214,9 @@ class RunFolder:
         """Return the best checkpoints, the best first."""
         return sorted(self.checkpoints.glob("best-*.ckpt"))
 
-    def best_at(self, error_rate: float, step: int) -> Path:
+    def best_at(self, error_rate: float, loss: float, step: int) -> Path:
         """Return the file for a checkpoint that is among the best."""
-        return self.checkpoints / f"{best_name(error_rate, step)}.ckpt"
+        return self.checkpoints / f"{best_name(error_rate, loss, step)}.ckpt"
 
     def checkpoint(self, which: str = "auto") -> Path:
         """Return a checkpoint.
@@ -270,6 +270,10 @@ class RunFolder:
         return read_as(TrainingSummary, self.summary, "the summary of a finished training")
 
 
-def best_name(error_rate: float, step: int) -> str:
-    """Return the stem of a best checkpoint; stems sort by error rate."""
-    return f"best-{100 * error_rate:08.3f}-step{step:07d}"
+def best_name(error_rate: float, loss: float, step: int) -> str:
+    """Return the stem of a best checkpoint; stems sort by error rate, then by loss.
+
+    An untrained model recognises nothing, as a model does for its first steps: their error rates are equal.
+    """
+    finite = min(99_999.0, loss)  # NaN isn't below
+    return f"best-{100 * error_rate:08.3f}-loss{finite:010.4f}-step{step:07d}"

@@ -89,7 +89,7 @@ def _correct_batch_counts(trainer: lightning.Trainer) -> None:
 
 
 class KeepBest(lightning.Callback):
-    """Keeps the checkpoints with the lowest dev error rates.
+    """Keeps the checkpoints with the lowest dev error rates; of equal ones those with the lowest dev loss.
 
     The folder itself is the record of what has been kept, so nothing is lost when a run resumes.
 
@@ -105,7 +105,7 @@ class KeepBest(lightning.Callback):
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Save a checkpoint if it is among the best, then remove the one that it displaces."""
         assert isinstance(task, TrainingTask)
-        path, kept = self.run.best_at(task.dev_error, trainer.global_step), self.run.best()
+        path, kept = self.run.best_at(task.dev_error, task.dev_loss, trainer.global_step), self.run.best()
         better = len(kept) < self.count or path < kept[self.count - 1]
         # NaN would be taken for the lowest error rate, and displace the best checkpoint.
         better = better and math.isfinite(task.dev_error)

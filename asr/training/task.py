@@ -53,6 +53,7 @@ class TrainingTask(lightning.LightningModule):
         self.usable_in_window = False
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
+        self.dev_loss = float("nan")  # per target
         self.spent = 0.0  # fraction of the time budget used
 
     @abstractmethod
@@ -254,7 +255,8 @@ class TrainingTask(lightning.LightningModule):
         errors, wanted, loss, targets = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         self.dev_error = errors / max(wanted, 1)
         self.log(self.error_rate_name, self.dev_error, rank_zero_only=True)
-        self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
+        self.dev_loss = loss / max(targets, 1)
+        self.log("dev_loss", self.dev_loss, rank_zero_only=True)
         if self.trainer.is_global_zero and not math.isfinite(loss):
             log.warning("step %d: the dev loss is not finite", self.global_step)
 

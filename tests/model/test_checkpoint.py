@@ -150,11 +150,11 @@ def test_find_prefers_average_then_best_then_last(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     expected = "last"
-    for name in ("last", best_name(0.31, 900), best_name(0.092, 1000), "average"):
+    for name in ("last", best_name(0.31, 1.0, 900), best_name(0.092, 2.0, 1000), "average"):
         (folder / f"{name}.ckpt").touch()
         expected = name
         assert checkpoint.find(tmp_path).stem == expected
-    assert checkpoint.find(tmp_path, "best").stem == best_name(0.092, 1000)
+    assert checkpoint.find(tmp_path, "best").stem == best_name(0.092, 2.0, 1000)
     assert checkpoint.find(tmp_path, "last.ckpt").stem == "last"
     with pytest.raises(UserError, match="no checkpoint 'newest' \\(found: average, best-"):
         checkpoint.find(tmp_path, "newest")
@@ -163,5 +163,12 @@ def test_find_prefers_average_then_best_then_last(tmp_path: Path) -> None:
 def test_names_of_best_checkpoints_sort_by_measures_above_10() -> None:
     """Bits per token of a large vocabulary are above 10, and 10.2 came before 9.5."""
     values = [0.0, 0.092, 0.31, 1.0, 9.5, 10.2, 16.6]
-    names = [best_name(value, 100) for value in values]
+    names = [best_name(value, 1.0, 100) for value in values]
     assert sorted(names) == names
+
+
+def test_of_equal_error_rates_the_lower_loss_is_best() -> None:
+    """The first checkpoint stayed the best while nothing was recognised: untrained weights were decoded."""
+    names = [best_name(1.0, loss, 900 - i) for i, loss in enumerate([0.5, 2.25, 10.5, 700.0, float("inf")])]
+    assert sorted(names) == names
+    assert best_name(1.0, float("nan"), 5) == best_name(1.0, float("inf"), 5)
