@@ -1,6 +1,7 @@
 """Scoring of trn, CTM, STM and plain text files, and export of our hypotheses as CTM and STM."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from asr.scoring.hub5 import NO_RULES, score_segments
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import Score, UtteranceScore, pooled, score
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
-from asr.scoring.trn import pair_trn
+from asr.scoring.trn import check_same_ids, is_trn, pair_trn
 from asr.text.files import read_text
 
 REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # suffix of the reference by that of the hypothesis
@@ -57,7 +58,11 @@ def score_files(
     if heard.suffix != ".ctm":
         if glm:
             raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
-        if text:
+        if text and is_trn(reference) and is_trn(heard):
+            text, hypotheses = False, pair_trn(heard, reference, case=case)
+            if console:
+                console.print(f"{reference} {heard}: read as trn, `text (id)`", soft_wrap=True, markup=False)
+        elif text:
             hypotheses, layout = pair_text(reference, heard)
             if console:
                 console.print(f"{reference} {heard}: read {layout}", soft_wrap=True, markup=False)
@@ -88,25 +93,31 @@ def score_files(
 def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]:
     """Read two text files with one utterance a line, and return the utterances and the layout found.
 
-    If the first fields of all lines are distinct, the same in both files in any order, and contain a digit,
-    `-` or `_`, they are ids. Otherwise, the ids are line numbers.
+    The first fields of all lines are ids if they contain a digit, `-` or `_` and at least half of them are
+    in both files, in any order. Otherwise, the ids are line numbers.
 
     Raises:
-        UserError: a file is missing or not UTF-8, or the files differ in length.
+        UserError: a file is missing or not UTF-8, the files differ in length, or an id is repeated or in one
+            file only.
     """
     spoken, heard = (read_text(path).removesuffix("\n").split("\n") for path in (reference, hypothesis))
-    if len(spoken) != len(heard):
-        raise UserError(
-            f"{hypothesis}: expected a line for each of the {len(spoken)} in {reference}, found {len(heard)}"
-        )
     first, other = ([(line.split() or [""])[0] for line in lines] for lines in (spoken, heard))
-    idents, layout = [str(number) for number in range(1, len(spoken) + 1)], "line by line"
-    same = len({*first}) == len(first) and {*first} == {*other}
-    if same and all(IDENT.search(field) for field in first):
+    shared = len({*first} & {*other})
+    if all(map(IDENT.search, [*first, *other])) and 2 * shared >= max(len(first), len(other)):
+        for path, fields in ((reference, first), (hypothesis, other)):
+            if repeated := [ident for ident, count in Counter(fields).items() if count > 1]:
+                raise UserError(f"{path}: expected each utterance once, found {repeated[0]!r} again")
+        check_same_ids(first, other, str(reference), str(hypothesis))
         idents, layout = first, "as `id text`"
         spoken, heard = ([" ".join(line.split()[1:]) for line in lines] for lines in (spoken, heard))
         found = dict(zip(other, heard, strict=True))
         heard = [found[ident] for ident in first]
+    elif len(spoken) != len(heard):
+        raise UserError(
+            f"{hypothesis}: expected a line for each of the {len(spoken)} in {reference}, found {len(heard)}"
+        )
+    else:
+        idents, layout = [str(number) for number in range(1, len(spoken) + 1)], "line by line"
     utterances = [
         Hypothesis(ident, "unknown", 0.0, text, None, [], [], recognised, "piece")
         for ident, text, recognised in zip(idents, spoken, heard, strict=True)

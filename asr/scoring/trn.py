@@ -35,6 +35,13 @@ def read_trn(path: str | Path) -> dict[str, str]:
     return texts
 
 
+def is_trn(path: str | Path) -> bool:
+    """Return whether every line of a text file ends in an utterance's id in parentheses, as `(spk1-0001)`."""
+    lines = [line for _, line in read_lines(path) if not line.startswith(";;")]
+    found = [LINE.match(line) for line in lines]
+    return bool(found) and all(x is not None and re.search(r"[\d_-]", x["id"]) for x in found)
+
+
 def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Path, Path]:
     """Write `ref.trn` and `hyp.trn` and return their paths.
 

@@ -239,11 +239,34 @@ def test_text_files_are_read_line_by_line_or_with_ids(tmp_path):
     heard.write_text("spk-u2\nspk-u1 go\n")
     assert "read as `id text`" in printed([reference, heard])
     assert scored([reference, heard])[0].rates["wer"].counts == ErrorCounts(0, 4, 0, 5)
-    heard.write_text("spk-u3\nspk-u1 go\n")
-    assert "read line by line" in printed([reference, heard])
     heard.write_text("go\n")
     with pytest.raises(UserError, match=r"hyp.txt: expected a line for each of the 2 in .*ref.txt, found 1"):
         scored([reference, heard])
+
+
+def test_ids_of_text_files_are_not_words(tmp_path):
+    """A missing line turned the ids of all others into words, and the WER from 29 into 55 %."""
+    reference, heard = tmp_path / "ref.txt", tmp_path / "hyp.txt"
+    reference.write_text("u-1 go on\nu-2 yes\nu-3 it is\n")
+    for text, message in {
+        "u-1 go\nu-3 it is\n": r"same utterances in both, found 1 \(u-2\) only in .*ref\.txt$",
+        "u-1 go\nu-4 yes\nu-3 it\n": r"found 1 \(u-2\) only in .*; 1 \(u-4\) only in .*hyp\.txt$",
+        "u-1 go\nu-1 go\nu-2 it\n": r"hyp\.txt: expected each utterance once, found 'u-1' again$",
+    }.items():
+        heard.write_text(text)
+        with pytest.raises(UserError, match=message):
+            scored([reference, heard])
+
+
+def test_the_trn_form_is_recognised_by_its_lines(tmp_path):
+    """Under other names, `(id)` counted as a word."""
+    reference, heard = tmp_path / "a.ref", tmp_path / "a.hyp"
+    reference.write_text(";; c\ngo on then (s1-u1)\n{ yes / yeah } it is (s1-u2)\n")
+    heard.write_text("yeah it is (s1-u2)\ngo on (s1-u1)\n")
+    assert "read as trn" in printed([reference, heard])
+    (result,) = scored([reference, heard])
+    assert result.rates["wer"].counts == ErrorCounts(0, 1, 0, 6)
+    assert result.alignment == "sclite"
 
 
 @pytest.mark.parametrize("case", ["keep", "lower"])
