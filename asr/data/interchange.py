@@ -38,8 +38,9 @@ def kaldi_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
     utterances have one.
 
     Kaldi wants utterances to be sorted by speaker, too; unless they are, speakers are added as prefixes. In
-    wav.scp, files other than one-channel wav become pipes through ffmpeg or sph2pipe. If a recording has
-    several channels, each channel that has utterances becomes a recording and a suffix of its utterances.
+    wav.scp, files other than one-channel wav of 16-bit PCM become pipes through ffmpeg or sph2pipe. If a
+    recording has several channels, each channel that has utterances becomes a recording and a suffix of its
+    utterances.
 
     Raises:
         UserError: an id or a speaker contains a space, ids can't be sorted by speaker or aren't distinct, two
@@ -137,7 +138,7 @@ def _kaldi_text(cut: "MonoCut") -> str:
 def _kaldi_source(recording: "Recording", channel: int) -> str:
     """Return the value of wav.scp: a path, or a pipe that reads it, with the path quoted for the shell."""
     path = recording.sources[0].source
-    if recording.num_channels == 1 and Path(path).suffix == ".wav":
+    if recording.num_channels == 1 and Path(path).suffix == ".wav" and _read_by_kaldi(path):
         if path.endswith("|") or path != path.strip():
             raise UserError(f"{path}: expected a file name that Kaldi does not take for a pipe")
         return path
@@ -147,6 +148,16 @@ def _kaldi_source(recording: "Recording", channel: int) -> str:
         return f"{pipe} ffmpeg -threads 1 -i pipe:0 -ar {rate} -f wav -threads 1 pipe:1 |"
     mono = f"-af channelmap={channel}:mono"
     return f"ffmpeg -threads 1 -i {quoted} {mono} -ar {rate} -f wav -threads 1 pipe:1 |"
+
+
+def _read_by_kaldi(path: str) -> bool:
+    """Return whether a wav file has the only encoding that Kaldi reads, 16-bit PCM."""
+    import soundfile
+
+    try:
+        return bool(soundfile.info(path).subtype == "PCM_16")
+    except (OSError, soundfile.LibsndfileError):  # a file that is elsewhere now, or broken: Kaldi says so
+        return True
 
 
 def nemo_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:

@@ -9,6 +9,9 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.text.files import one_field, read_lines, write_lines
 
+# Also written with underscores between the words.
+IGNORED = "IGNORETIMESEGMENTINSCORING"
+
 
 @dataclass(frozen=True)
 class StmSegment:
@@ -28,7 +31,7 @@ class StmSegment:
     @property
     def ignored(self) -> bool:
         """Whether scoring skips this segment and all words recognised in it."""
-        return "IGNORE_TIME_SEGMENT_IN_SCORING" in self.text.upper()
+        return IGNORED in self.text.upper().replace("_", "")
 
     @property
     def name(self) -> str:

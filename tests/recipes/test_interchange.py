@@ -422,3 +422,14 @@ def test_wrong_sources(name, tmp_path):
 def test_lhotse_reads_the_export(prepared, tmp_path):
     path = FORMATS["lhotse"](read_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
     assert load_manifest(path)[0].load_audio().shape == (1, 7000)
+
+
+@pytest.mark.parametrize(
+    "subtype", ["PCM_16", "PCM_U8", "PCM_24", "PCM_32", "FLOAT", "ULAW", "ALAW", "IMA_ADPCM"]
+)
+def test_kaldi_gets_16_bit_audio(subtype, tmp_path):
+    """Wav files that Kaldi can't read were passed on as they are."""
+    wav = tmp_path / "a.wav"
+    soundfile.write(wav, np.ones(16000) / 4, 16000, subtype=subtype)
+    source = interchange._kaldi_source(Recording.from_file(wav), 0)
+    assert source == str(wav) if subtype == "PCM_16" else re.match(f"ffmpeg .* {wav} .* [|]$", source)

@@ -107,6 +107,7 @@ CASES = [
         ("A B C D", "x a b c", (4, 3, 0, 1, 1)),
         ("A B C D E F", "a c b e d f", (6, 4, 1, 1, 1)),
         ("IGNORE_TIME_SEGMENT_IN_SCORING", "a b", None),
+        ("IGNORETIMESEGMENTINSCORING", "a b", None),
         ("UHHUH", "uh-huh", (1, 1, 0, 0, 0)),
         ("(UH) (UM) SO", "um so uh", (3, 3, 0, 0, 1)),
     ]
