@@ -228,7 +228,7 @@ def measure_pretrained(options: Pretrained) -> None:
     torch.set_num_threads(1)
     folder = Path(options.folder)
     initial = minilm()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(initial)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(initial, trust_remote_code=False)
     text = Path(options.text).read_text().splitlines() if options.text else []
     held_out = len(text) * 9 // 10  # the first sentence for evaluation
     write_data(folder / "data", tokenizer, (options.sizes[0], options.sizes[1]), text[held_out:])
@@ -254,7 +254,7 @@ def measure_pretrained(options: Pretrained) -> None:
             torch.manual_seed(options.seed)
             # Without dropout: the data never repeat.
             plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-            model = kind.from_pretrained(initial, **plain, **labels)
+            model = kind.from_pretrained(initial, trust_remote_code=False, **plain, **labels)
             finetune(model, batches(tokenizer, steps, options.seed, text[:held_out]), steps, *rates)
             model.save_pretrained(saved)
             tokenizer.save_pretrained(saved)

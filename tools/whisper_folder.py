@@ -179,7 +179,7 @@ def convert(source: Path, out: Path) -> None:
         raise UserError(f"{source}: expected an English model, found one of several languages")
     with quiet():
         tokenizer = transformers.WhisperTokenizer.from_pretrained(
-            source, pad_token="<|endoftext|>", local_files_only=True
+            source, pad_token="<|endoftext|>", local_files_only=True, trust_remote_code=False
         )
         tokenizer.add_tokens(
             [f"<|{0.02 * index:.2f}|>" for index in range(sizes["vocab_size"] - len(tokenizer))]

@@ -334,7 +334,7 @@ class SentencePieceTokenizer(Tokenizer):
                 minloglevel=2,
                 max_sentence_length=2**30,  # bytes; longer texts would be skipped in silence
             )
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # ValueError: beyond its integers
             reason = str(error).strip().rpartition("] ")[2]
             raise UserError(f"pieces={pieces}: sentencepiece can't learn that many: {reason}") from None
         return cls(model.getvalue())

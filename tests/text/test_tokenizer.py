@@ -124,6 +124,10 @@ def test_words_that_no_pieces_cover_are_out_of_vocabulary():
         (lambda: build_tokenizer("phone", TEXTS, None), "phones need a lexicon"),
         (lambda: build_tokenizer("phones", TEXTS, LEXICON), "did you mean 'phone'"),
         (lambda: build_tokenizer("sentencepiece", TEXTS, None, pieces=900), "pieces=900: .*<= "),
+        (
+            lambda: build_tokenizer("sentencepiece", TEXTS, None, pieces=10**11),
+            "^pieces=1000.*: sentencepiece can",
+        ),
         (lambda: tokenizer_from_state({"kind": "word"}), "expected a tokenizer of kind phone"),
     ],
 )
