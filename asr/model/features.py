@@ -1,5 +1,6 @@
 """Kaldi-compatible log-mel filter banks, computed on the device of the model, and their normalisation."""
 
+import logging
 import warnings
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 from asr.model.options import NORMALISATIONS, FeatureConfig
+
+log = logging.getLogger(__name__)
 
 # Frames of a batch whose spectra are in memory together, few enough for a CPU's cache. The result does not
 # depend on them.
@@ -72,6 +75,11 @@ class FilterBanks(FrontEnd):
                 high_freq=config.high_freq_hz,
                 snip_edges=True,
                 dither=0.0,
+            )
+        if empty := int((self.layer._fb == 0).all(dim=0).sum()):
+            log.warning(
+                "features.mel_bins=%d: %d filters lie between the spectral lines at %d Hz, always empty",
+                *(config.mel_bins, empty, config.sample_rate),
             )
         # lhotse's, which rounds 9 ms at 24 kHz to 215 samples
         self.window_samples, self.shift_samples = self.layer.wav2win._length, self.layer.wav2win._shift

@@ -145,3 +145,11 @@ def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
 def test_filters_lie_between_zero_and_the_nyquist_frequency(change: dict[str, float]) -> None:
     with pytest.raises(UserError, match="half of the sample rate"):
         FeatureConfig(**change).check()
+
+
+@pytest.mark.parametrize(("rate", "bins", "empty"), [(8000, 128, 6), (8000, 80, 0), (16000, 80, 0)])
+def test_empty_filters_are_said(rate: int, bins: int, empty: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Filters that no spectral line falls into were trained with in silence."""
+    FilterBanks(FeatureConfig(sample_rate=rate, mel_bins=bins))
+    expected = f"mel_bins=128: {empty} filters lie between the spectral lines at 8000 Hz, always empty"
+    assert caplog.messages == ([f"features.{expected}"] if empty else [])
