@@ -37,7 +37,7 @@ class UserError(Exception):
 PREFIX = f"{UserError.__module__}.{UserError.__qualname__}: "
 # Line breaks and characters that control a terminal, which names and values in files may hold.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-LONGEST = 1000  # characters of a message
+LONGEST = 500  # characters of a message
 FEW = 12  # words that an error lists
 
 

@@ -428,9 +428,13 @@ def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
 
 
 def empty_model(pretrained: dict[str, Any], model: ModelConfig) -> Any:
-    """Return transformers' model with random weights; `model` has the dropouts."""
+    """Return transformers' model with random weights; `model` has the dropouts.
+
+    Raises:
+        UserError: transformers can't build a model of this configuration.
+    """
     config = _configuration(pretrained["transformers"], model)
-    with quiet():
+    with quiet(), one_line("pretrained", "a configuration of transformers"):
         return _encoder(_class(config, "Model")(config))
 
 
