@@ -80,3 +80,20 @@ def load_model(
     )
     torch.manual_seed(1)
     return AcousticModel(config, vocabulary, augment, trained_model(folder, pretrained, config.model)).eval()
+
+
+def utterances(lengths: torch.Tensor, padding: float | None = None) -> torch.Tensor:
+    """Return random samples of [B] utterances, [B, 16000], with a value behind each; None: more samples."""
+    samples = 0.05 + 0.1 * torch.randn(len(lengths), 16000, generator=torch.Generator().manual_seed(2))
+    if padding is not None:
+        for own, length in zip(samples, lengths, strict=True):
+            own[length:] = padding
+    return samples
+
+
+@torch.no_grad()
+def states(
+    model: AcousticModel, samples: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the encoder's states [B, T, M] of samples [B, S], and [B] valid frames."""
+    return model.encoder(*model.input(samples, lengths))

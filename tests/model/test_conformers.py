@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pretrained_models import utterances
 from published_models import SYMBOLS, save_ctc, transformers
 
 from asr.errors import UserError
@@ -30,14 +31,6 @@ CASES = [
 ]
 
 
-def audio(padding: float) -> torch.Tensor:
-    """Return four utterances with `padding` behind each, the last one shorter than a frame of all."""
-    samples = 0.05 + 0.1 * torch.randn(4, 16000, generator=torch.Generator().manual_seed(2))
-    for own, length in zip(samples, LENGTHS, strict=True):
-        own[length:] = padding
-    return samples
-
-
 def save(folder: Path, family: str, options: dict[str, Any]) -> Any:
     """Write a model with random positions and statistics, and return it in evaluation mode."""
     theirs = save_ctc(folder, family, **options)
@@ -60,10 +53,10 @@ def test_log_probabilities_equal_those_of_transformers(
     process = transformers.AutoProcessor.from_pretrained(tmp_path)
     model, tokenizer = published_model(tmp_path)
     assert tokenizer.symbols == ["<blank>", *SYMBOLS[:-1]]
-    ours, frames = model(audio(float("nan")), LENGTHS)
+    ours, frames = model(utterances(LENGTHS, float("nan")), LENGTHS)
     assert ours.isfinite().all()
     for i, (length, count) in enumerate(zip(LENGTHS.tolist()[:3], frames.tolist(), strict=False)):
-        samples = audio(0.0)[i, :length]
+        samples = utterances(LENGTHS, 0.0)[i, :length]
         scores = theirs(**process(samples.numpy(), sampling_rate=16000, return_tensors="pt")).logits[0]
         expected = scores.log_softmax(-1)[:count, ORDER]
         alone, _ = model(samples[None], LENGTHS[i : i + 1])
@@ -77,19 +70,19 @@ def test_attention_is_exchanged(family: str, options: dict[str, Any], tmp_path: 
     """With as many clusters and keys as frames, every mechanism is full attention."""
     save(tmp_path, family, options)
     model, _ = published_model(tmp_path)
-    full, frames = model(audio(0.0), LENGTHS)
+    full, frames = model(utterances(LENGTHS, 0.0), LENGTHS)
     keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
     names = ("full", "local-200", "clustered-200", "i-clustered-200:topk=200", "near-200")
     for name, backend in [(name, backend) for name in names for backend in ("auto", "reference")]:
         model.set_attention(name, backend)
         torch.testing.assert_close(
-            model(audio(float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=2e-4
+            model(utterances(LENGTHS, float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=2e-4
         )
     for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
         model.set_attention(name, "auto")
-        found, _ = model(audio(0.0), LENGTHS)
+        found, _ = model(utterances(LENGTHS, 0.0), LENGTHS)
         assert (found[keep] - full[keep]).abs().max() > 0.01
-        alone, _ = model(audio(0.0)[1:2, :7000], LENGTHS[1:2])
+        alone, _ = model(utterances(LENGTHS, 0.0)[1:2, :7000], LENGTHS[1:2])
         torch.testing.assert_close(found[1, : frames[1]], alone[0], rtol=0, atol=2e-4)
 
 
@@ -99,9 +92,9 @@ def test_a_conformer_is_exported_for_transformers(tmp_path: Path) -> None:
     write_published(recognizer.model, recognizer.tokenizer, tmp_path / "b")
     theirs = transformers.AutoModelForCTC.from_pretrained(tmp_path / "b").eval()
     with torch.no_grad():
-        ours, _ = recognizer.model(audio(0.0)[:1], LENGTHS[:1])
+        ours, _ = recognizer.model(utterances(LENGTHS, 0.0)[:1], LENGTHS[:1])
         values = transformers.AutoProcessor.from_pretrained(tmp_path / "b")(
-            audio(0.0)[0].numpy(), sampling_rate=16000, return_tensors="pt"
+            utterances(LENGTHS, 0.0)[0].numpy(), sampling_rate=16000, return_tensors="pt"
         )
         torch.testing.assert_close(theirs(**values).logits.log_softmax(-1), ours, rtol=0, atol=1e-4)
 

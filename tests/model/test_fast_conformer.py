@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pretrained_models import utterances
 from published_models import PIECES, make_voices, save_parakeet, transformers
 
 from asr.cli import main
@@ -17,25 +18,17 @@ LENGTHS = torch.tensor([16000, 7000, 3001, 1280, 100])
 ORDER = [len(PIECES), *range(len(PIECES))]
 
 
-def audio(padding: float = 0.0) -> torch.Tensor:
-    """Return five utterances, the last shorter than a frame, with `padding` behind each."""
-    samples = 0.05 + 0.1 * torch.randn(5, 16000, generator=torch.Generator().manual_seed(2))
-    for own, length in zip(samples, LENGTHS, strict=True):
-        own[length:] = padding
-    return samples
-
-
 @torch.no_grad()
 def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path) -> None:
     """Alone, and in a batch with padding of any values."""
     theirs = save_parakeet(tmp_path)
     process = transformers.AutoProcessor.from_pretrained(tmp_path)
     recognizer = Recognizer.load(tmp_path)
-    ours, frames = recognizer.model(audio(float("nan")), LENGTHS)
+    ours, frames = recognizer.model(utterances(LENGTHS, float("nan")), LENGTHS)
     assert frames.tolist() == [13, 6, 3, 1, 0]
     assert ours.isfinite().all()
     for i, (length, count) in enumerate(zip(LENGTHS.tolist()[:4], frames.tolist(), strict=False)):
-        samples = audio()[i, :length]
+        samples = utterances(LENGTHS, 0.0)[i, :length]
         scores = theirs(**process(samples.numpy(), sampling_rate=16000)).logits[0]
         expected = scores.log_softmax(-1)[:count, ORDER]
         alone, _ = recognizer.model(samples[None], LENGTHS[i : i + 1])
@@ -48,9 +41,9 @@ def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path)
 def test_latents_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_parakeet(tmp_path)
     front_end = published_model(tmp_path)[0].front_end
-    whole, frames = front_end(audio(1e9), LENGTHS)
+    whole, frames = front_end(utterances(LENGTHS, 1e9), LENGTHS)
     monkeypatch.setattr(pretrained_mel, "BLOCK_FRAMES", 15)  # three of five utterances
-    blocks, same = front_end(audio(1e9), LENGTHS)
+    blocks, same = front_end(utterances(LENGTHS, 1e9), LENGTHS)
     assert torch.equal(frames, same)
     torch.testing.assert_close(blocks, whole, rtol=0, atol=1e-5)
 
@@ -61,18 +54,18 @@ def test_attention_is_exchanged(backend: str, tmp_path: Path) -> None:
     """With as many clusters and keys as frames, every mechanism is full attention."""
     save_parakeet(tmp_path)
     model, _ = published_model(tmp_path)
-    full, frames = model(audio(), LENGTHS)
+    full, frames = model(utterances(LENGTHS, 0.0), LENGTHS)
     keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
     for name in ("local-99", "clustered-99", "i-clustered-99:topk=99", "near-99", "oracle-top-99"):
         model.set_attention(name, backend)
         torch.testing.assert_close(
-            model(audio(float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=1e-4
+            model(utterances(LENGTHS, float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=1e-4
         )
     for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
         model.set_attention(name, backend)
-        found, _ = model(audio(), LENGTHS)
+        found, _ = model(utterances(LENGTHS, 0.0), LENGTHS)
         assert (found[keep] - full[keep]).abs().max() > 0.01
-        alone, _ = model(audio()[1:2, :7000], LENGTHS[1:2])
+        alone, _ = model(utterances(LENGTHS, 0.0)[1:2, :7000], LENGTHS[1:2])
         torch.testing.assert_close(found[1, :6], alone[0], rtol=0, atol=1e-4)
     with pytest.raises(UserError, match="attention 'lsh-1' needs keys tied"):
         model.set_attention("lsh-1")
@@ -108,8 +101,8 @@ def test_a_parakeet_is_fine_tuned_exported_and_restored(
     )
     assert main(["export", str(tmp_path / "run"), f"out={tmp_path / 'out'}"]) == 0
     assert torch.equal(
-        Recognizer.load(tmp_path / "out").model(audio(), LENGTHS)[0],
-        Recognizer.load(tmp_path / "run").model(audio(), LENGTHS)[0],
+        Recognizer.load(tmp_path / "out").model(utterances(LENGTHS, 0.0), LENGTHS)[0],
+        Recognizer.load(tmp_path / "run").model(utterances(LENGTHS, 0.0), LENGTHS)[0],
     )
     assert main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'theirs'}"]) == 1
     with pytest.raises(UserError, match="conformers and Whisper of transformers can't be exported as graphs"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretrained_models import LAYOUTS, load_model, save_model, transformers
+from pretrained_models import LAYOUTS, load_model, save_model, states, transformers, utterances
 
 from asr.attention.pretrained_layers import GatedBiasAttention
 from asr.errors import UserError
@@ -14,22 +14,6 @@ from asr.model.graph import write_onnx, write_program
 from asr.model.options import AugmentConfig
 
 LENGTHS = torch.tensor([16000, 7000, 3001])
-
-
-def audio(padding: float | None = None) -> torch.Tensor:
-    """Return three utterances; `padding` is written behind each, nothing with None."""
-    samples = 0.05 + 0.1 * torch.randn(3, 16000, generator=torch.Generator().manual_seed(2))
-    if padding is not None:
-        for own, length in zip(samples, LENGTHS, strict=True):
-            own[length:] = padding
-    return samples
-
-
-@torch.no_grad()
-def states(
-    model: AcousticModel, samples: torch.Tensor, lengths: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return model.encoder(*model.input(samples, lengths))
 
 
 @torch.no_grad()
@@ -47,8 +31,8 @@ def test_states_equal_those_of_transformers_with_any_padding(
 ) -> None:
     """In a padded batch, transformers' own states differ with group normalisation and in data2vec-audio."""
     theirs = save_model(tmp_path, family, norm, stable)
-    ours, frames = states(load_model(tmp_path), audio(padding), LENGTHS)
-    for own, samples, length, count in zip(ours, audio(), LENGTHS, frames.tolist(), strict=True):
+    ours, frames = states(load_model(tmp_path), utterances(LENGTHS, padding), LENGTHS)
+    for own, samples, length, count in zip(ours, utterances(LENGTHS), LENGTHS, frames.tolist(), strict=True):
         expected = reference_states(theirs, tmp_path, samples[:length])
         assert count == len(expected)
         torch.testing.assert_close(own[:count], expected, rtol=0, atol=1e-5)
@@ -56,8 +40,8 @@ def test_states_equal_those_of_transformers_with_any_padding(
 
 def test_samples_are_scaled_only_where_the_folder_says_so(tmp_path: Path) -> None:
     theirs = save_model(tmp_path, norm="layer", normalise=False)
-    ours, _ = states(load_model(tmp_path), audio()[:1], LENGTHS[:1])
-    expected = reference_states(theirs, tmp_path, audio()[0])
+    ours, _ = states(load_model(tmp_path), utterances(LENGTHS)[:1], LENGTHS[:1])
+    expected = reference_states(theirs, tmp_path, utterances(LENGTHS)[0])
     torch.testing.assert_close(ours[0], expected, rtol=0, atol=1e-5)
 
 
@@ -65,10 +49,10 @@ def test_samples_are_scaled_only_where_the_folder_says_so(tmp_path: Path) -> Non
 def test_latents_do_not_depend_on_blocks(norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path, norm=norm)
     front_end = load_model(tmp_path).front_end
-    whole, frames = front_end(audio(1e9), LENGTHS)
+    whole, frames = front_end(utterances(LENGTHS, 1e9), LENGTHS)
     assert frames.tolist() == [100, 44, 19]
     monkeypatch.setattr(pretrained, "BLOCK_FRAMES", 21)
-    torch.testing.assert_close(front_end(audio(1e9), LENGTHS)[0], whole, rtol=0, atol=1e-5)
+    torch.testing.assert_close(front_end(utterances(LENGTHS, 1e9), LENGTHS)[0], whole, rtol=0, atol=1e-5)
 
 
 def test_frames_agree_with_transformers(tmp_path: Path) -> None:
@@ -84,17 +68,19 @@ def test_frames_agree_with_transformers(tmp_path: Path) -> None:
 def test_mechanisms_are_exchanged_without_changing_weights(family: str, tmp_path: Path) -> None:
     save_model(tmp_path, family, initializer_range=0.5)
     model = load_model(tmp_path)
-    full, frames = states(model, audio(), LENGTHS)
+    full, frames = states(model, utterances(LENGTHS), LENGTHS)
     keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
     model.set_attention("i-clustered-100:topk=100")
-    torch.testing.assert_close(states(model, audio(), LENGTHS)[0][keep], full[keep], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        states(model, utterances(LENGTHS), LENGTHS)[0][keep], full[keep], rtol=0, atol=1e-4
+    )
     model.set_attention("i-clustered-4:topk=3")
-    clustered, _ = states(model, audio(float("nan")), LENGTHS)
+    clustered, _ = states(model, utterances(LENGTHS, float("nan")), LENGTHS)
     assert (clustered[keep] - full[keep]).abs().max() > 0.1
-    alone, _ = states(model, audio()[1:2, :7000], LENGTHS[1:2])
+    alone, _ = states(model, utterances(LENGTHS)[1:2, :7000], LENGTHS[1:2])
     torch.testing.assert_close(clustered[1, :44], alone[0], rtol=0, atol=1e-4)
     model.set_attention("full")
-    assert torch.equal(states(model, audio(), LENGTHS)[0], full)
+    assert torch.equal(states(model, utterances(LENGTHS), LENGTHS)[0], full)
 
 
 @pytest.mark.parametrize("name", ["lsh-1", "shared-full", "cast-4", "linear"])
@@ -127,7 +113,7 @@ def test_dense_weights_give_the_output(name: str, family: str, tmp_path: Path) -
     found: list[tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], torch.Tensor]] = []
     layer = model.attention_layers()[1]
     layer.register_forward_hook(lambda _, *seen: found.append(seen), with_kwargs=True)
-    states(model, audio()[:1], LENGTHS[:1])
+    states(model, utterances(LENGTHS)[:1], LENGTHS[:1])
     (x, _), bias, y = found[0]
     wavlm = family == "wavlm"
     value, output = (
@@ -146,7 +132,9 @@ def test_all_parts_but_the_front_end_are_trained(family: str, tmp_path: Path) ->
     assert not load_model(tmp_path).normalisation.masked_frame.requires_grad
     masks = AugmentConfig(frequency_masks=1, time_mask_every=20)
     model = load_model(tmp_path, augment=masks, intermediate=[1]).train()
-    outputs, frames = model.emit(*model.input(audio(float("nan")), torch.tensor([16000, 69, 3001])))
+    outputs, frames = model.emit(
+        *model.input(utterances(LENGTHS, float("nan")), torch.tensor([16000, 69, 3001]))
+    )
     assert frames.tolist() == [100, 0, 19]
     assert len(outputs) == 2
     sum(x[0].sum() + x[2, :19].sum() for x in outputs).backward()  # type: ignore[union-attr]
@@ -162,7 +150,7 @@ def test_a_frozen_encoder_gets_no_gradients(tmp_path: Path) -> None:
     save_model(tmp_path)
     model = load_model(tmp_path).train()
     model.encoder_frozen = True
-    model.emit(*model.input(audio(), LENGTHS))[0][-1].sum().backward()
+    model.emit(*model.input(utterances(LENGTHS), LENGTHS))[0][-1].sum().backward()
     trained = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
     assert trained == ["head.projection.weight", "head.projection.bias"]
 
@@ -172,7 +160,7 @@ def test_layer_drop_skips_the_blocks_of_single_utterances(tmp_path: Path) -> Non
     save_model(tmp_path, layerdrop=0.5, final_dropout=0.0, **dict.fromkeys(dropouts, 0.0))
     model = load_model(tmp_path)
     lengths = LENGTHS[:1].repeat(16)
-    features = model.input(audio()[:1].repeat(16, 1), lengths)
+    features = model.input(utterances(LENGTHS)[:1].repeat(16, 1), lengths)
     with torch.no_grad():
         variants, _ = model.encoder.train()(*features)
     distinct = {tuple(x[0].tolist()) for x in variants}
@@ -182,12 +170,12 @@ def test_layer_drop_skips_the_blocks_of_single_utterances(tmp_path: Path) -> Non
 def test_a_model_is_restored_without_its_folder(tmp_path: Path) -> None:
     save_model(tmp_path / "folder")
     model = load_model(tmp_path / "folder", "i-clustered-4")
-    expected = model(audio(), LENGTHS)
+    expected = model(utterances(LENGTHS), LENGTHS)
     state = model.state()
     (tmp_path / "folder").rename(tmp_path / "moved")
     restored = AcousticModel.from_state(state, 5, "checkpoint")
     assert restored.digest() == model.digest()
-    assert torch.equal(restored(audio(), LENGTHS)[0], expected[0])
+    assert torch.equal(restored(utterances(LENGTHS), LENGTHS)[0], expected[0])
 
 
 @pytest.mark.slow
@@ -224,10 +212,10 @@ def test_graphs_map_samples_to_log_probabilities(
         write_program(model, tmp_path / "m.pt2")
         run = torch.export.load(tmp_path / "m.pt2").module()
     with torch.no_grad():
-        expected, frames = model(audio(), LENGTHS)
-        found, counts = run(audio(1e4), LENGTHS)
+        expected, frames = model(utterances(LENGTHS), LENGTHS)
+        found, counts = run(utterances(LENGTHS, 1e4), LENGTHS)
         assert counts.tolist() == frames.tolist()
         for i, (length, count) in enumerate(zip(LENGTHS.tolist(), frames.tolist(), strict=True)):
             torch.testing.assert_close(found[i, :count], expected[i, :count], rtol=0, atol=1e-4)
-            alone, _ = run(audio()[i : i + 1, :length], LENGTHS[i : i + 1])
+            alone, _ = run(utterances(LENGTHS)[i : i + 1, :length], LENGTHS[i : i + 1])
             torch.testing.assert_close(alone[0], expected[i, :count], rtol=0, atol=1e-4)

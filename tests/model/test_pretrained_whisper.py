@@ -13,7 +13,7 @@ import soundfile
 import torch
 from mutants import mutant
 from once import once
-from pretrained_models import load_model, transformers
+from pretrained_models import load_model, states, transformers, utterances
 from runs import assert_same_weights, killed
 from tiny_whisper import SECONDS, save_whisper
 from tone_corpora import make_cut, save_cuts
@@ -51,21 +51,6 @@ def folder(shared: Path) -> Path:
     return once(shared / "whisper_encoder", save_whisper)
 
 
-def audio(padding: float = 0.0) -> torch.Tensor:
-    """Return five utterances with `padding` behind each."""
-    samples = 0.05 + 0.1 * torch.randn(5, 16000, generator=torch.Generator().manual_seed(2))
-    for own, length in zip(samples, LENGTHS, strict=True):
-        own[length:] = padding
-    return samples
-
-
-@torch.no_grad()
-def states(
-    model: AcousticModel, samples: torch.Tensor, lengths: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return model.encoder(*model.input(samples, lengths))
-
-
 def their_features(folder: Path, samples: torch.Tensor) -> torch.Tensor:
     """Return transformers' features of a recording padded to the longest input, [1, F, T]."""
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
@@ -87,10 +72,10 @@ def cut_states(folder: Path, samples: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("padding", [float("nan"), 1e9])
 def test_states_equal_those_of_transformers_layers_with_any_padding(padding: float, folder: Path) -> None:
     model = load_model(folder)
-    ours, frames = states(model, audio(padding), LENGTHS)
+    ours, frames = states(model, utterances(LENGTHS, padding), LENGTHS)
     assert frames.tolist() == [50, 22, 10, 1, 1]
     for i, (length, count) in enumerate(zip(LENGTHS.tolist(), frames.tolist(), strict=True)):
-        samples = audio()[i, :length]
+        samples = utterances(LENGTHS, 0.0)[i, :length]
         expected = cut_states(folder, samples)
         assert len(expected) == count == model.encoder_frames(length / 16000)
         torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
@@ -111,25 +96,25 @@ def test_the_longest_input_has_the_states_of_transformers_encoder(folder: Path) 
 
 def test_energies_do_not_depend_on_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     front_end = load_model(folder).front_end
-    whole, _ = front_end(audio(1e9), LENGTHS)
+    whole, _ = front_end(utterances(LENGTHS, 1e9), LENGTHS)
     monkeypatch.setattr(pretrained_whisper, "BLOCK_FRAMES", 35)  # seven of five utterances
-    torch.testing.assert_close(front_end(audio(1e9), LENGTHS)[0], whole, rtol=0, atol=1e-6)
+    torch.testing.assert_close(front_end(utterances(LENGTHS, 1e9), LENGTHS)[0], whole, rtol=0, atol=1e-6)
 
 
 def test_attention_is_exchanged(folder: Path) -> None:
     """With as many clusters, keys or neighbours as frames, every mechanism is full attention."""
     model = load_model(folder)
-    full, frames = states(model, audio(), LENGTHS)
+    full, frames = states(model, utterances(LENGTHS, 0.0), LENGTHS)
     keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
     for name in ("local-99", "clustered-99", "i-clustered-99:topk=99", "near-99"):
         model.set_attention(name)
-        found, _ = states(model, audio(float("nan")), LENGTHS)
+        found, _ = states(model, utterances(LENGTHS, float("nan")), LENGTHS)
         torch.testing.assert_close(found[keep], full[keep], rtol=0, atol=1e-3)
     for name in ("local-2", "near-2:topk=2,window=1", "full*1,i-clustered-2:topk=2*1"):
         model.set_attention(name)
-        found, _ = states(model, audio(float("nan")), LENGTHS)
+        found, _ = states(model, utterances(LENGTHS, float("nan")), LENGTHS)
         assert (found[keep] - full[keep]).abs().max() > 0.01
-        alone, _ = states(model, audio()[1:2, :7001], LENGTHS[1:2])
+        alone, _ = states(model, utterances(LENGTHS, 0.0)[1:2, :7001], LENGTHS[1:2])
         torch.testing.assert_close(found[1, :22], alone[0], rtol=0, atol=1e-4)
     with pytest.raises(UserError, match="attention 'lsh-1' needs keys tied"):
         model.set_attention("lsh-1")
@@ -173,7 +158,9 @@ def test_all_parts_but_the_positions_are_trained(folder: Path) -> None:
     """Also with an utterance of no frames, which must not turn the gradients of others into NaN."""
     masks = AugmentConfig(frequency_masks=1, time_mask_every=20)
     model = load_model(folder, augment=masks, intermediate=[1]).train()
-    outputs, frames = model.emit(*model.input(audio(float("nan")), torch.tensor([16000, 0, 3001, 100, 1])))
+    outputs, frames = model.emit(
+        *model.input(utterances(LENGTHS, float("nan")), torch.tensor([16000, 0, 3001, 100, 1]))
+    )
     assert (len(outputs), frames.tolist()) == (2, [50, 0, 10, 1, 1])
     sum(x[0].sum() + x[2, :10].sum() for x in outputs).backward()  # type: ignore[union-attr]
     for name, parameter in model.named_parameters():
@@ -291,7 +278,7 @@ def test_hostile_folders_are_one_line(
     (content["feature_extractor"] if file.startswith("processor") else content).update(change)
     (tmp_path / "x" / file).write_text(json.dumps(content))
     if not message:
-        assert states(load_model(tmp_path / "x"), audio(), LENGTHS)[0].isfinite().all()
+        assert states(load_model(tmp_path / "x"), utterances(LENGTHS, 0.0), LENGTHS)[0].isfinite().all()
         return
     with pytest.raises(UserError) as caught:
         load_model(tmp_path / "x")
@@ -310,6 +297,6 @@ def test_every_mutant_of_a_stored_encoder_is_read_or_refused(folder: Path) -> No
         except UserError as error:
             refused.append(str(error))
         else:
-            assert states(model, audio(), LENGTHS)[1].tolist() == [50, 22, 10, 1, 1], wrong
+            assert states(model, utterances(LENGTHS, 0.0), LENGTHS)[1].tolist() == [50, 22, 10, 1, 1], wrong
     assert all(x.startswith("checkpoint") and "\n" not in x for x in refused)
     assert 5 < len(refused) < 55

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretrained_models import LAYOUTS
+from pretrained_models import LAYOUTS, utterances
 from published_models import SYMBOLS, save_ctc, transformers
 
 from asr.errors import UserError
@@ -13,14 +13,6 @@ from asr.recognizer import Recognizer
 
 LENGTHS = torch.tensor([16000, 7000, 3001])
 ORDER = [9, *range(9)]  # blank first
-
-
-def audio(padding: float) -> torch.Tensor:
-    """Return three utterances with `padding` behind each."""
-    samples = 0.05 + 0.1 * torch.randn(3, 16000, generator=torch.Generator().manual_seed(2))
-    for own, length in zip(samples, LENGTHS, strict=True):
-        own[length:] = padding
-    return samples
 
 
 @torch.no_grad()
@@ -53,9 +45,9 @@ def test_log_probabilities_equal_those_of_transformers(
     model, tokenizer = published_model(tmp_path)
     assert tokenizer.symbols == ["<blank>", *SYMBOLS[:-1]]
     with torch.no_grad():
-        ours, frames = model(audio(float("nan")), LENGTHS)
+        ours, frames = model(utterances(LENGTHS, float("nan")), LENGTHS)
         for i, (length, count) in enumerate(zip(LENGTHS.tolist(), frames.tolist(), strict=True)):
-            samples = audio(0.0)[i, :length]
+            samples = utterances(LENGTHS, 0.0)[i, :length]
             expected = reference(theirs, tmp_path, samples)
             alone, _ = model(samples[None], LENGTHS[i : i + 1])
             torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
@@ -65,12 +57,14 @@ def test_log_probabilities_equal_those_of_transformers(
 @pytest.mark.parametrize("family", ["wav2vec2", "wavlm", "unispeech-sat"])
 def test_attention_is_exchanged(family: str, tmp_path: Path) -> None:
     save_ctc(tmp_path, family, initializer_range=0.5)
-    full, _ = Recognizer.load(tmp_path).model(audio(0.0), LENGTHS)
+    full, _ = Recognizer.load(tmp_path).model(utterances(LENGTHS, 0.0), LENGTHS)
     same = Recognizer.load(tmp_path, attention="local-1000", backend="reference")
     assert same.model.attention == "local-1000"
-    torch.testing.assert_close(same.model(audio(0.0), LENGTHS)[0][0], full[0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        same.model(utterances(LENGTHS, 0.0), LENGTHS)[0][0], full[0], rtol=0, atol=1e-4
+    )
     other = Recognizer.load(tmp_path, attention="i-clustered-4:topk=3")
-    assert (other.model(audio(0.0), LENGTHS)[0][0] - full[0]).abs().max() > 0.1
+    assert (other.model(utterances(LENGTHS, 0.0), LENGTHS)[0][0] - full[0]).abs().max() > 0.1
 
 
 def test_another_blank_is_no_label(tmp_path: Path) -> None:
@@ -78,8 +72,10 @@ def test_another_blank_is_no_label(tmp_path: Path) -> None:
     save_ctc(tmp_path, pad_token_id=0)
     theirs = transformers.Wav2Vec2ForCTC.from_pretrained(tmp_path).eval()
     model, _ = published_model(tmp_path)
-    expected = reference(theirs, tmp_path, audio(0.0)[0])
-    torch.testing.assert_close(model(audio(0.0)[:1], LENGTHS[:1])[0][0], expected, rtol=0, atol=1e-4)
+    expected = reference(theirs, tmp_path, utterances(LENGTHS, 0.0)[0])
+    torch.testing.assert_close(
+        model(utterances(LENGTHS, 0.0)[:1], LENGTHS[:1])[0][0], expected, rtol=0, atol=1e-4
+    )
 
 
 def test_an_encoder_without_a_head_says_how_to_train_one(tmp_path: Path) -> None:
