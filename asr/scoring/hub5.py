@@ -9,11 +9,11 @@ from rich.progress import track
 
 from asr.errors import UserError
 from asr.scoring.alignment import Edit
-from asr.scoring.ctm import CtmAlternatives, CtmEntry, CtmWord, in_order
+from asr.scoring.ctm import CtmAlternatives, CtmEntry, CtmWord
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.glm import Glm
-from asr.scoring.network import Network, align_networks, network_of, tokens_of
-from asr.scoring.stm import Stm, StmSegment, by_channel
+from asr.scoring.network import Network, NetworkWord, align_networks, network_of, tokens_of
+from asr.scoring.stm import Stm, StmSegment, by_channel, channel_of
 
 NO_RULES = Glm([])
 
@@ -30,8 +30,8 @@ class SegmentScore:
 def score_segments(
     stm: Stm,
     entries: Iterable[CtmEntry],
-    reference_rules: Glm = NO_RULES,
-    hypothesis_rules: Glm = NO_RULES,
+    reference_rules: Glm | None = NO_RULES,
+    hypothesis_rules: Glm | None = NO_RULES,
     *,
     progress: bool = False,
 ) -> list[SegmentScore]:
@@ -39,13 +39,14 @@ def score_segments(
 
     A word belongs to the first segment of its channel that ends after the word's midpoint, or to the last
     segment. Segments marked IGNORE_TIME_SEGMENT_IN_SCORING are skipped with their words. In a channel
-    without recognised words, all reference words are deletions.
+    without recognised words, all reference words are deletions. Case doesn't count in names and words.
 
     Args:
         stm: reference.
         entries: hypothesis, in any order.
-        reference_rules: rules from `read_glm(path, "reference")`.
-        hypothesis_rules: rules from `read_glm(path, "hypothesis")`.
+        reference_rules: rules from `read_glm(path, "reference")`; None: words as written, as
+            `sclite -r ref.stm stm -h hyp.ctm ctm` takes them, without fragments and optional words.
+        hypothesis_rules: rules from `read_glm(path, "hypothesis")`, or None as for the reference.
         progress: whether to show a progress bar.
 
     Raises:
@@ -53,14 +54,14 @@ def score_segments(
     """
     segments = by_channel(stm.segments)
     heard: dict[tuple[str, str], list[CtmEntry]] = {channel: [] for channel in segments}
-    for entry in in_order(entries):
-        channel = (entry.file, entry.channel)
+    for entry in sorted(entries, key=lambda x: (*channel_of(x), round(x.start_s, 3))):
+        channel = channel_of(entry)
         if channel not in heard:
             raise UserError(
                 f"recording {entry.file}, channel {entry.channel}: expected it in the reference, found it "
                 "only in the hypothesis"
             )
-        heard[channel] += filter_entry(entry, hypothesis_rules)
+        heard[channel] += filter_entry(entry, hypothesis_rules) if hypothesis_rules else [entry]
     work = [pair for channel in segments for pair in _assigned(segments[channel], heard[channel])]
     bar = track(work, "scoring", console=Console(stderr=True), transient=True, disable=not progress)
     return [_score(segment, own, reference_rules) for segment, own in bar if not segment.ignored]
@@ -121,12 +122,13 @@ def _assigned(segments: list[StmSegment], entries: list[CtmEntry]) -> list[tuple
     return [*assigned, (segments[-1], entries[position:])]
 
 
-def _score(segment: StmSegment, entries: list[CtmEntry], rules: Glm) -> SegmentScore:
+def _score(segment: StmSegment, entries: list[CtmEntry], rules: Glm | None) -> SegmentScore:
+    parse = NetworkWord.parse if rules else NetworkWord.parse_folded
     try:
-        reference = network_of(rules.filter(segment.text))
+        reference = network_of(rules.filter(segment.text) if rules else segment.text, parse)
     except ValueError as error:
         raise UserError(f"segment {segment.name}: {error}") from None
-    hypothesis = Network()
+    hypothesis = Network(parse=parse)
     for entry in entries:
         if isinstance(entry, CtmWord):
             hypothesis.add_tokens([entry.word])

@@ -5,6 +5,7 @@ optional word, 0.001 for omitting `@`, 1 for `@` against `@`. Ties are broken as
 counts of substitutions, deletions and insertions are the same.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,9 +33,14 @@ class NetworkWord:
 
     @classmethod
     def parse_literal(cls, written: str) -> "NetworkWord":
-        """Drop a trailing `*` and everything from a semicolon on; take the rest as written."""
-        text = written.partition(";")[0]
+        """Drop backslashes, a trailing `*` and everything from a semicolon on, but keep `\\;` as `;`."""
+        text = re.split(r"(?<!\\);", written, maxsplit=1)[0].replace("\\", "")
         return cls(text[:-1] if len(text) > 1 and text.endswith("*") else text, literal=True)
+
+    @classmethod
+    def parse_folded(cls, written: str) -> "NetworkWord":
+        """Parse a word as `sclite` without -F and -D, ignoring case."""
+        return cls.parse_literal(written.lower())
 
     @property
     def null(self) -> bool:

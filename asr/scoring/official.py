@@ -26,7 +26,7 @@ from asr.scoring.glm import Side, read_glm
 from asr.scoring.hub5 import NO_RULES, score_segments, spread_words
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
-from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
+from asr.scoring.stm import Stm, StmSegment, by_channel, channel_of, read_stm, write_stm
 from asr.text.lexicon import Lexicon
 
 SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
@@ -201,7 +201,7 @@ def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place],
                 "(decode with decoder=beam)"
             )
         place = places[hypothesis.id]
-        segment = _segment_of(place, segments.get((place.file, place.channel), []))
+        segment = _segment_of(place, segments.get(channel_of(place), []))
         for timed in hypothesis.timed_words():
             word = timed["word"]
             if is_scored(word):

@@ -8,14 +8,15 @@ from pathlib import Path
 from rich.console import Console
 
 from asr.errors import UserError
+from asr.scoring.alignment import Edit
 from asr.scoring.ctm import CtmWord, read_ctm, write_ctm
 from asr.scoring.glm import read_glm
-from asr.scoring.hub5 import NO_RULES, score_segments
+from asr.scoring.hub5 import score_segments
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import Score, UtteranceScore, pooled, score
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
-from asr.scoring.trn import check_same_ids, is_trn, pair_trn
-from asr.text.files import read_text
+from asr.scoring.trn import check_same_ids, distinct_names, is_trn, literal, pair_trn
+from asr.text.files import one_field, read_text
 
 REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # suffix of the reference by that of the hypothesis
 CHANNEL = "A"
@@ -58,31 +59,32 @@ def score_files(
     if heard.suffix != ".ctm":
         if glm:
             raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
+        layout, trn = "", not text
         if text and is_trn(reference) and is_trn(heard):
-            text, hypotheses = False, pair_trn(heard, reference, case=case)
-            if console:
-                console.print(f"{reference} {heard}: read as trn, `text (id)`", soft_wrap=True, markup=False)
-        elif text:
-            hypotheses, layout = pair_text(reference, heard)
-            if console:
-                console.print(f"{reference} {heard}: read {layout}", soft_wrap=True, markup=False)
+            layout, trn = "as trn, `text (id)`", True
+        aligned: dict[str, list[Edit]] = {}
+        if trn:
+            hypotheses, aligned = pair_trn(heard, reference, case=case)
         else:
-            hypotheses = pair_trn(heard, reference, case=case)
+            hypotheses, layout = pair_text(reference, heard)
+        if console and layout:
+            console.print(f"{reference} {heard}: read {layout}", soft_wrap=True, markup=False)
         try:
             return score(
                 hypotheses,
-                align=align if text else "sclite",
+                align="sclite" if trn else align,
                 case=case,
                 punctuation=punctuation,
                 samples=samples,
                 seed=seed,
+                aligned=aligned,
             )
         except UserError as error:
             raise UserError(f"{reference}: {error}") from error
-    rules = [read_glm(glm, side) if glm else NO_RULES for side in ("reference", "hypothesis")]
+    rules = [read_glm(glm, side) if glm else None for side in ("reference", "hypothesis")]
     segments = score_segments(read_stm(reference), read_ctm(heard), *rules, progress=True)
     utterances = [
-        UtteranceScore(x.segment.name, x.segment.speaker, {"wer": x.edits}, {"wer": x.counts})
+        UtteranceScore(x.segment.name, x.segment.speaker.lower(), {"wer": x.edits}, {"wer": x.counts})
         for x in segments
     ]
     if not utterances:
@@ -128,12 +130,13 @@ def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]
 def write_ctm_and_stm(folder: Path, hypotheses: Sequence[Hypothesis]) -> None:
     """Write hyp.ctm and ref.stm for other scoring programs, with each utterance as a separate recording.
 
-    Words without times are spread evenly over their utterance.
+    Words without times are spread evenly over their utterance; all are written as by `literal`.
 
     Raises:
-        UserError: an utterance has no reference or recognised words.
+        UserError: an utterance has no reference or recognised words, or sclite couldn't tell two ids apart.
     """
     words, segments = [], []
+    distinct_names({hypothesis.id: one_field(hypothesis.id) for hypothesis in hypotheses})
     for hypothesis in hypotheses:
         if hypothesis.text is None or hypothesis.reference is None:
             raise UserError(
@@ -145,14 +148,14 @@ def write_ctm_and_stm(folder: Path, hypotheses: Sequence[Hypothesis]) -> None:
                 CHANNEL,
                 word["start_s"],
                 word["end_s"] - word["start_s"],
-                word["word"],
+                literal(word["word"]),
                 word.get("confidence"),
             )
             for word in hypothesis.timed_words()
         ]
         speaker = "_".join(hypothesis.speaker.split()) or "unknown"
         segment = StmSegment(
-            hypothesis.id, CHANNEL, speaker, 0.0, hypothesis.duration_s, "", hypothesis.reference
+            hypothesis.id, CHANNEL, speaker, 0.0, hypothesis.duration_s, "", literal(hypothesis.reference)
         )
         segments.append(segment)
     write_ctm(folder / "hyp.ctm", words)

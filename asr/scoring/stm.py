@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from asr.errors import UserError
 from asr.text.files import one_field, read_lines, write_lines
@@ -37,6 +38,18 @@ class StmSegment:
     def name(self) -> str:
         """Name of the segment in messages."""
         return f"{self.file} {self.channel} {self.start_s:g}–{self.end_s:g} s"
+
+
+class HasChannel(Protocol):
+    """What lies in a channel of a recording: a segment, a word or the place of an utterance."""
+
+    @property
+    def file(self) -> str:
+        """Name of the recording."""
+
+    @property
+    def channel(self) -> str:
+        """Name of the channel."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +92,16 @@ def write_stm(path: str | Path, stm: Stm) -> None:
 
 
 def by_channel(segments: Iterable[StmSegment]) -> dict[tuple[str, str], list[StmSegment]]:
-    """Group the segments by recording and channel, each group sorted by time."""
+    """Group the segments by `channel_of`, each group sorted by time."""
     groups: dict[tuple[str, str], list[StmSegment]] = {}
-    for segment in sorted(segments, key=lambda x: (x.file, x.channel, x.start_s)):
-        groups.setdefault((segment.file, segment.channel), []).append(segment)
+    for segment in sorted(segments, key=lambda x: (*channel_of(x), x.start_s)):
+        groups.setdefault(channel_of(segment), []).append(segment)
     return groups
+
+
+def channel_of(entry: HasChannel) -> tuple[str, str]:
+    """Return recording and channel in lower case: as in sclite, case doesn't distinguish them."""
+    return entry.file.lower(), entry.channel.lower()
 
 
 def plain_words(text: str) -> list[str]:

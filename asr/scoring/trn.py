@@ -1,26 +1,31 @@
 """Transcripts in NIST's `trn` format: one `words … (speaker-utterance)` per line."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.scoring.alignment import Edit
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.network import NetworkWord, align_networks, network_of
 from asr.text.files import one_field, read_lines, write_lines
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
-MARKUP = re.compile(r"[{@;*]")
+MARKUP = re.compile(r"[{@;*\\]")
 LISTED = 5  # ids listed in a message
+# Backslashes escape semicolons alone, so characters with a meaning become their full-width forms.
+LITERAL = {ord(mark): ord(mark) + 0xFEE0 for mark in "{}()<>;@*\\"}
 
 
 def read_trn(path: str | Path) -> dict[str, str]:
     """Return the words of every utterance by the id in parentheses; `;;` starts a comment.
 
     Raises:
-        UserError: the file is missing or not UTF-8, a line lacks its `(id)`, or an id is repeated.
+        UserError: the file is missing or not UTF-8, a line lacks its `(id)`, or an id is repeated; as in
+            sclite, case doesn't distinguish ids.
     """
     texts: dict[str, str] = {}
+    seen = set()
     for number, line in read_lines(path):
         if line.startswith(";;"):
             continue
@@ -29,8 +34,9 @@ def read_trn(path: str | Path) -> dict[str, str]:
             raise UserError(
                 f"{path}:{number}: expected `words (speaker-utterance)`, found {line.strip()[-60:]!r}"
             )
-        if found["id"] in texts:
+        if found["id"].lower() in seen:
             raise UserError(f"{path}:{number}: expected each utterance once, found {found['id']!r} again")
+        seen.add(found["id"].lower())
         texts[found["id"]] = " ".join(found["words"].split())
     return texts
 
@@ -45,29 +51,42 @@ def is_trn(path: str | Path) -> bool:
 def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Path, Path]:
     """Write `ref.trn` and `hyp.trn` and return their paths.
 
-    A line holds the words of an utterance, or its tokens if it has no words. Score the files with
-    `sclite -i wsj -r ref.trn trn -h hyp.trn trn`.
+    A line holds the words of an utterance, or its tokens if it has no words, as `literal` writes them. Score
+    the files with `sclite -e utf-8 -i spu_id -r ref.trn trn -h hyp.trn trn`.
+
+    Raises:
+        UserError: sclite couldn't tell the ids of two utterances apart.
     """
     references, heard = [], []
+    hypotheses = list(hypotheses)
+    labels = distinct_names(
+        {x.id: f"{one_field(x.speaker.replace('-', '_'))}-{one_field(x.id)}" for x in hypotheses}
+    )
     for hypothesis in hypotheses:
-        label = f"({one_field(hypothesis.speaker.replace('-', '_'))}-{one_field(hypothesis.id)})"
+        label = f"({labels[hypothesis.id]})"
         if hypothesis.text is not None and hypothesis.reference is not None:
             reference, text = hypothesis.reference, hypothesis.text
         else:
             reference, text = " ".join(hypothesis.reference_tokens or []), " ".join(hypothesis.tokens)
-        references.append(f"{reference} {label}")
-        heard.append(f"{text} {label}")
+        references.append(f"{literal(reference)} {label}")
+        heard.append(f"{literal(text)} {label}")
     reference_path, hypothesis_path = Path(folder, "ref.trn"), Path(folder, "hyp.trn")
     write_lines(reference_path, references)
     write_lines(hypothesis_path, heard)
     return reference_path, hypothesis_path
 
 
-def pair_trn(hypothesis: str | Path, reference: str | Path, *, case: str = "lower") -> list[Hypothesis]:
+def pair_trn(
+    hypothesis: str | Path, reference: str | Path, *, case: str = "lower"
+) -> tuple[list[Hypothesis], dict[str, list[Edit]]]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
-    As in `sclite -i wsj`, the speaker is the part of the id before the first hyphen, `{ a / b c / @ }` is
-    the alternative with the fewest errors (`@`: no word), and `word;…` and `word*` are `word`.
+    The alignment of utterances with markup is returned by id: without the markup, ties would be broken
+    otherwise than in sclite.
+
+    As in `sclite -i spu_id`, case doesn't distinguish ids, the speaker is the part of the id before the first
+    hyphen (else underscore), `{ a / b c / @ }` is the alternative with the fewest errors (`@`: no word),
+    `word;…` and `word*` are `word`, and `\\;` is a semicolon.
 
     Args:
         hypothesis, reference: paths.
@@ -78,40 +97,61 @@ def pair_trn(hypothesis: str | Path, reference: str | Path, *, case: str = "lowe
             malformed.
     """
     heard, spoken = read_trn(hypothesis), read_trn(reference)
-    check_same_ids(heard, spoken, str(hypothesis), str(reference))
-    pairs = []
+    check_same_ids(heard, spoken, str(hypothesis), str(reference), key=str.lower)
+    text_of = {ident.lower(): text for ident, text in heard.items()}
+    pairs, aligned = [], {}
+    parse = NetworkWord.parse_folded if case == "lower" else NetworkWord.parse_literal
     for ident, text in spoken.items():
-        chosen = text, heard[ident]
+        chosen = [text, text_of[ident.lower()]]
         if any(map(MARKUP.search, chosen)):
             try:
-                chosen = _best_path(*(x.lower() if case == "lower" else x for x in chosen))
+                edits = align_networks(*(network_of(x, parse) for x in chosen))
             except ValueError as error:
                 raise UserError(f"utterance {ident!r} of {hypothesis} or {reference}: {error}") from None
-        speaker = ident.partition("-")[0]
+            sides = zip(*((edit.reference, edit.hypothesis) for edit in edits), strict=True)
+            chosen = [" ".join(filter(None, side)) for side in sides] or ["", ""]
+            aligned[ident] = edits
+        speaker = ident.lower().partition("-" if "-" in ident else "_")[0]
         pairs.append(Hypothesis(ident, speaker, 0.0, chosen[0], None, [], [], chosen[1], "piece"))
-    return pairs
+    return pairs, aligned
 
 
-def _best_path(reference: str, hypothesis: str) -> tuple[str, str]:
-    """Return both texts without markup, with the alternatives that sclite's alignment takes."""
-    networks = (network_of(text, NetworkWord.parse_literal) for text in (reference, hypothesis))
-    edits = align_networks(*networks)
-    return (
-        " ".join(edit.reference for edit in edits if edit.reference is not None),
-        " ".join(edit.hypothesis for edit in edits if edit.hypothesis is not None),
-    )
-
-
-def check_same_ids(first: Iterable[str], second: Iterable[str], name: str, other: str) -> None:
-    """Raise a `UserError` that lists the utterances missing from either set."""
-    one, two = set(first), set(second)
+def check_same_ids(
+    first: Iterable[str], second: Iterable[str], name: str, other: str, *, key: Callable[[str], str] = str
+) -> None:
+    """Raise a `UserError` that lists the utterances missing from either set, by the ids' keys."""
+    one, two = ({key(ident): ident for ident in idents} for idents in (first, second))
     lacking = [
-        f"{_listed(missing)} only in {where}"
-        for missing, where in ((one - two, name), (two - one, other))
+        f"{_listed({own[x] for x in missing})} only in {where}"
+        for own, missing, where in ((one, one.keys() - two, name), (two, two.keys() - one, other))
         if missing
     ]
     if lacking:
         raise UserError(f"expected the same utterances in both, found {'; '.join(lacking)}")
+
+
+def literal(text: str) -> str:
+    """Return a text in which nothing is markup in NIST's formats.
+
+    >>> literal("<uh> {it} costs 5 @ 2;")
+    '＜uh＞ ｛it｝ costs 5 ＠ 2；'
+    """
+    return text.translate(LITERAL)
+
+
+def distinct_names(names: dict[str, str]) -> dict[str, str]:
+    """Return the names of utterances in NIST's formats, by id.
+
+    Raises:
+        UserError: two of them differ in case alone, or not at all, as the ids `a b` and `a_b` do.
+    """
+    seen: dict[str, str] = {}
+    for ident, name in names.items():
+        if (other := seen.setdefault(name.lower(), ident)) != ident:
+            raise UserError(
+                f"utterance {ident!r}: expected an id unlike others in sclite, found {other!r} too"
+            )
+    return names
 
 
 def _listed(idents: set[str]) -> str:

@@ -107,12 +107,12 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 
 def one_field(name: str) -> str:
-    """Return a name as one field of a line, with `_` for spaces and parentheses.
+    """Return a name as one field of a line, with `_` for spaces, parentheses and a comment's `;;`.
 
     >>> one_field("my talk (1)")
     'my_talk_1_'
     """
-    return re.sub(r"[\s()]+", "_", name) or "_"
+    return re.sub(r"[\s()]+|^;;+", "_", name) or "_"
 
 
 def write_table(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

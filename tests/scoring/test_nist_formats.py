@@ -1,6 +1,7 @@
 """STM and CTM files and mapping rules: reading, writing, and errors that name file and line."""
 
 import pytest
+from score_output import scored
 
 from asr.errors import UserError
 from asr.scoring.ctm import CtmAlternatives, CtmWord, read_ctm, write_ctm
@@ -156,3 +157,58 @@ def test_words_without_a_place_in_time_are_refused(times, tmp_path):
     path.write_text(f"f A {times} go\n")
     with pytest.raises(UserError, match=r"x.ctm:1: expected `file channel start duration word`"):
         read_ctm(path)
+
+
+def wer_of(folder, **files):
+    """Write files, by name with `_` for the dot, and return the score of the first against the second."""
+    for name, content in files.items():
+        (folder / name.replace("_", ".")).write_text(content)
+    (result,) = scored([folder / name.replace("_", ".") for name in files], samples=1)
+    return result
+
+
+def test_ids_recordings_and_channels_are_compared_without_case(tmp_path):
+    """14 of 18 pairs of NIST's own examples were refused. The expected counts are sclite's."""
+    trn = wer_of(tmp_path, hyp_trn="go (ANN-1)\non it (bob-1)\n", ref_trn="GO (ann-1)\nOn (Bob-1)\n")
+    assert [(x.speaker, x.counts["wer"].errors) for x in trn.speakers] == [("ann", 0), ("bob", 1)]
+    stm = "Rec A Ann 0 1 go\nrec a ann 1 2 on\n"
+    ctm = wer_of(tmp_path, hyp_ctm="REC a 0.1 0.1 go\nrec A 1.1 0.1 off\n", ref_stm=stm)
+    assert [(x.speaker, x.counts["wer"].errors) for x in ctm.speakers] == [("ann", 1)]
+    with pytest.raises(UserError, match=r"ref.trn:2: expected each utterance once, found 'ANN-1' again"):
+        wer_of(tmp_path, hyp_trn="go (ann-1)\n", ref_trn="go (ann-1)\ngo (ANN-1)\n")
+    with pytest.raises(UserError, match=r"1 \(Bob-2\) only in .*hyp.trn"):
+        wer_of(tmp_path, hyp_trn="go (ANN-1)\ngo (Bob-2)\n", ref_trn="go (ann-1)\n")
+
+
+@pytest.mark.parametrize(
+    ("ident", "speaker"), [("a_b-c", "a_b"), ("p-q-r", "p"), ("x_y_z", "x"), ("one", "one")]
+)
+def test_speakers_are_those_of_spu_id(ident, speaker, tmp_path):
+    """The documents named `-i wsj`, which takes three letters."""
+    files = {"hyp_trn": f"go ({ident})\n", "ref_trn": f"go ({ident})\n"}
+    assert [x.speaker for x in wer_of(tmp_path, **files).speakers] == [speaker]
+
+
+@pytest.mark.parametrize(
+    ("written", "heard", "errors"),
+    [(r"a\;b", "a;b", 1), (r"a\;b", r"a\;b", 0), ("a;b", "a", 0), (r"\;a;x", r"\;a", 0), (r"a\b", "ab", 0)],
+)
+def test_a_semicolon_after_a_backslash_is_a_semicolon(written, heard, errors, tmp_path):
+    """The word was cut before it. The counts are sclite's."""
+    trn = wer_of(tmp_path, hyp_trn=f"{heard} (u-1)\n", ref_trn=f"{written} (u-1)\n")
+    ctm = wer_of(tmp_path, hyp_ctm=f"u A 0 1 {heard}\n", ref_stm=f"u A s 0 1 {written}\n")
+    assert [x.rates["wer"].counts.errors for x in (trn, ctm)] == [errors] * 2
+
+
+def test_without_mapping_rules_words_are_as_written(tmp_path):
+    """Hyphens and optional groups were divided, unlike in trn files and by sclite."""
+    result = wer_of(
+        tmp_path, hyp_ctm="u A 0 1 x-y\nu A 1 1 ba-\n", ref_stm="u A s 0 2 X-Y bad (so it) { a / @ }\n"
+    )
+    counts = result.rates["wer"].counts
+    assert (counts.length, counts.substitutions, counts.deletions, counts.insertions) == (4, 1, 2, 0)
+    (tmp_path / "rules.glm").write_text(";; none\n")
+    (mapped,) = scored(
+        [tmp_path / "hyp.ctm", tmp_path / "ref.stm"], glm=str(tmp_path / "rules.glm"), samples=1
+    )
+    assert mapped.rates["wer"].counts.length == 5  # x, y, bad, and two optional words
