@@ -1,8 +1,13 @@
 """The Python steps of tools/gpu_check.sh: build, a small case for the sanitizer, benchmarks, report.
 
-The benchmark times whole calls, grouping included, in the setting of Figure 4 in *Fast Transformers with
-Clustered Attention*: batch 1, 6 heads of 64, 100 clusters, 63 bits, 10 iterations, 32 top keys, random normal
-input. Near-field attention has 25 clusters, grouped by keys, and windows of 16.
+The benchmark times whole calls, grouping included, with random normal input and 6 heads of 64, batches of 1
+and 8. Clustered mechanisms have the setting of Figure 4 in *Fast Transformers with Clustered Attention*: 100
+clusters, 63 bits, 10 iterations, 32 top keys. Near-field attention has 25 clusters, grouped by keys, and
+windows of 16.
+
+Full attention is PyTorch's fastest: flash attention in bfloat16, memory-efficient attention in float32. Its
+rivals are flash attention over padded sequences (`full, packed`), PyTorch's attention with a key mask (`full,
+masked`), and FlexAttention, compiled, with a window of 64 and with the keys of the query's own cluster.
 """
 
 import argparse
@@ -12,13 +17,14 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from asr.benchmark.timer import Seconds, in_turns, time_of
 from asr.environment import git_commit
@@ -26,52 +32,104 @@ from asr.errors import run_program
 from asr.files import write_text
 from attention_ext import why_unavailable
 from attention_ext.clustered_attention.native import clustered_attention
+from attention_ext.flash import flash_attention
 from attention_ext.hashing.native import hash_sign
 from attention_ext.improved_clustered_attention.native import improved_clustered_attention
 from attention_ext.key_grouping.native import key_groups
 from attention_ext.kmeans.native import hamming_kmeans
 from attention_ext.library import require
+from attention_ext.local_attention.native import local_attention
 from attention_ext.near_attention.native import near_attention
 
 HEADS, HEAD_DIM, CLUSTERS, BITS, ITERATIONS, TOPK = 6, 64, 100, 63, 10, 32
 NEAR = {"clusters": 25, "topk": TOPK, "window": 16}
+WINDOW = 64
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-SECONDS_PER_LENGTH, ROUNDS = 8.0, 200  # at most
-# Wanted speed-up of i-clustered over SDPA by sequence length, forward and backward together.
-AIMS = {4096: 1.0, 16384: 3.0, 65536: 8.0}
+SETTINGS = ((1, torch.bfloat16), (8, torch.bfloat16), (1, torch.float32))  # batch and type
+FLEX_LENGTHS = (4096, 16384)  # each is compiled for some seconds
+SECONDS_PER_LENGTH, ROUNDS = 2.0, 100  # at most
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def grouped(improved: bool, length: int, device: str) -> Attend:
-    """Return clustered or improved clustered attention with its grouping."""
+def hash_groups(q: Tensor, planes: Tensor, lengths: Tensor) -> Tensor:
+    """Return the cluster of each query, by hashing."""
+    return hamming_kmeans(hash_sign(q, planes), lengths, CLUSTERS, ITERATIONS, BITS)
+
+
+def rows_for(lengths: Tensor) -> dict[str, Attend]:
+    """Return the mechanisms by name, grouping included, for sequences of these lengths."""
+    device = lengths.device
     planes = torch.randn(BITS, HEAD_DIM, generator=torch.Generator().manual_seed(0)).to(device)
-    lengths = torch.tensor([length], device=device)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        groups = hamming_kmeans(hash_sign(q, planes), lengths, CLUSTERS, ITERATIONS, BITS)
-        if improved:
-            return improved_clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS, TOPK)
-        return clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS)
+    def clustered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return clustered_attention(q, k, v, hash_groups(q, planes, lengths), lengths, lengths, CLUSTERS)
 
-    return attend
+    def improved(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = hash_groups(q, planes, lengths)
+        return improved_clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS, TOPK)
 
+    def improved_by_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = key_groups(q.detach(), k.detach(), lengths, lengths, CLUSTERS, 12, 4)
+        return improved_clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS, TOPK)
 
-def near(length: int, device: str) -> Attend:
-    """Return near-field attention with its grouping."""
-    lengths = torch.tensor([length], device=device)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def near(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = key_groups(q.detach(), k.detach(), lengths, lengths, NEAR["clusters"], 12, 4)
         return near_attention(q, k, v, groups, lengths, **NEAR)
 
-    return attend
+    def local(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return local_attention(q, k, v, lengths, WINDOW, 0)
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flash_attention(q, k, v, lengths)
+
+    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keep = torch.arange(q.shape[2], device=device) < lengths[:, None]
+        return scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None])
+
+    return {
+        "full": full,
+        "full, masked": masked,
+        "full, packed": packed,
+        f"local-{WINDOW}": local,
+        f"clustered-{CLUSTERS}": clustered,
+        f"i-clustered-{CLUSTERS}": improved,
+        f"i-clustered-{CLUSTERS}:grouping=keys": improved_by_keys,
+        f"near-{NEAR['clusters']}": near,
+    }
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute attention with PyTorch's flash attention; raise an error if it isn't available."""
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+def full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Compute attention with PyTorch's fastest kernel, or raise an error if it isn't available."""
+    if q.device.type == "cpu":
+        return scaled_dot_product_attention(q, k, v)
+    kernel = SDPBackend.EFFICIENT_ATTENTION if q.dtype == torch.float32 else SDPBackend.FLASH_ATTENTION
+    with sdpa_kernel(kernel):
+        return scaled_dot_product_attention(q, k, v)
+
+
+def flex_rows(length: int) -> dict[str, Attend]:
+    """Return FlexAttention with a window, and with blocks of keys of the query's own cluster, beside full."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    compiled = torch.compile(flex_attention, dynamic=False)
+    make_mask = torch.compile(create_block_mask, dynamic=False)
+    near = create_block_mask(lambda b, h, q, k: (q - k).abs() <= WINDOW, None, None, length, length)
+    planes = torch.randn(BITS, HEAD_DIM, device="cuda")
+    lengths = torch.tensor([length], device="cuda")
+
+    def windowed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return compiled(q, k, v, block_mask=near)
+
+    def own_cluster(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = hash_groups(q.detach(), planes, lengths)
+        order = groups.argsort(-1)
+        groups, rows = groups.gather(-1, order), order.unsqueeze(-1).expand_as(q)
+        mask = make_mask(lambda b, h, i, j: groups[b, h, i] == groups[b, h, j], 1, HEADS, length, length)
+        out = compiled(*(x.gather(2, rows) for x in (q, k, v)), block_mask=mask)
+        return torch.empty_like(out).scatter(2, rows, out)
+
+    return {"full": full, f"flex, window {WINDOW}": windowed, f"flex, {CLUSTERS} clusters": own_cluster}
 
 
 def gpu_time_of(call: Callable[[], object]) -> Seconds:
@@ -119,33 +177,47 @@ def peak_bytes(call: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def measure(length: int, device: str, dtype: torch.dtype, seconds: float) -> list[dict[str, object]]:
-    """Time all mechanisms at one length, interleaved; return medians and quartiles."""
-    shape = (1, HEADS, length, HEAD_DIM)
-    inputs = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
-    grad = torch.randn(shape, device=device, dtype=dtype)
-    baseline: Attend = flash if device == "cuda" else torch.nn.functional.scaled_dot_product_attention
-    mechanisms = {
-        "full": baseline,
-        f"clustered-{CLUSTERS}": grouped(False, length, device),
-        f"i-clustered-{CLUSTERS}": grouped(True, length, device),
-        f"near-{NEAR['clusters']}": near(length, device),
-    }
+def calls_of(
+    rows: Mapping[str, Attend], inputs: list[Tensor], graphs: bool
+) -> tuple[dict[tuple[str, str, str], Callable[[], object]], dict[str, str]]:
+    """Return the calls by name, pass and launch, warmed up; and the error of each row that can't run."""
     calls: dict[tuple[str, str, str], Callable[[], object]] = {}
-    for name, attend in mechanisms.items():
-        for part, call in calls_for(attend, inputs, grad).items():
-            calls[name, part, "eager"] = call
-            call()  # warm-up: loads kernels and fills the allocator
-            if device == "cuda":
-                calls[name, part, "graph"] = graph_of(call)
-                calls[name, part, "graph"]()
+    errors = {}
+    grad = torch.randn_like(inputs[0])
+    for name, attend in rows.items():
+        try:
+            own: dict[tuple[str, str, str], Callable[[], object]] = {}
+            for part, call in calls_for(attend, inputs, grad).items():
+                call()  # loads kernels and fills the allocator
+                own[name, part, "eager"] = call
+                if graphs:
+                    own[name, part, "graph"] = graph_of(call)
+                    own[name, part, "graph"]()
+            calls |= own
+        except Exception as error:  # one row that fails leaves the others
+            errors[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return calls, errors
+
+
+def measure(
+    rows: Mapping[str, Attend], length: int, batch: int, device: str, dtype: torch.dtype, seconds: float
+) -> list[dict[str, object]]:
+    """Time mechanisms at one length, interleaved; return medians and quartiles, or the error."""
+    shape = (batch, HEADS, length, HEAD_DIM)
+    inputs = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    calls, errors = calls_of(rows, inputs, graphs=device == "cuda" and "flex" not in " ".join(rows))
     clock = gpu_time_of if device == "cuda" else time_of
     turns = {key: partial(clock, call) for key, call in calls.items()}
-    results = []
+    setting: dict[str, object] = {
+        "length": length,
+        "batch": batch,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    results = [setting | {"attention": name, "error": error} for name, error in errors.items()]
     for (name, part, launch), taken in in_turns(turns, ROUNDS, warm_up=0, limit_s=seconds).items():
         values = [1e3 * turn.wall_s for turn in taken]
         low, median, high = statistics.quantiles(values, n=4)
-        row: dict[str, object] = {"length": length, "attention": name, "pass": part, "launch": launch}
+        row = setting | {"attention": name, "pass": part, "launch": launch}
         row |= {"median_ms": median, "quartiles_ms": [low, high], "rounds": len(values)}
         if device == "cuda" and launch == "eager":
             row["peak_bytes"] = peak_bytes(calls[name, part, launch])
@@ -166,35 +238,54 @@ def environment(device: str) -> dict[str, object]:
 
 
 def benchmark(out: Path, dry: bool) -> None:
-    """Time all lengths; write benchmark.json after each."""
-    device, dtype = ("cpu", torch.float32) if dry else ("cuda", torch.bfloat16)
-    record: dict[str, object] = {"environment": environment(device), "dtype": str(dtype)}
+    """Time all settings and lengths; write benchmark.json after each."""
+    device, seconds = ("cpu", 0.2) if dry else ("cuda", SECONDS_PER_LENGTH)
+    record: dict[str, object] = {"environment": environment(device)}
     results: list[dict[str, object]] = []
-    for length in (256, 512) if dry else LENGTHS:
-        results += measure(length, device, dtype, 0.2 if dry else SECONDS_PER_LENGTH)
-        record["results"] = results
-        write_text(json.dumps(record, indent=1) + "\n", out / "benchmark.json")
+    for batch, dtype in [(1, torch.float32)] if dry else SETTINGS:
+        for length in (256, 512) if dry else LENGTHS:
+            rows = rows_for(torch.full((batch,), length, device=device))
+            if dry or dtype == torch.float32:
+                del rows["full, packed"]  # flash attention runs on CUDA only, and in half precision
+            results += measure(rows, length, batch, device, dtype, seconds)
+            record["results"] = results
+            write_text(json.dumps(record, indent=1) + "\n", out / "benchmark.json")
+            print(f"batch {batch}, {dtype}, {length}: done", flush=True)
+
+
+def flex(out: Path) -> None:
+    """Time FlexAttention; write flex.json after each length."""
+    results: list[dict[str, object]] = []
+    for length in FLEX_LENGTHS:
+        results += measure(flex_rows(length), length, 1, "cuda", torch.bfloat16, SECONDS_PER_LENGTH)
+        write_text(json.dumps({"results": results}, indent=1) + "\n", out / "flex.json")
         print(f"{length} done", flush=True)
 
 
 def table(results: list[dict[str, object]]) -> str:
-    """Return times in ms and speed-ups over SDPA, one line per length, launch and pass."""
-    median = {
-        (r["length"], r["attention"], r["pass"], r["launch"]): float(str(r["median_ms"])) for r in results
+    """Return medians in ms and speed-ups over full, one line per mechanism, setting, pass and launch."""
+    keys = ("dtype", "batch", "pass", "launch")
+    times = {
+        (*(r[key] for key in keys), r["attention"], r["length"]): r["median_ms"]
+        for r in results
+        if "pass" in r
     }
-    names = [str(r["attention"]) for r in results if r["attention"] != "full"]
-    names = list(dict.fromkeys(names))
-    head = ["N", "launch", "pass", "SDPA ms", *(f"{name} ms (speed-up over SDPA)" for name in names)]
-    rows = [head]
-    for length, _, part, launch in [key for key in median if key[1] == "full"]:
-        full = median[length, "full", part, launch]
-        ours = [median[length, name, part, launch] for name in names]
-        cells = [f"{x:.3f} ({full / x:.2f})" for x in ours]
-        rows.append([str(length), str(launch), str(part), f"{full:.3f}", *cells])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-    )
+    lengths = sorted({key[-1] for key in times})
+    text = [["", *(f"N = {length}" for length in lengths)]]
+    for line in dict.fromkeys(key[:-1] for key in times):
+        cells = []
+        for length in lengths:
+            ours, base = times.get((*line, length)), times.get((*line[:-1], "full", length))
+            cells.append(f"{ours:.3f} ({base / ours:.2f})" if ours and base else "")
+        text.append([" ".join(map(str, line)), *cells])
+    widths = [max(map(len, column)) for column in zip(*text, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in text
+    ]
+    failed = [
+        f"{r['attention']} at N = {r['length']}, {r['dtype']}: {r['error']}" for r in results if "error" in r
+    ]
+    return "\n".join(["ms (speed-up over full)", *lines, *failed])
 
 
 def outcome(status: int, last_line: str) -> str:
@@ -213,22 +304,14 @@ def report(out: Path) -> int:
         last = next((line for line in reversed(lines) if line.strip()), "")
         ended = outcome(status, last)
         steps[path.stem] = {"outcome": ended, "status": status, "seconds": seconds, "last_line": last}
-    figures = out / "benchmark.json"
     found = environment("cuda" if torch.cuda.is_available() else "cpu")
-    record = {"environment": found, "steps": steps}
-    record |= json.loads(figures.read_text()) if figures.is_file() else {}
-    text = ", ".join(f"{name} {value}" for name, value in found.items() if name != "kernels") + "\n"
-    results = record.get("results", [])
-    text += table(results) if results else "no benchmark results"
-    both = {
-        (r["length"], r["attention"], r["launch"]): r["median_ms"]
-        for r in results
-        if r["pass"] == "forward+backward"
-    }
-    for length, aim in AIMS.items():
-        full, ours = (both.get((length, name, "eager")) for name in ("full", f"i-clustered-{CLUSTERS}"))
-        if full and ours:
-            text += f"\ni-clustered at N = {length}: speed-up {full / ours:.2f}, aim {aim} or more"
+    record: dict[str, object] = {"environment": found, "steps": steps}
+    text = ", ".join(f"{name} {value}" for name, value in found.items() if name != "kernels")
+    for name in ("benchmark", "flex"):
+        path = out / f"{name}.json"
+        results = json.loads(path.read_text())["results"] if path.is_file() else []
+        record[name] = results
+        text += "\n" + (table(results) if results else f"no {name} results")
     text += "\nsteps: " + ", ".join(f"{name} {step['outcome']}" for name, step in steps.items())
     failed = {name: step for name, step in steps.items() if step["outcome"] != "ok"}
     for name, step in failed.items():
@@ -259,14 +342,14 @@ def build() -> None:
 
 def small() -> None:
     """Run every kernel once: all mechanisms, forward and backward, three dtypes, odd sizes."""
-    mechanisms = grouped(False, 139, "cuda"), grouped(True, 139, "cuda"), near(139, "cuda")
+    rows = rows_for(torch.tensor([139], device="cuda"))
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        for attend in mechanisms:
+        for name in (name for name in rows if not name.startswith("full")):
             inputs = [
                 torch.randn(1, HEADS, 150, HEAD_DIM, device="cuda", dtype=dtype, requires_grad=True)
                 for _ in range(3)
             ]
-            torch.autograd.grad(attend(*inputs).float().sum(), inputs)
+            torch.autograd.grad(rows[name](*inputs).float().sum(), inputs)
         q, k = (torch.randn(1, HEADS, 150, HEAD_DIM, device="cuda", dtype=dtype) for _ in range(2))
         lengths = torch.tensor([139], device="cuda")
         for rank in (8, 12):
@@ -287,7 +370,7 @@ def model(overrides: list[str], dry: bool) -> int:
 def main() -> None:
     """Run the step named by the first argument."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("build", "small", "benchmark", "model", "report"))
+    parser.add_argument("step", choices=("build", "small", "benchmark", "flex", "model", "report"))
     parser.add_argument("overrides", nargs="*", help="options of `asr bench`, for the step `model`")
     parser.add_argument("--out", type=Path, default=Path("gpu_check"), help="folder for results")
     parser.add_argument("--dry", action="store_true", help="run on the CPU with short sequences")
@@ -299,6 +382,8 @@ def main() -> None:
             small()
         case "benchmark":
             benchmark(options.out, options.dry)
+        case "flex":
+            flex(options.out)
         case "model":
             raise SystemExit(model(options.overrides, options.dry))
         case "report":

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Checks and times kernels and training on a machine with a CUDA GPU, in at most 10 minutes.
 #
-#   bash tools/gpu_check.sh [--dry]
+#   bash tools/gpu_check.sh [--built | --dry]
 #
 # Builds the kernels for this GPU, runs their GPU tests, runs compute-sanitizer (if installed) on a small case, and
-# times the kernels against PyTorch's flash attention. Needs torch, nvcc and pytest; downloads nothing. If the
+# times the kernels against PyTorch's flash attention and FlexAttention. Needs torch, nvcc and pytest; downloads nothing. If the
 # packages of asr are installed, training, decoding, transcribing and comparing are tested against the CPU, and
 # training steps of the WSJ and Switchboard models are timed with the kernels.
 # Writes gpu_check.json, gpu_check.txt (the table) and logs to $OUT (default: gpu_check/). $PYTHON defaults to that of
 # .venv, if no other environment is active, else to python3.
+# --built takes the kernels that are there, e.g. from `FORCE_CUDA=1 python setup.py build_ext --inplace`.
 # --dry runs tests and benchmarks on the CPU, with the CPU kernels and short sequences.
 
 set -uo pipefail
@@ -39,13 +40,13 @@ step() {
   echo "$status $((SECONDS - start))" >"$OUT/$name.status"
 }
 
-rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/{benchmark,gpu_check,wsj,switchboard}.*
+rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/{benchmark,flex,gpu_check,wsj,switchboard}.*
 if [[ ${#DRY[@]} -eq 0 ]]; then
   TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())' 2>/dev/null) ||
     { echo "$PYTHON: torch is missing or finds no CUDA GPU; use --dry to run on the CPU"; exit 1; }
   export TORCH_CUDA_ARCH_LIST
   export FORCE_CUDA=1
-  step build 200 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py build
+  [[ "${1:-}" == --built ]] || step build 200 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py build
   TESTS=tests/attention_ext/test_cuda_gpu.py
 else
   TESTS=tests/attention_ext/test_grouping_kernels.py
@@ -58,7 +59,7 @@ if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
       "$PYTHON" tools/gpu_check.py small
   done
 fi
-step benchmark 150 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py benchmark "${DRY[@]}" --out "$OUT"
+step benchmark 180 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py benchmark "${DRY[@]}" --out "$OUT"
 if ! "$PYTHON" -c 'import altair, hydra, jiwer, lhotse, lightning, sentencepiece, vl_convert' 2>/dev/null; then
   echo "== training: skipped, because packages of asr are missing (README.md, install)"
 elif [[ ${#DRY[@]} -eq 0 ]]; then
@@ -73,4 +74,5 @@ else
   step wsj 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model unit=model attentions=[full,clustered-8] \
     lengths=50 passes=forward+backward rounds=2 peak_memory=false "out=$OUT/wsj.json" --dry
 fi
+[[ ${#DRY[@]} -eq 0 ]] && step flex 100 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py flex --out "$OUT"
 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"

@@ -9,14 +9,16 @@ from asr.attention.backend import DEVICES, load_operators
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
 from asr.attention.spec import CAUSAL, Schema
 from asr.lengths import keep_mask
+from attention_ext.flash import flash_attention, why_no_flash
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 
 class FullAttention(SoftmaxMechanism):
     """A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2.
 
-    The reference stores N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA). On a CPU,
-    self-attention in float16 and bfloat16 runs on the compiled kernels of local attention instead.
+    The reference stores N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA). In float16
+    and bfloat16, self-attention over padded sequences runs on PyTorch's flash attention on CUDA, and on the
+    compiled kernels of local attention on a CPU.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
@@ -72,6 +74,9 @@ class FullAttention(SoftmaxMechanism):
         """Attend with finite padding; the output at padded queries is finite."""
         if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16):
             return self._attend_half(q, k, v, query_lengths, key_lengths)
+        one = query_lengths is key_lengths
+        if key_lengths is not None and one and not self.causal and why_no_flash(q, k, v) is None:
+            return flash_attention(q, k, v, key_lengths, dropout=self.active_dropout)
         return self._attend_sdpa(q, k, v, key_lengths)
 
     def _attend_half(

@@ -1,9 +1,10 @@
-"""Local attention on PyTorch's scaled_dot_product_attention, for CUDA: one call for all blocks of queries."""
+"""Local attention on PyTorch's fused attention, for CUDA: flash, or one call for all blocks of queries."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attention_ext.flash import flash_attention, why_no_flash
 from attention_ext.local_attention.reference import make_blocks
 from attention_ext.tensors import zero_padding
 
@@ -17,8 +18,10 @@ def local_attention(
     first: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend within blocks of queries; equals `reference.local_attention`, without storing the weights."""
+    """Attend within windows; equals `reference.local_attention`, without storing the weights."""
     q, k, v = (zero_padding(x, lengths_B) for x in (q_BHND, k_BHND, v_BHNE))
+    if not first and why_no_flash(q, k, v) is None:
+        return zero_padding(flash_attention(q, k, v, lengths_B, window, dropout), lengths_B)
     blocks = make_blocks(q, k, v, lengths_B, window, first)
     # Blocks join the batch: the fused kernels take four dimensions.
     rows_q, rows_k, rows_v, mask = (

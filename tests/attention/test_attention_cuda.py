@@ -54,10 +54,51 @@ def test_block_banded_sdpa_equals_the_reference(name: str, dtype: torch.dtype) -
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", QUERY_KEY + OWN)
-def test_never_synchronises_with_the_device(name: str) -> None:
+@pytest.mark.parametrize("name", ["full", "local-3", "local-70"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("finite", [False, True])
+def test_flash_attention_equals_the_reference(name: str, dtype: torch.dtype, finite: bool) -> None:
+    """With NaN in padding, and with the finite padding of a whole encoder; lengths 0 and 1 are among them."""
+    g = torch.Generator().manual_seed(0)
+    results = []
+    drawn = [torch.randn(len(LENGTHS), 2, 31, 16, generator=g).to(dtype) for _ in range(3)]
+    padding = (torch.arange(31) >= LENGTHS.unsqueeze(1))[:, None, :, None]
+    for backend in ("reference", "native"):
+        mechanism = build(name, backend=backend).cuda()
+        leaves = [x.masked_fill(padding, 0.5 if finite else float("nan")) for x in drawn]
+        leaves = [x.cuda().requires_grad_() for x in leaves]
+        out = mechanism(*leaves, LENGTHS.cuda(), finite_padding=finite)
+        out = out.masked_fill(padding.cuda(), 0)
+        out.square().sum().backward()
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("name", ["full", "local-16"])
+def test_flash_attention_drops_weights(name: str) -> None:
+    """The mean over many masks is the output without dropout, and padding adds nothing."""
+    mechanism = build(name, backend="native", dropout=0.3).cuda().train()
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(1, 2, 40, 16, generator=g).expand(4000, 2, 40, 16).cuda().bfloat16() for _ in range(3)
+    )
+    lengths = torch.full((4000,), 33, device="cuda")
+    out = mechanism(q, k, v, lengths)
+    assert not torch.equal(out[0], out[1])
+    assert (out[:, :, 33:] == 0).all()
+    torch.testing.assert_close(
+        out.float().mean(0), mechanism.eval()(q[:1], k[:1], v[:1], lengths[:1])[0].float(), rtol=0, atol=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [*((name, "reference") for name in QUERY_KEY + OWN), ("full", "native"), ("local-3", "native")],
+)
+def test_never_synchronises_with_the_device(name: str, backend: str) -> None:
     """Forward and backward, with and without autocast."""
-    layer = build_self_attention(name, model_dim=32, heads=2, dropout=0.1, backend="reference").cuda()
+    layer = build_self_attention(name, model_dim=32, heads=2, dropout=0.1, backend=backend).cuda()
     x, lengths = torch.randn(3, 300, 32, device="cuda"), torch.tensor([300, 117, 0], device="cuda")
     layer(x, lengths).sum().backward()  # loads and warms up libraries
     torch.cuda.synchronize()
