@@ -13,6 +13,7 @@ from asr.attention.transformers_adapter import (
     ReplacedAttention,
     import_transformers,
     quiet,
+    refuse_adapter,
     register_attention,
 )
 from asr.errors import UserError, in_words
@@ -151,6 +152,7 @@ class TextModel(Pretrained):
 
 
 def require_model(folder: Path) -> None:
-    """Raise UserError if a folder holds no transformers model."""
+    """Raise UserError if a folder holds no transformers model, or one to which peft adds weights."""
+    refuse_adapter(folder)
     if not (folder / "config.json").is_file():
         raise UserError(f"model={folder}: expected a folder with a transformers model, found no config.json")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,8 @@ from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import build_mechanism, joined_name, layer_runs
 from asr.errors import UserError
 from asr.lengths import keep_mask
+
+ADAPTER = "adapter_config.json"
 
 
 def import_transformers() -> ModuleType:
@@ -26,6 +29,12 @@ def import_transformers() -> ModuleType:
         if int(version.split(".")[0]) >= 5:
             return transformers
     raise UserError(f"expected transformers ≥ 5, found {version}: pip install 'clustered-asr[transformers]'")
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raise UserError if a folder has weights of peft, which transformers would add where peft is installed."""
+    if (folder / ADAPTER).exists():
+        raise UserError(f"{folder}: expected a whole model, found {ADAPTER}: merge it with peft first")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Options of the model: features, augmentation, architecture, and how to load a trained one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asr.config import option
 from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
@@ -224,6 +224,27 @@ class BlockConfig:
         return self.heads * self.head_dim
 
 
+@dataclass
+class LoraConfig:
+    """Low-rank updates of the attention's projections in fine-tuning."""
+
+    rank: int = option(
+        0,
+        help="LoRA: rank of the updates of the attention's projections, trained with the head alone; needs "
+        "model.encoder or init_from; 0: train all weights",
+        affects="result",
+        maximum=4096,
+    )
+    alpha: int = option(
+        16,
+        help="the updates are scaled by alpha / rank",
+        affects="result",
+        only=("rank",),
+        minimum=1,
+        maximum=1_000_000,
+    )
+
+
 POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
 
@@ -244,6 +265,7 @@ class ModelConfig(BlockConfig):
         only=("encoder",),
         unit="optimiser steps",
     )
+    lora: LoraConfig = field(default_factory=LoraConfig)
     subsampling: int = option(
         1,
         help="feature frames per encoder frame: 1 (as in the paper), 2 or 4",

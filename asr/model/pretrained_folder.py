@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from asr.attention.multihead import ROTARY_BASE
-from asr.attention.transformers_adapter import import_transformers, quiet
+from asr.attention.transformers_adapter import import_transformers, quiet, refuse_adapter
 from asr.errors import UserError
 from asr.files import checked_entries, read_json, write_json
 from asr.model.hub import local_folder
@@ -69,7 +69,7 @@ UNSUPPORTED = {
     "conv_pos_batch_norm": "batch normalisation lets the other utterances of a batch change a result",
 }
 # Options of the model that a folder doesn't determine.
-OWN_OPTIONS = {"model.encoder", "model.freeze_encoder_steps", "model.self_conditioned"}
+OWN_OPTIONS = {"model.encoder", "model.freeze_encoder_steps", "model.lora", "model.self_conditioned"}
 # Options that may differ from the folder's values.
 ADJUSTABLE = {"model.dropout", "model.attention_dropout", "model.layer_drop"}
 SIZES = (
@@ -533,6 +533,7 @@ def save_ctc(
 
 def _check_files(folder: Path, config: Any, kind: Any) -> None:
     """Raise UserError unless there are weights in safetensors, as many as the configuration needs."""
+    refuse_adapter(folder)
     files = sorted(folder.glob("model*.safetensors"))
     if not files or not ((folder / WEIGHTS).exists() or (folder / SHARDS).exists()):
         others = sorted(x.name for x in folder.glob("*.bin")) + sorted(x.name for x in folder.glob("*.pt"))

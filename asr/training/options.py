@@ -324,11 +324,17 @@ class TrainConfig:
         if task_options(self.recipe.name):
             without = f"with recipe={self.recipe.name}"
             refuse(self.model, ("encoder", "freeze_encoder_steps"), without)
+            refuse(self.model.lora, ("rank",), without)
             refuse(self, ("features", "augment", "loss", "select"), without)
         blocks = self.loss.intermediate
         if blocks and max(blocks) >= self.model.layers:
             raise UserError(
                 f"loss.intermediate={blocks}: expected blocks before the last, 1 … {self.model.layers - 1}"
+            )
+        if self.model.lora.rank and not (self.model.encoder or self.init_from):
+            raise UserError(
+                f"model.lora.rank={self.model.lora.rank}: expected trained weights, by model.encoder= or "
+                "init_from=, found random ones"
             )
         if self.model.self_conditioned and not blocks:
             raise UserError("model.self_conditioned=true: expected loss.intermediate=[…], found []")

@@ -21,6 +21,7 @@ from asr.losses.topology import joined_outputs, split_outputs
 from asr.losses.views import training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics, Normalisation
+from asr.model.lora import add_lora, merged
 from asr.model.pretrained_folder import Pretrained, has_head, read_pretrained, trained_model
 from asr.model.published import PublishedTokenizer, read_head, read_tokenizer
 from asr.recognizer import Recognizer
@@ -116,6 +117,11 @@ class RecognitionTask(TrainingTask):
         """Return what `Recognizer.load` reads: configuration, weights and tokenizer."""
         return Recognizer(self.model, self.tokenizer).state()
 
+    def whole_state(self) -> dict[str, Any]:
+        """Return the state with whole weights, which include the updates of LoRA."""
+        state, lora = super().whole_state(), self.plan.options.model.lora
+        return state | {"weights": merged(state["weights"], lora)} if lora.rank else state
+
     def describe(self, device_type: str) -> dict[str, Any]:
         """Return the mechanism, the backend it runs on, and hashes of labels, lexicon and n-gram."""
         lexicon = self.tokenizer.lexicon
@@ -150,6 +156,8 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     )
     if options.init_from and not resuming:
         initialise(model, tokenizer, options.init_from)
+    if options.model.lora.rank:
+        add_lora(model, options.model.lora)
     data = SpeechData(
         halved(options.data) if options.loss.consistency else options.data,
         cuts,

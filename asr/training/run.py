@@ -214,9 +214,11 @@ def _begin(
     write_json(environment, run.environment)
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
+    trained, total = _parameters(task), sum(x.numel() for x in task.model.parameters())
+    of_all = "" if trained == total else f" of {total / 1e6:.2f}"
     print(
         f"{folder}: {options.attention} on {device_words(environment)}, {options.trainer.precision}, "
-        f"{_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
+        f"{trained / 1e6:.2f}{of_all} M parameters, {data.describe()}, "
         f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
         flush=True,
     )

@@ -19,6 +19,8 @@ FREE = {
     "model.dropout",
     "model.freeze_encoder_steps",
     "model.layer_drop",
+    "model.lora.alpha",
+    "model.lora.rank",
     "model.position_shift",
 }
 

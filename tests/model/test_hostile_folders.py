@@ -164,6 +164,14 @@ def test_weights_of_other_sizes_and_pickles_are_refused(folder: Path, tmp_path: 
         Recognizer.load(tmp_path / "x")
 
 
+def test_weights_of_peft_are_refused(folder: Path, tmp_path: Path) -> None:
+    """transformers adds them to the model's wherever peft is installed, and reads their pickles."""
+    shutil.copytree(folder, tmp_path / "x")
+    (tmp_path / "x" / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/other"}')
+    with pytest.raises(UserError, match=r"x: expected a whole model, found adapter_config.json"):
+        Recognizer.load(tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("name", "changed", "expected"),
     [
