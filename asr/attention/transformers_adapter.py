@@ -32,7 +32,7 @@ def import_transformers() -> ModuleType:
 
 
 def refuse_adapter(folder: Path) -> None:
-    """Raise UserError if a folder has weights of peft, which transformers would add where peft is installed."""
+    """Raise UserError if a folder has weights that transformers would add by peft."""
     if (folder / ADAPTER).exists():
         raise UserError(f"{folder}: expected a whole model, found {ADAPTER}: merge it with peft first")
 

@@ -165,7 +165,7 @@ def test_weights_of_other_sizes_and_pickles_are_refused(folder: Path, tmp_path: 
 
 
 def test_weights_of_peft_are_refused(folder: Path, tmp_path: Path) -> None:
-    """transformers adds them to the model's wherever peft is installed, and reads their pickles."""
+    """Wherever peft is installed, transformers adds them to the model's, and reads pickles."""
     shutil.copytree(folder, tmp_path / "x")
     (tmp_path / "x" / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/other"}')
     with pytest.raises(UserError, match=r"x: expected a whole model, found adapter_config.json"):
