@@ -37,7 +37,7 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
     unfinished = folder / UNFINISHED  # left by a kill
     if folder.is_dir() and any(path != unfinished for path in folder.iterdir()):
         raise UserError(f"{folder}: expected a new or empty folder (output=)")
-    lines = [(line, normalise(line, options.text)) for line in sentences(read_text(text))]
+    lines = [(line, normalise(line, options.text, options.language)) for line in sentences(read_text(text))]
     if not any(spoken for _, spoken in lines):
         raise UserError(f"{text}: expected the words of the recording, found none")
     check_writable(folder / LEFT_OUT)

@@ -54,7 +54,9 @@ class OwnDataOptions(PreparationOptions):
         "", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none", affects="result"
     )
     language: str = option(
-        "en", help="language code of the transcripts, written to the manifests", affects="result"
+        "en",
+        help="language code of the transcripts, written to the manifests; tr, az: lower-case I is ı",
+        affects="result",
     )
     split: str = option(
         "",

@@ -50,7 +50,7 @@ def prepare_rows(
     inputs = [*sources, *filter(None, [options.lexicon])]
     if preparation.is_done(inputs):
         return
-    spoken = list(normalised_rows(read(preparation), preparation, options.text))
+    spoken = list(normalised_rows(read(preparation), preparation, options.text, options.language))
     preparation.check()
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})

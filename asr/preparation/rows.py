@@ -83,7 +83,7 @@ def channel_field(value: Any, where: str) -> int | None:
     raise UserError(f"{where}: expected the number of a channel, found {number}")
 
 
-def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str) -> Iterator[Row]:
+def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, language: str) -> Iterator[Row]:
     """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems."""
     first: dict[str, str] = {}
     for row in rows:
@@ -100,7 +100,7 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str) ->
                 raise UserError(
                     f"{row.where}: expected a transcript of {row.name}, found none", "missing_text"
                 )
-            if text := normalise(row.text, rule):
+            if text := normalise(row.text, rule, language):
                 yield replace(row, text=text, speaker=row.speaker or row.name)
             else:
                 preparation.drop(row.name, f"no words left by text={rule}", row.text)

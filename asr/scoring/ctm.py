@@ -8,6 +8,7 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.files import write_text
 from asr.text.files import one_field, read_lines
+from asr.text.normalise import plain_text
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 
@@ -58,7 +59,9 @@ def read_ctm(path: str | Path) -> list[CtmEntry]:
         UserError: the file is missing or not UTF-8, or a line is malformed (named as file:line).
     """
     lines = (
-        (f"{path}:{number}", line.split()) for number, line in read_lines(path) if not line.startswith(";;")
+        (f"{path}:{number}", plain_text(line).split())
+        for number, line in read_lines(path)
+        if not line.startswith(";;")
     )
     entries: list[CtmEntry] = []
     for where, fields in lines:

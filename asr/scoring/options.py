@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from asr.config import option
+from asr.errors import UserError
 
 # unit is the default because validation and tuning use it: a hypothesis then has one error rate.
 COSTS = ("unit", "sclite")
@@ -40,6 +41,12 @@ class ScoreOptions:
         affects="result",
         only=("paths", (FOLDER, FOLDERS, TEXT, TRN)),
         choices=("lower", "keep"),
+    )
+    language: str = option(
+        "",
+        help="language code of the words; tr, az: lower-case I is ı, and İ is i",
+        affects="result",
+        only=("paths", (FOLDER, FOLDERS, TEXT, TRN)),
     )
     punctuation: str = option(
         "keep",
@@ -83,3 +90,8 @@ class ScoreOptions:
         affects="cost",
         only=("paths", (FOLDER, FOLDERS)),
     )
+
+    def check(self) -> None:
+        """Raise UserError if there are no letters to pair."""
+        if self.language and self.case == "keep":
+            raise UserError(f"language={self.language}: has no effect with case=keep, only with case=lower")

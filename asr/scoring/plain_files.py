@@ -17,6 +17,7 @@ from asr.scoring.score import Score, UtteranceScore, pooled, score
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
 from asr.scoring.trn import check_same_ids, distinct_names, is_trn, literal, pair_trn
 from asr.text.files import one_field, read_text
+from asr.text.normalise import plain_text
 
 REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # suffix of the reference by that of the hypothesis
 CHANNEL = "A"
@@ -36,6 +37,7 @@ def score_files(
     align: str = "unit",
     glm: str = "",
     case: str = "lower",
+    language: str = "",
     punctuation: str = "keep",
     samples: int = 1000,
     seed: int = 0,
@@ -64,7 +66,7 @@ def score_files(
             layout, trn = "as trn, `text (id)`", True
         aligned: dict[str, list[Edit]] = {}
         if trn:
-            hypotheses, aligned = pair_trn(heard, reference, case=case)
+            hypotheses, aligned = pair_trn(heard, reference, case=case, language=language)
         else:
             hypotheses, layout = pair_text(reference, heard)
         if console and layout:
@@ -74,6 +76,7 @@ def score_files(
                 hypotheses,
                 align="sclite" if trn else align,
                 case=case,
+                language=language,
                 punctuation=punctuation,
                 samples=samples,
                 seed=seed,
@@ -102,7 +105,8 @@ def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]
         UserError: a file is missing or not UTF-8, the files differ in length, or an id is repeated or in one
             file only.
     """
-    spoken, heard = (read_text(path).removesuffix("\n").split("\n") for path in (reference, hypothesis))
+    files = (read_text(path).removesuffix("\n").split("\n") for path in (reference, hypothesis))
+    spoken, heard = ([plain_text(line) for line in lines] for lines in files)
     first, other = ([(line.split() or [""])[0] for line in lines] for lines in (spoken, heard))
     shared = len({*first} & {*other})
     if all(map(IDENT.search, [*first, *other])) and 2 * shared >= max(len(first), len(other)):

@@ -12,14 +12,13 @@ from asr.errors import UserError
 from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
+from asr.text.normalise import lower, plain_text
 from asr.text.pronunciation import WordCounts
 
 Metric = Literal["per", "wer", "cer"]
 HEADLINES: tuple[Metric, ...] = ("per", "wer")  # shown in tables; CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
-CASES: dict[str, jiwer.AbstractTransform | None] = {"lower": jiwer.ToLowerCase(), "keep": None}
-PUNCTUATION: dict[str, jiwer.AbstractTransform | None] = {"keep": None, "remove": jiwer.RemovePunctuation()}
 NOTHING = "∅"  # stands in for the missing side of a deletion or insertion
 
 WordFilter = Callable[[list[str]], list[str]]
@@ -99,6 +98,7 @@ def score(
     align: str = "unit",
     filter_words: WordFilter | None = None,
     case: str = "lower",
+    language: str = "",
     punctuation: str = "keep",
     samples: int = 1000,
     seed: int = 0,
@@ -115,6 +115,7 @@ def score(
         align: costs of the alignment: unit | sclite.
         filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
         case: lower compares words and characters case-insensitively, as sclite does; keep doesn't.
+        language: code of the language, for case=lower.
         punctuation: keep, or remove (Unicode category P) from words, which may then be empty and left out.
         samples: number of bootstrap samples for the 95 % intervals.
         seed: random seed for the bootstrap.
@@ -129,7 +130,7 @@ def score(
     _check_ids_and_units(hypotheses)
     found = {
         metric: align_all(*pair, align)
-        for metric, pair in _tokens(hypotheses, filter_words, case, punctuation).items()
+        for metric, pair in _tokens(hypotheses, filter_words, case, language, punctuation).items()
     }
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
@@ -186,7 +187,11 @@ def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
 
 
 def _tokens(
-    hypotheses: Sequence[Hypothesis], filter_words: WordFilter | None, case: str, punctuation: str
+    hypotheses: Sequence[Hypothesis],
+    filter_words: WordFilter | None,
+    case: str,
+    language: str,
+    punctuation: str,
 ) -> dict[Metric, tuple[list[list[str]], list[list[str]]]]:
     """Return the tokens of all references and of all hypotheses, for each metric that applies."""
     for hypothesis in hypotheses:
@@ -200,8 +205,8 @@ def _tokens(
             [scored_phones(hypothesis.tokens) for hypothesis in hypotheses],
         )
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
-        spoken = scored_words([x.reference for x in hypotheses], filter_words, case, punctuation)
-        heard = scored_words([x.text for x in hypotheses], filter_words, case, punctuation)
+        spoken = scored_words([x.reference for x in hypotheses], filter_words, case, language, punctuation)
+        heard = scored_words([x.text for x in hypotheses], filter_words, case, language, punctuation)
         tokens["wer"] = spoken, heard
         tokens["cer"] = [list(" ".join(text)) for text in spoken], [list(" ".join(text)) for text in heard]
     if not tokens:
@@ -229,12 +234,16 @@ def scored_words(
     texts: Iterable[str | None],
     filter_words: WordFilter | None = None,
     case: str = "lower",
+    language: str = "",
     punctuation: str = "keep",
 ) -> list[list[str]]:
-    """Return the words of each text that WER counts; arguments as in `score`."""
-    kept = [" ".join((filter_words or list)((text or "").split())) for text in texts]
-    transforms = [CASES[case], PUNCTUATION[punctuation]]
-    return [text.split() for text in jiwer.Compose([x for x in transforms if x])(kept)]
+    """Return the words of each text that WER counts, as `plain_text`; arguments as in `score`."""
+    kept = [" ".join((filter_words or list)(plain_text(text or "").split())) for text in texts]
+    if case == "lower":
+        kept = [lower(text, language) for text in kept]
+    if punctuation == "remove":
+        kept = jiwer.RemovePunctuation()(kept)
+    return [text.split() for text in kept]
 
 
 def scored_phones(tokens: Iterable[str]) -> list[str]:

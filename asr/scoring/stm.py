@@ -9,6 +9,7 @@ from typing import Protocol
 
 from asr.errors import UserError
 from asr.text.files import one_field, read_lines, write_lines
+from asr.text.normalise import plain_text
 
 # Also written with underscores between the words.
 IGNORED = "IGNORETIMESEGMENTINSCORING"
@@ -75,7 +76,7 @@ def read_stm(path: str | Path) -> Stm:
         if line.startswith(";;"):
             comments.append(line)
         else:
-            segments.append(_parse(line, f"{path}:{number}"))
+            segments.append(_parse(plain_text(line), f"{path}:{number}"))
     if not segments:
         raise UserError(f"{path}: expected segments, found none")
     return Stm(segments, comments)

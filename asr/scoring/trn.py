@@ -9,6 +9,7 @@ from asr.scoring.alignment import Edit
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.network import NetworkWord, align_networks, network_of
 from asr.text.files import one_field, read_lines, write_lines
+from asr.text.normalise import lower, plain_text
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
 MARKUP = re.compile(r"[{@;*\\]")
@@ -29,7 +30,7 @@ def read_trn(path: str | Path) -> dict[str, str]:
     for number, line in read_lines(path):
         if line.startswith(";;"):
             continue
-        found = LINE.match(line)
+        found = LINE.match(plain_text(line))
         if found is None:
             raise UserError(
                 f"{path}:{number}: expected `words (speaker-utterance)`, found {line.strip()[-60:]!r}"
@@ -37,13 +38,13 @@ def read_trn(path: str | Path) -> dict[str, str]:
         if found["id"].lower() in seen:
             raise UserError(f"{path}:{number}: expected each utterance once, found {found['id']!r} again")
         seen.add(found["id"].lower())
-        texts[found["id"]] = " ".join(found["words"].split())
+        texts[found["id"]] = found["words"]
     return texts
 
 
 def is_trn(path: str | Path) -> bool:
     """Return whether every line of a text file ends in an utterance's id in parentheses, as `(spk1-0001)`."""
-    lines = [line for _, line in read_lines(path) if not line.startswith(";;")]
+    lines = [plain_text(line) for _, line in read_lines(path) if not line.startswith(";;")]
     found = [LINE.match(line) for line in lines]
     return bool(found) and all(x is not None and re.search(r"[\d_-]", x["id"]) for x in found)
 
@@ -77,7 +78,7 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
 
 
 def pair_trn(
-    hypothesis: str | Path, reference: str | Path, *, case: str = "lower"
+    hypothesis: str | Path, reference: str | Path, *, case: str = "lower", language: str = ""
 ) -> tuple[list[Hypothesis], dict[str, list[Edit]]]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
@@ -91,6 +92,7 @@ def pair_trn(
     Args:
         hypothesis, reference: paths.
         case: lower: compare alternatives case-insensitively; keep.
+        language: code of the language, for case=lower.
 
     Raises:
         UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or an alternation is
@@ -100,12 +102,12 @@ def pair_trn(
     check_same_ids(heard, spoken, str(hypothesis), str(reference), key=str.lower)
     text_of = {ident.lower(): text for ident, text in heard.items()}
     pairs, aligned = [], {}
-    parse = NetworkWord.parse_folded if case == "lower" else NetworkWord.parse_literal
     for ident, text in spoken.items():
         chosen = [text, text_of[ident.lower()]]
         if any(map(MARKUP.search, chosen)):
             try:
-                edits = align_networks(*(network_of(x, parse) for x in chosen))
+                folded = [lower(x, language) if case == "lower" else x for x in chosen]
+                edits = align_networks(*(network_of(x, NetworkWord.parse_literal) for x in folded))
             except ValueError as error:
                 raise UserError(f"utterance {ident!r} of {hypothesis} or {reference}: {error}") from None
             sides = zip(*((edit.reference, edit.hypothesis) for edit in edits), strict=True)

@@ -5,25 +5,54 @@ import re
 import unicodedata
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
+# Marks without a shape, which editors and browsers leave: soft hyphens, zero-width spaces, directions, byte
+# order marks, variants. The joiners U+200C and U+200D change the shape of letters, so they are kept.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+_DOTTED = str.maketrans({"I": "ı", "İ": "i"})  # Turkish and Azeri
+_DOTTED_LANGUAGES = frozenset(["tr", "tur", "az", "aze"])
 
 
-def normalise(text: str, rule: str) -> str:
-    """Return a transcript in Unicode's composed form (NFC), with one space between words.
+def plain_text(text: str) -> str:
+    """Return a text in Unicode's composed form (NFC), one space between words, without invisible marks.
+
+    >>> plain_text("soft\\u00adware  cafe\\u0301\\u00a0noir\\u200b")
+    'software café noir'
+    """
+    return " ".join(unicodedata.normalize("NFC", _INVISIBLE.sub("", text)).split())
+
+
+def lower(text: str, language: str = "") -> str:
+    """Return a text in lower case; of the languages, `tr` and `az` have other pairs of letters.
+
+    >>> lower("ISPARTA İZMİR", "tr-TR"), lower("ISPARTA")
+    ('ısparta izmir', 'isparta')
+    """
+    if re.split("[-_]", language.lower())[0] in _DOTTED_LANGUAGES:
+        text = text.translate(_DOTTED)
+    return text.lower()
+
+
+def normalise(text: str, rule: str, language: str = "") -> str:
+    """Return a transcript as `plain_text`, in lower case and without punctuation if the rule says so.
 
     Args:
         text: transcript as written.
         rule: `none`, `lower` (lower-case except tags such as `<NOISE>`) or `words` (also no punctuation).
+        language: code of the language, for `lower`.
 
     >>> normalise("It’s  “well-known”, isn't it? <NOISE>", "words")
     "it's well-known isn't it <NOISE>"
     """
-    text = " ".join(unicodedata.normalize("NFC", text).split())
+    text = plain_text(text)
     if rule == "none":
         return text
     if rule == "words":
         marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
-        return " ".join(_lower(word) for word in _word().findall(marks))
-    return text.lower() if "<" not in text else " ".join(map(_lower, text.split()))
+        return " ".join(_lower(word, language) for word in _word().findall(marks))
+    return lower(text, language) if "<" not in text else " ".join(_lower(x, language) for x in text.split())
 
 
 @functools.cache
@@ -35,5 +64,5 @@ def _word() -> re.Pattern[str]:
     return re.compile(rf"<\w+>|{letters}(?:['-]{letters})*")
 
 
-def _lower(word: str) -> str:
-    return word if re.fullmatch(r"<\w+>", word) else word.lower()
+def _lower(word: str, language: str) -> str:
+    return word if re.fullmatch(r"<\w+>", word) else lower(word, language)

@@ -181,6 +181,7 @@ class SegmentOptions(EncodingOptions, LoadOptions):
         affects="result",
         choices=TEXT_RULES,
     )
+    language: str = option("", help="language code of the text; tr, az: lower-case I is ı", affects="result")
     longest_s: float = option(
         15.0, help="divide longer lines in their pauses", affects="result", unit="s", minimum=1
     )

@@ -110,6 +110,24 @@ def test_text_rules(rule, text):
     )
 
 
+INVISIBLE = "\u00ad\u200b\u200e\u200f\u202a\u2060\ufe0f\ufeff"
+
+
+@pytest.mark.parametrize("rule", ["none", "lower", "words"])
+def test_invisible_marks_divide_no_words(rule):
+    """Soft hyphens and zero-width spaces of web pages made two words of one, and other labels."""
+    for mark in INVISIBLE:
+        assert normalise(f"{mark}soft{mark}ware\u00a0is{mark} x", rule) == "software is x"
+
+
+@pytest.mark.parametrize(
+    ("language", "text"), [("tr", "ısparta izmir"), ("az-AZ", "ısparta izmir"), ("en", "isparta i̇zmir")]
+)
+def test_turkish_and_azeri_have_two_letters_i(language, text):
+    for rule in ("lower", "words"):
+        assert normalise("ISPARTA İZMİR".replace("Mİ", "Mi"), rule, language) == text
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.text())
 def test_normalisation_is_idempotent(text):

@@ -6,6 +6,7 @@ from score_output import printed, scored
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis, write_decoded
+from asr.scoring.options import ScoreOptions
 from asr.scoring.run import rates_line, read_score
 
 
@@ -110,6 +111,50 @@ def test_the_error_for_a_broken_decode_json_names_the_file(tmp_path, record, mes
     with pytest.raises(UserError, match=message) as caught:
         scored([make_folder(tmp_path, record=record)])
     assert str(caught.value).startswith(str(tmp_path / "decode.json"))
+
+
+ACCENTS = "café noir àé", "cafe\u0301\u00a0noir\u2009a\u0300e\u0301"
+MARKS = "soft ware", "so\u00adft\u200b ware\ufeff"
+
+
+@pytest.mark.parametrize("formats", [("jsonl",), ("txt", "txt"), ("trn", "trn"), ("ctm", "stm")])
+@pytest.mark.parametrize("texts", [ACCENTS, MARKS, (MARKS[1], MARKS[0])])
+def test_forms_of_unicode_and_invisible_marks_are_no_errors(formats, texts, tmp_path):
+    """A reference from a keyboard of one system and a hypothesis from another differed in every accent."""
+    spoken, heard = texts
+    if formats == ("jsonl",):
+        write_hypotheses(
+            tmp_path / "hyp.jsonl", [Hypothesis("u1", "s", 1.0, spoken, None, [], [], heard, "piece")]
+        )
+        paths = [tmp_path]
+    else:
+        paths = [tmp_path / f"hyp.{formats[0]}", tmp_path / f"ref.{formats[1]}"]
+        contents = {
+            "txt": [spoken, heard],
+            "trn": [f"{heard} (u-1)", f"{spoken} (u-1)"],
+            "ctm": ["".join(f"u A {i} 1 {x}\n" for i, x in enumerate(heard.split())), f"u A s 0 9 {spoken}"],
+        }
+        for path, content in zip(paths, contents[formats[0]], strict=True):
+            path.write_text(content + "\n", encoding="utf-8")
+    (result,) = scored(paths, samples=1)
+    assert {rate.counts.errors for rate in result.rates.values()} == {0}
+    assert result.rates["wer"].counts.length == len(spoken.split())
+
+
+def test_language_gives_the_pairs_of_upper_and_lower_case(tmp_path):
+    write_hypotheses(
+        tmp_path / "hyp.jsonl",
+        [Hypothesis("u1", "s", 1.0, "ISPARTA İzmir", None, [], [], "ısparta izmir", "piece")],
+    )
+    for language, errors in {"tr": 0, "az": 0, "": 2}.items():
+        (result,) = scored([tmp_path], samples=1, language=language)
+        assert result.rates["wer"].counts.errors == errors
+    for name, side in (("ref", "{ ISPARTA / @ }"), ("hyp", "ısparta")):
+        (tmp_path / f"{name}.trn").write_text(f"{side} (u-1)\n", encoding="utf-8")
+    (result,) = scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"], samples=1, language="tr")
+    assert result.rates["wer"].counts.errors == 0
+    with pytest.raises(UserError, match="language=tr: has no effect with case=keep"):
+        ScoreOptions(language="tr", case="keep").check()
 
 
 def test_errors_name_file_and_utterance(tmp_path):
