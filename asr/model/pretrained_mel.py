@@ -88,14 +88,8 @@ class SubsampledMel(FrontEnd):
         """Return normalised log-mel energies, [B, T, F], zero after `frames_B`."""
         padded_BS = F.pad(audio_BS, (self.fft // 2, self.fft // 2))
         total, size = audio_BS.shape[1] // self.hop, BLOCK_FRAMES * self.factor
-        blocks = [audio_BS.new_zeros(len(audio_BS), 0, len(self.mel_FX))]
-        for start in range(0, total, size):
-            end = min(start + size, total)
-            own = padded_BS[:, start * self.hop : (end - 1) * self.hop + self.fft]
-            spectra = torch.fft.rfft(own.unfold(1, self.fft, self.hop) * self.window)
-            power = spectra.real.square() + spectra.imag.square()
-            blocks.append((power @ self.mel_FX.mT + LEAST_ENERGY).log())
-        mel_BTF = torch.cat(blocks, 1)
+        energies_BTF = mel_energies(padded_BS, self.window, self.mel_FX.mT, self.hop, total, size)
+        mel_BTF = energies_BTF.add_(LEAST_ENERGY).log_()
         return normalised(mel_BTF, frames_B, lambda variance: variance.sqrt() + LEAST_DEVIATION)
 
     def _convolve(self, mel_BTF: Tensor, frames_B: Tensor) -> Tensor:
@@ -150,6 +144,32 @@ class StackedMel(FrontEnd):
         stacked_BTF = mel_BTF[:, : total * self.stride].unflatten(1, (total, self.stride)).flatten(2)
         frames_B = self.frames(lengths_B)
         return zero_padding(stacked_BTF, frames_B), frames_B
+
+
+def mel_energies(
+    audio_BS: Tensor, window_W: Tensor, mel_XF: Tensor, hop: int, frames: int, block: int
+) -> Tensor:
+    """Return the energies of windows in mel bands.
+
+    Args:
+        audio_BS: samples, at least up to the end of the last window.
+        window_W: weights of a window's samples.
+        mel_XF: weights of the W / 2 + 1 spectral lines.
+        hop: samples between windows.
+        frames: number of windows, T.
+        block: windows whose spectra are in memory together; the result does not depend on it.
+
+    Returns:
+        [B, T, F].
+    """
+    energies_BTF = audio_BS.new_empty(len(audio_BS), frames, mel_XF.shape[1])
+    for start in range(0, frames, block):
+        end = min(start + block, frames)
+        own_BS = audio_BS[:, start * hop : (end - 1) * hop + len(window_W)]
+        spectra = torch.fft.rfft(own_BS.unfold(1, len(window_W), hop) * window_W)
+        power = spectra.real.square().addcmul_(spectra.imag, spectra.imag)
+        energies_BTF[:, start:end] = power @ mel_XF
+    return energies_BTF
 
 
 def normalised(x_BTF: Tensor, frames_B: Tensor, deviation: Callable[[Tensor], Tensor]) -> Tensor:

@@ -19,6 +19,7 @@ from asr.lengths import keep_mask, zero_padding
 from asr.model.dropout import Dropout
 from asr.model.features import FrontEnd
 from asr.model.layer_drop import through_blocks
+from asr.model.pretrained_mel import mel_energies
 
 # Frames of a batch whose spectra are in memory together; the result does not depend on it.
 BLOCK_FRAMES = 2000
@@ -69,14 +70,9 @@ class WhisperMel(FrontEnd):
         audio_BS = F.pad(zero_padding(audio_BS.float(), lengths_B), (0, hop + self.fft))
         audio_BS = torch.cat((audio_BS[:, 1 : half + 1].flip(1), audio_BS), 1)
         size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
-        log_mel_BTF = audio_BS.new_empty(len(audio_BS), total, self.mel_XF.shape[1])
         with torch.autocast(audio_BS.device.type, enabled=False):
-            for start in range(0, total, size):
-                end = min(start + size, total)
-                block_BS = audio_BS[:, start * hop : (end - 1) * hop + self.fft]
-                spectra = torch.fft.rfft(block_BS.unfold(1, self.fft, hop) * self.window)
-                power = spectra.real.square().addcmul_(spectra.imag, spectra.imag)
-                log_mel_BTF[:, start:end] = (power @ self.mel_XF).clamp_(min=LEAST_ENERGY).log10_()
+            energies_BTF = mel_energies(audio_BS, self.window, self.mel_XF, hop, total, size)
+            log_mel_BTF = energies_BTF.clamp_(min=LEAST_ENERGY).log10_()
         return zero_padding(log_mel_BTF, frames), frames
 
 
