@@ -1,5 +1,7 @@
 """Apply a function to many items in parallel: results in order, progress bar, journal to resume from."""
 
+import importlib.machinery
+import importlib.util
 import json
 import logging
 import multiprocessing
@@ -23,6 +25,7 @@ from asr.files import atomic_text
 # Starting processes takes seconds, so fewer items than this are handled in the current process.
 WORTH_A_POOL = 200
 CONNECT_S = 10.0  # time for a Ray cluster to answer
+_packages: dict[str, Path] = {}  # folders that `import_folder` has made packages
 
 
 class ProcessKilled(UserError):
@@ -58,7 +61,7 @@ def attempts(
     else:
         # A partial's module is functools; the worker needs its function's.
         context = worker_context(getattr(function, "func", function).__module__)
-        pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
+        pool = ProcessPoolExecutor(workers, context, initializer=_begin_process, initargs=(dict(_packages),))
         # Eight chunks per worker level out uneven items; results arrive, and are stored, by the chunk.
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
@@ -210,8 +213,25 @@ def kill_workers() -> None:
             child.kill()
 
 
-def _begin_process() -> None:
+def import_folder(name: str, folder: Path) -> None:
+    """Make a folder a package, here and in worker processes, which import functions by name."""
+    init, places = folder / "__init__.py", [str(folder)]
+    if init.is_file():
+        spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=places)
+    else:
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = places
+    assert spec is not None
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _packages[name] = folder
+    if init.is_file() and spec.loader:
+        spec.loader.exec_module(package)
+
+
+def _begin_process(packages: dict[str, Path]) -> None:
     end_with_parent()
+    for name, folder in packages.items():
+        import_folder(name, folder)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # the workers themselves use all cores
 

@@ -13,6 +13,7 @@ from asr.attention.table import mechanism_table, option_table
 from asr.cli import main
 from asr.commands import COMMANDS, command_module
 from asr.compare import launch
+from asr.preparation.skeleton import write_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -69,6 +70,9 @@ def test_commands_have_the_options_shown(line: str, tmp_path: Path, monkeypatch:
         monkeypatch.chdir(tmp_path)
         transformers.Wav2Vec2Config().save_pretrained("wav2vec2-base")
         transformers.Wav2Vec2FeatureExtractor().save_pretrained("wav2vec2-base")
+    if "./my_corpus" in line:
+        monkeypatch.chdir(tmp_path)
+        write_recipe(tmp_path / "my_corpus")
     assert name in COMMANDS
     paths, options = config.split_arguments(arguments)
     command = COMMANDS[name]

@@ -18,6 +18,7 @@ LAYERS = [
     {"transcription", "approximation"},
     {"training", "recognizer"},
     {"compare", "report"},
+    {"library"},
     {"commands", "cli", "__main__"},
 ]
 

@@ -14,7 +14,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from asr.errors import UserError, did_you_mean
-from asr.preparation.recipes import preparation_options, prepared_recipes
+from asr.preparation.recipes import (
+    default_folder,
+    preparation_options,
+    prepared_recipes,
+    recipe_summary,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,22 +100,17 @@ def recipe_options(arguments: list[str]) -> type | None:
     return preparation_options(arguments[0]) if arguments else None
 
 
-def recipe_summary(name: str) -> str:
-    """Return the first line of the docstring of a recipe's package."""
-    package = importlib.import_module(f"asr_recipes.{name}")
-    return (package.__doc__ or "").strip().partition("\n")[0]
-
-
 def recipe_details(arguments: list[str]) -> "Table | str":
     """Return a table of recipes, or the summary of the named one."""
     if arguments:
         name = arguments[0]
-        return f"folder=… sets the output folder (data/{name}). {recipe_summary(name)}"
+        return f"folder=… sets the output folder ({default_folder(name)}). {recipe_summary(name)}"
     from rich.table import Table
 
     table = Table("recipe", "corpus", title="asr prepare <recipe> --help lists a recipe's options")
     for name in prepared_recipes():
         table.add_row(name, recipe_summary(name))
+    table.add_row("./<folder>", "a recipe of your own: asr new recipe <folder> begins one")
     return table
 
 
@@ -125,11 +125,12 @@ def group_details(arguments: list[str]) -> "Table":
     """Return the choices of each config group."""
     from rich.table import Table
 
-    from asr.config import config_groups
+    from asr.config import config_groups, search_path
 
     title = "groups of options; recipe=<name> --help shows a recipe's defaults"
-    table = Table("group", "choices", title=title)
-    for group, names in sorted(config_groups().items()):
+    caption = "<group>=<file>.yaml takes a file of your own, hydra.searchpath=[<folder>] a folder like conf/"
+    table = Table("group", "choices", title=title, caption=caption)
+    for group, names in sorted(config_groups(search_path(arguments)).items()):
         table.add_row(f"{group}=", ", ".join(names))
     return table
 
@@ -142,7 +143,7 @@ INSTALLING = {
 COMMANDS = {
     "prepare": Command(
         "prepare a recipe's corpus: asr prepare demo",
-        takes="<recipe>",
+        takes="<recipe or folder of your own recipe>",
         first=prepared_recipes,
         by_first=recipe_options,
         details=recipe_details,
@@ -155,6 +156,11 @@ COMMANDS = {
         defaults=training_options,
         details=group_details,
         parse=training_options,
+    ),
+    "new": Command(
+        "begin a recipe of your own: asr new recipe my_corpus",
+        takes="recipe <folder>",
+        first=lambda: ("recipe",),
     ),
     "lm": Command(
         "train or score an n-gram language model: asr lm train text=data/demo order=3 out=lm/demo.arpa",
@@ -195,7 +201,7 @@ COMMANDS = {
     ),
     "merge": Command(
         "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
-        takes="<output folder of asr prepare, decode, transcribe or align with shard=>",
+        takes="<output folder of asr prepare, decode, transcribe or align with shard=> [<your own recipe>]",
     ),
     "bench": Command(
         "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",

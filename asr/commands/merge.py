@@ -8,7 +8,7 @@ from asr import config
 from asr.commands import COMMANDS, NoOptions
 from asr.errors import UserError
 from asr.files import checked_entries, locked
-from asr.preparation.recipes import preparation_module
+from asr.preparation.recipes import is_own, preparation_module
 from asr.records.options import FOLDER
 from asr.records.run_folder import HYPOTHESES
 from asr.records.shards import Work, read_shards, remove_shards
@@ -24,13 +24,15 @@ def run(paths: list[Path], options: NoOptions) -> None:
     Raises:
         UserError: a shard is missing or of another job, or items of the shards failed.
     """
-    if len(paths) != 1:
+    if len(paths) not in (1, 2):
         raise UserError(f"asr merge takes one {COMMANDS['merge'].takes}, found {len(paths)}")
-    folder = Path(paths[0])
+    folder, own = Path(paths[0]), str(paths[1]) if len(paths) == 2 else ""
     work = read_shards(folder)
+    if own and work.job["command"] != "prepare":
+        raise UserError(f"{own}: has no effect: {folder} holds shards of asr {work.job['command']}")
     with locked(folder, "asr merge"):
         if work.job["command"] == "prepare":
-            prepare(folder, work)
+            prepare(folder, work, own)
         elif work.job["command"] == "decode":
             write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work))
         elif work.job["command"] == "align":
@@ -52,12 +54,17 @@ class Preparation:
     options: dict[str, Any]
 
 
-def prepare(folder: Path, work: Work) -> None:
-    """Prepare a folder with the results of all shards as the journals of an interrupted run."""
+def prepare(folder: Path, work: Work, own: str = "") -> None:
+    """Prepare a folder with the results of all shards as the journals of an interrupted run.
+
+    Code of a user's own recipe runs only if its folder is given as `own`.
+    """
     source = f"{folder / FOLDER}: job"
     job = Preparation(**checked_entries(Preparation, work.job, source))
     try:
-        module = preparation_module(job.recipe)
+        if not own and is_own(job.recipe):
+            raise UserError(f"expected the name of a recipe, found {job.recipe!r}: name its folder, too")
+        module = preparation_module(own or job.recipe)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     options = config.from_dict(module.Options, job.options, source)

@@ -2,7 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from asr.config.keys import as_overrides, config_groups, configurations, flat, nested, split_arguments
+from asr.config.keys import (
+    as_overrides,
+    config_groups,
+    configurations,
+    flat,
+    is_file_choice,
+    nested,
+    search_path,
+    split_arguments,
+)
 from asr.config.schema import (
     Range,
     accepted,
@@ -43,6 +52,7 @@ __all__ = [
     "flat",
     "from_dict",
     "group_overrides",
+    "is_file_choice",
     "load_yaml",
     "nested",
     "option",
@@ -50,6 +60,7 @@ __all__ = [
     "parse",
     "refuse",
     "save",
+    "search_path",
     "split_arguments",
     "to_dict",
     "values_affecting",

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from asr.errors import UserError
 
 # Folders of conf/ with options of asr bench and asr compare; the others are config groups.
 OPTION_FILES = ("figure", "plan")
+SEARCH_PATH = "hydra.searchpath"
 KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
 
 
@@ -67,17 +68,55 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def configurations(group: str) -> dict[str, Path]:
-    """Return the files in `conf/<group>/` by name."""
-    folder = _folder() / group
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+def configurations(group: str, searched: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the files in `conf/<group>/`, and those of further folders, by name.
+
+    Args:
+        group: group of configurations, or another folder of conf/.
+        searched: folders like conf/; see `search_path`.
+
+    Raises:
+        UserError: a further folder has a configuration with the name of an included one.
+    """
+    found: dict[str, Path] = {}
+    for root in (_folder(), *searched):
+        for path in sorted((root / group).glob("*.yaml")):
+            if path.stem in found:
+                raise UserError(f"{path}: expected another name, found that of {found[path.stem]}")
+            found[path.stem] = path
+    return found
 
 
-def config_groups() -> dict[str, list[str]]:
-    """Return the names of the configurations in each config group."""
-    root = _folder()
-    folders = [x.name for x in root.iterdir() if x.is_dir() and not x.name.startswith("__")]
-    return {name: list(configurations(name)) for name in folders if name not in OPTION_FILES}
+def config_groups(searched: Sequence[Path] = ()) -> dict[str, list[str]]:
+    """Return the names of the configurations in each config group; `searched` as in `configurations`."""
+    return {name: list(configurations(name, searched)) for name in _groups()}
+
+
+def search_path(overrides: list[str]) -> list[Path]:
+    """Return the user's folders of configurations, which Hydra's option `hydra.searchpath` names.
+
+    Raises:
+        UserError: one is not a folder with config groups.
+    """
+    given = [x for x in overrides if x.startswith(f"{SEARCH_PATH}=")]
+    words = given[-1].partition("=")[2].strip("[]").split(",") if given else []
+    folders = [Path(word.strip(" '\"").removeprefix("file://")) for word in words if word.strip()]
+    for folder in folders:
+        if not any((folder / group).is_dir() for group in _groups()):
+            found = "a folder without them" if folder.is_dir() else "none"
+            groups = ", ".join(f"{group}/" for group in sorted(_groups()))
+            raise UserError(f"{SEARCH_PATH}={folder}: expected a folder with {groups}, found {found}")
+    return folders
+
+
+def is_file_choice(value: str) -> bool:
+    """Return whether the choice of a config group is a file, not a name: `recipe=./mine/mine.yaml`."""
+    return value.endswith((".yaml", ".yml")) or "/" in value or os.sep in value
+
+
+def _groups() -> list[str]:
+    folders = (x for x in _folder().iterdir() if x.is_dir() and not x.name.startswith("__"))
+    return [x.name for x in folders if x.name not in OPTION_FILES]
 
 
 def _folder() -> Path:

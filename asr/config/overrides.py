@@ -12,13 +12,23 @@ import omegaconf
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.keys import as_overrides, config_groups, configurations, flat, nested
+from asr.config.keys import (
+    SEARCH_PATH,
+    as_overrides,
+    config_groups,
+    configurations,
+    flat,
+    is_file_choice,
+    nested,
+    search_path,
+)
 from asr.config.schema import Affects, affecting, check, check_effect, describe
 from asr.config.values import expectation, literal, read_value
 from asr.errors import UserError, did_you_mean
-from asr.files import write_text
+from asr.files import file_digest, file_state, write_text
 
 Options = TypeVar("Options")
+HEADER = re.compile(r"\A(?:#.*\n)*?# *@package +(\S+)")
 _composed: dict[Any, DictConfig] = {}  # a comparison composes the same groups for every candidate
 
 # What OmegaConf raises for a value of another type, or for an integer beyond all floats.
@@ -61,7 +71,7 @@ def divide(overrides: list[str], own: Any, composed: Any) -> tuple[list[str], li
         UserError: a key in neither schema.
     """
     mine = [key for key, *_ in describe(own)]
-    known = [*mine, *(key for key, *_ in describe(composed)), *config_groups()]
+    known = [*mine, *(key for key, *_ in describe(composed)), *config_groups(), SEARCH_PATH]
     for override in overrides:
         _check_key(override.partition("=")[0], known)
     taken = [x for x in overrides if x.partition("=")[0] in mine]
@@ -74,49 +84,82 @@ def compose(schema: type[Options] | Options, name: str, overrides: list[str]) ->
     Args:
         schema: dataclass with defaults.
         name: configuration file in `conf/`, without its suffix.
-        overrides: config groups (`model=wsj`) and single options (`model.layers=6`). Strings need no quotes:
+        overrides: config groups (`model=wsj`, or a file: `recipe=./mine.yaml`), single options
+            (`model.layers=6`), and `hydra.searchpath=[folder]`, a folder like conf/. Strings need no quotes:
             `attention=i-clustered-25:topk=16,bits=31`.
 
     Raises:
-        UserError: unknown key or group, wrong type or missing value, or a name that contradicts its group.
+        UserError: unknown key or group, wrong type or missing value, a name that contradicts its group, or no
+            such file or folder.
     """
     from hydra.core.config_store import ConfigStore
 
     described = tuple(describe(schema))
     kinds = {key: kind for key, kind, *_ in described}
-    groups = config_groups()
-    known = [*kinds, *groups]
+    searched = search_path(overrides)
+    groups = config_groups(searched)
+    known = [*kinds, *groups, SEARCH_PATH]
+    chosen: dict[str, str] = {}  # by the choice as given, as Hydra takes it
     for override in overrides:
         key, _, value = override.partition("=")
         _check_key(key, known)
-        if key in groups:
+        if key in groups and is_file_choice(value):
+            chosen[override] = f"{key}={_stored(key, value)}"
+        elif key in groups:
             _check_choice(key, value, groups[key])
-    chosen = tuple(x for x in overrides if x.partition("=")[0] in groups)
-    asked = name, chosen, described  # described, because a schema may be an instance, which has no hash
+            chosen[override] = override
+    # The schema is `described`, because it may be an instance, which has no hash.
+    files = tuple(file_state(path) for folder in searched for path in sorted(folder.glob("*/*.yaml")))
+    asked = name, tuple(chosen.items()), files, described
     if asked not in _composed:
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
-        _composed[asked] = _grouped(name, chosen)
+        _composed[asked] = _grouped(name, chosen, searched)
     config = copy.deepcopy(_composed[asked])
     _check_names(config, chosen, overrides)
     return _checked(_updated(config, overrides, kinds), overrides)
 
 
-def _grouped(name: str, chosen: tuple[str, ...]) -> DictConfig:
+def _stored(group: str, file: str) -> str:
+    """Make a user's file a configuration of a group, and return its name there.
+
+    A recipe's file sets options of all groups, with or without Hydra's header `# @package _global_`.
+    """
+    from hydra.core.config_store import ConfigStore
+
+    path = Path(file)
+    if not path.is_file():
+        inside = path / f"{path.name}.yaml"
+        found = f"a folder: use {group}={inside}" if inside.is_file() else "none"
+        raise UserError(f"{group}={file}: expected a YAML file, found {found}")
+    values = load_yaml(path)
+    header = HEADER.search(path.read_text(encoding="utf-8"))
+    package = header[1] if header else "_global_" if group == "recipe" else None
+    # Another content has another name, because configurations are kept once they have been composed.
+    name = f"file_{file_digest(path)}"
+    ConfigStore.instance().store(group=group, name=name, node=OmegaConf.create(values), package=package)
+    return name
+
+
+def _grouped(name: str, chosen: Mapping[str, str], searched: list[Path]) -> DictConfig:
     """Return Hydra's configuration with the chosen groups."""
     import hydra
     from hydra.errors import HydraException
 
+    folders = [f"'{folder.absolute()}'" for folder in searched]
+    path = [f"{SEARCH_PATH}=[{','.join(folders)}]"] if folders else []
     try:
         with hydra.initialize_config_module("asr_conf", version_base="1.3"):
-            config = hydra.compose(name, list(chosen))
+            config = hydra.compose(name, [*path, *chosen.values()])
             # The recipe's values win over a group chosen here, so the group's are merged again.
-            others = [x for x in chosen if not x.startswith("recipe=")]
-            own = hydra.compose(name, others) if others else {}
+            others = [x for x in chosen.values() if not x.startswith("recipe=")]
+            own = hydra.compose(name, [*path, *others]) if others else {}
             for group in dict.fromkeys(x.partition("=")[0] for x in others):
                 config[group] = OmegaConf.merge(config[group], own[group])
             return config
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
-        raise UserError(f"configuration {name}: {_first_line(error)}") from error
+        files = [x for x, taken in chosen.items() if x != taken]
+        where = " ".join(files) or f"configuration {name}"
+        raise UserError(f"{where}: {_first_line(error)}") from error
 
 
 def to_dict(options: Any) -> dict[str, Any]:
@@ -267,6 +310,9 @@ def _fits(schema: Any, key: str, value: Any) -> bool:
 def _first_line(error: Exception) -> str:
     while error.__cause__ is not None and isinstance(error.__cause__, Exception):
         error = error.__cause__
-    line = str(error).strip().splitlines()[0]
-    key = getattr(error, "full_key", None)
+    lines = str(error).strip().splitlines()
+    # Hydra writes "In 'recipe/demo': ValidationError raised while composing config:" before the message.
+    line = next((x for x in lines if not x.endswith(":")), lines[0])
+    named = re.search(r"full_key: (\S+)", str(error))
+    key = getattr(error, "full_key", None) or (named[1] if named else "")
     return f"{key}: {line}" if key and key not in line else line

@@ -1,5 +1,6 @@
 """Options of a training run from overrides, or from the config.yaml of a run."""
 
+from pathlib import Path
 from typing import Any
 
 from asr import config
@@ -40,8 +41,17 @@ def train_options(overrides: list[str]) -> TrainConfig:
 
 
 def chosen_recipe(overrides: list[str]) -> str:
-    """Return the recipe chosen by `key=value` overrides, or an empty string."""
-    return _last(overrides, "recipe")
+    """Return the name of the recipe chosen by `key=value` overrides, or an empty string.
+
+    A user's file has the name that it sets: its options may be those of an included recipe's task.
+    """
+    chosen = _last(overrides, "recipe")
+    searched = config.search_path(overrides)
+    file = Path(chosen) if config.is_file_choice(chosen) else None
+    if searched and not file:
+        file = config.configurations("recipe", searched).get(chosen)
+    recipe = config.load_yaml(file).get("recipe") if file and file.is_file() else None
+    return str(recipe.get("name") or chosen) if isinstance(recipe, dict) else chosen
 
 
 def _last(overrides: list[str], key: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ def train_decode_score(recipe: str, split: str, *overrides: str) -> dict[str, An
     return json.loads((decoded / "score.json").read_text())
 
 
-def assert_shards_join(folder: Path, *arguments: str, count: int = 2) -> None:
+def assert_shards_join(folder: Path, *arguments: str, count: int = 2, merge_with: Sequence[str] = ()) -> None:
     """Assert that one process and the union of shards write the same files into a folder, byte for byte.
 
     Args:
         folder: output folder; removed between the two.
         arguments: the recipe and its options.
         count: number of shards.
+        merge_with: further arguments of `asr merge`.
     """
     prepare = ["prepare", *arguments, "workers=1", f"folder={folder}"]
     assert cli.main(prepare) == 0
@@ -35,7 +37,7 @@ def assert_shards_join(folder: Path, *arguments: str, count: int = 2) -> None:
     for index in range(count, 0, -1):
         assert cli.main([*prepare, f"shard={index}/{count}"]) == 0
         assert not list(folder.glob("*.cuts.jsonl.gz"))
-    assert cli.main(["merge", str(folder)]) == 0
+    assert cli.main(["merge", str(folder), *merge_with]) == 0
     assert contents(folder) == whole
 
 
