@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torchaudio.functional
 from torch import Tensor
 
 from asr.errors import UserError
@@ -15,10 +14,6 @@ from asr.losses.topology import split_outputs
 from asr.search.path import TokenPath
 from asr.search.viterbi import best_path, label_spans
 from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
-
-# torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
-# takes twice the time but hardly any memory.
-LARGEST_TABLE = 2**28
 
 
 @dataclass(frozen=True)
@@ -64,8 +59,8 @@ def force_align(
 ) -> list[TokenSpan]:
     """Return the frames of each label of a known transcript, by Viterbi alignment.
 
-    The CTC paths are those of Graves et al. 2006. The search is `torchaudio.functional.forced_align`, or
-    `best_path` if the former's table would be large or the topology is not CTC's. Time is O(T·U).
+    The CTC paths are those of Graves et al. 2006. Time is O(T·U). `torchaudio.functional.forced_align` is
+    faster, but of paths that tie exactly, it may drop the best.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
@@ -90,20 +85,11 @@ def force_align(
         raise UserError(f"{utterance}: its transcript needs {needed} encoder frames, found {T}")
     if not ids:
         return []
-    # Every build of torchaudio can align on the CPU, and the cost is small compared with the encoder's.
-    log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
-    if log_probs_TV.isnan().any():  # torchaudio would return labels from anywhere in memory
+    log_probs_TV = log_probs_TV.detach().float().cpu()
+    if log_probs_TV.isnan().any():
         raise UserError(f"{utterance}: expected log-probabilities, found NaN")
-    if topology == "hmm" or T * (2 * len(ids) + 1) > LARGEST_TABLE:
-        state_T, log_prob = best_path(log_probs_TV, ids, topology)
-        spans = label_spans(state_T)
-    else:
-        path_1T, log_probs_1T = torchaudio.functional.forced_align(
-            log_probs_TV.unsqueeze(0), torch.tensor([list(ids)]), blank=BLANK
-        )
-        log_prob = float(log_probs_1T.sum())
-        merged = torchaudio.functional.merge_tokens(path_1T[0], log_probs_1T[0], blank=BLANK)
-        spans = [(span.start, span.end) for span in merged]
+    state_T, log_prob = best_path(log_probs_TV, ids, topology)
+    spans = label_spans(state_T)
     if not math.isfinite(log_prob):
         raise UserError(f"{utterance}: no path has a probability above zero for its transcript")
     first_TV, later_TV = split_outputs(log_probs_TV, topology)

@@ -7,13 +7,16 @@ restricted to the states near the path.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.losses.ctc import BLANK
 from asr.losses.topology import split_outputs
 
 BLOCK_FRAMES = 1024
+Floats = NDArray[np.floating]
 
 
 def best_path(log_probs_TV: Tensor, ids: Sequence[int], topology: str = "ctc") -> tuple[Tensor, float]:
@@ -23,7 +26,8 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], topology: str = "ctc") -
     O(T·U), memory O(T·V + U·T / BLOCK_FRAMES). Sums are in double precision.
 
     Args:
-        log_probs_TV: [T, V] log-probabilities of the outputs on the CPU, T ≥ `frames_needed(ids, topology)`.
+        log_probs_TV: [T, V] float32 or float64 log-probabilities of the outputs on the CPU, without
+            gradients; T ≥ `frames_needed(ids, topology)`.
         ids: U labels without blanks; at least one.
         topology: topology of the labels.
 
@@ -38,30 +42,36 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], topology: str = "ctc") -
         ([1, 1, 2, 3], -1.196)
     """
     T, S = len(log_probs_TV), 2 * len(ids) + 1
-    label_S = torch.full((S,), BLANK)
-    label_S[1::2] = torch.tensor(ids)
+    label_S = np.full(S, BLANK)
+    label_S[1::2] = ids
     # Transitions from a label to the next without a blank; CTC allows them if the two differ.
-    skip_S = torch.full((S,), -torch.inf, dtype=torch.double)
+    skip_S = np.full(S, -np.inf)
     skip_S[3::2][(label_S[3::2] != label_S[1:-2:2]) | (topology == "hmm")] = 0.0
-    emitted_TVK = torch.stack(split_outputs(log_probs_TV, topology), dim=2)  # K: starting, going on
+    first_TV, later_TV = (x.numpy() for x in split_outputs(log_probs_TV, topology))
 
-    before_S = torch.full((S,), -torch.inf, dtype=torch.double)
+    # NumPy's calls cost a fifth of PyTorch's, whose own cost decides at the size of an utterance.
+    before_S = np.full(S, -np.inf)
     before_S[0] = 0.0  # as if preceded by a blank
     kept = []
     for start in range(0, T, BLOCK_FRAMES):
         kept.append(before_S)
-        for t, emitted_VK in enumerate(emitted_TVK[start : start + BLOCK_FRAMES].double(), start=start):
+        if start + BLOCK_FRAMES >= T:
+            break  # the last block is run by its trace alone
+        for t in range(start, start + BLOCK_FRAMES):
             # States outside can't be reached yet or can't reach the end any more.
             low, high = max(0, S - 2 * (T - t)), min(S, 2 * (t + 1))
-            choices = _choices(before_S, skip_S, emitted_VK.index_select(0, label_S[low:high]), low, high)
-            before_S = torch.full((S,), -torch.inf, dtype=torch.double)
-            torch.amax(choices, dim=0, out=before_S[low:high])
+            label = label_S[low:high]
+            stay, step, skip = _choices(before_S, skip_S, first_TV[t, label], later_TV[t, label], low, high)
+            before_S = np.full(S, -np.inf)
+            before_S[low:high] = np.maximum(np.maximum(stay, step), skip)
 
-    state = S - 2 + int(before_S[-2:].argmax())
-    log_prob = float(before_S[state])
+    state, log_prob = S, 0.0
     path: list[Tensor] = []
     for start in reversed(range(0, T, BLOCK_FRAMES)):
-        states = _trace(emitted_TVK[start : start + BLOCK_FRAMES], kept.pop(), state, label_S, skip_S)
+        block = slice(start, start + BLOCK_FRAMES)
+        states, best = _trace(first_TV[block], later_TV[block], kept.pop(), state, label_S, skip_S)
+        if not path:
+            log_prob = best
         path.append(torch.tensor(states[1:]))
         state = states[0]
     return torch.cat(path[::-1]), log_prob
@@ -75,21 +85,42 @@ def label_spans(state_T: Tensor) -> list[tuple[int, int]]:
     return [(end - count, end) for state, count, end in spans if state % 2]
 
 
-def _trace(emitted_TVK: Tensor, before_S: Tensor, last: int, label_S: Tensor, skip_S: Tensor) -> list[int]:
-    """Return the states of a block that ends in state `last`, preceded by the state before the block."""
-    low = max(0, last - 2 * len(emitted_TVK))
-    before, label, skips = (x[low : last + 1] for x in (before_S, label_S, skip_S))
-    back = torch.empty(len(emitted_TVK), len(before), dtype=torch.uint8)
-    for t, emitted_VK in enumerate(emitted_TVK.double()):
-        before, back[t] = _choices(before, skips, emitted_VK[label], 0, len(before)).max(dim=0)
+def _trace(
+    first_TV: Floats, later_TV: Floats, before_S: Floats, last: int, label_S: NDArray[np.int_], skip_S: Floats
+) -> tuple[list[int], float]:
+    """Return the states of a block, preceded by the state before it, and the log-probability up to its end.
+
+    Args:
+        first_TV, later_TV: log-probabilities with which labels start and go on in this block.
+        before_S: log-probabilities of the states before it.
+        last: state in its last frame; S: the better of the two that end the sequence.
+        label_S: label of each state.
+        skip_S: 0 where a state follows the one two before it.
+    """
+    T, S = len(first_TV), len(label_S)
+    low, high = max(0, min(last, S - 2) - 2 * T), min(last + 1, S)
+    before, label, skips = before_S[low:high], label_S[low:high], skip_S[low:high]
+    back = np.zeros((T, high - low), dtype=np.uint8)
+    for t in range(T):
+        stay, step, skip = _choices(before, skips, first_TV[t, label], later_TV[t, label], 0, high - low)
+        # Staying wins ties, then the shorter step.
+        before = np.maximum(stay, step)
+        back[t] = step > stay
+        back[t, skip > before] = 2
+        before = np.maximum(before, skip)
+    if last == S:
+        last = S - 2 + int(before[-2:].argmax())
     states = [last]
     for row in reversed(back):
         states.append(states[-1] - int(row[states[-1] - low]))
-    return states[::-1]
+    return states[::-1], float(before[last - low])
 
 
-def _choices(before_S: Tensor, skip_S: Tensor, emitted_SK: Tensor, low: int, high: int) -> Tensor:
+def _choices(
+    before_S: Floats, skip_S: Floats, first_S: Floats, later_S: Floats, low: int, high: int
+) -> tuple[Floats, Floats, Floats]:
     """Return the log-probabilities of states `low` … `high` − 1 after staying and after 1 and 2 steps."""
-    x = torch.nn.functional.pad(before_S[max(0, low - 2) : high], (max(0, 2 - low), 0), value=-torch.inf)
-    first, later = emitted_SK.unbind(dim=1)
-    return torch.stack((x[2:] + later, x[1:-1] + first, x[:-2] + skip_S[low:high] + first))
+    x = before_S[max(0, low - 2) : high]
+    if low < 2:
+        x = np.concatenate((np.full(2 - low, -np.inf), x))
+    return x[2:] + later_S, x[1:-1] + first_S, x[:-2] + skip_S[low:high] + first_S
