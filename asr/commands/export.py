@@ -12,7 +12,7 @@ from asr.model.graph import write_onnx, write_program
 from asr.model.hub import on_the_hub
 from asr.model.options import EXPORTS, ExportOptions
 from asr.model.portable import check_replaceable, write_portable
-from asr.model.published import PUBLISHED, write_published
+from asr.model.published_export import check_target, write_published
 from asr.recognizer import Recognizer
 
 
@@ -43,8 +43,10 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
         check_writable(out)
     elif out.suffix in by_suffix:
         raise UserError(f"out={out}: expected a folder for format={form}, found the name of a file")
+    elif form == "transformers":
+        check_target(out)
     else:
-        check_replaceable(out, *([PUBLISHED] if form == "transformers" else []))
+        check_replaceable(out)
     recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     console = Console(stderr=True)
     with console.status(f"exporting {source} as {form}"):

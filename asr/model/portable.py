@@ -21,6 +21,7 @@ from asr.model.checkpoint import check_weights
 
 FORMAT = "clustered-asr model 1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+FILES = (WEIGHTS, CONFIG, TOKENIZER)
 BYTES = "hex:"  # key of bytes (a sentencepiece model) in JSON
 
 
@@ -44,13 +45,13 @@ def portable_folder(path: Path) -> Path | None:
     return path.parent if path.is_file() and path.name in (WEIGHTS, CONFIG, TOKENIZER) else None
 
 
-def check_replaceable(folder: Path, names: Iterable[str] = (WEIGHTS, CONFIG, TOKENIZER)) -> None:
+def check_replaceable(folder: Path, names: Iterable[str] = FILES) -> None:
     """Raise UserError if a folder contains files other than an exported model's, or can't be written."""
     check_writable(folder / CONFIG)
     found = {path.name for path in folder.iterdir() if path.suffix != ".partial"}
     if foreign := sorted(found - set(names)):
         raise UserError(f"out={folder}: expected an empty folder or an exported model, found {foreign[0]}")
-    if TOKENIZER in names and CONFIG in found:
+    if names == FILES and CONFIG in found:
         _read_settings(folder / CONFIG)
 
 

@@ -18,7 +18,7 @@ from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FrontEnd
 from asr.model.layer_drop import through_blocks
 from asr.model.pretrained_conformer import ConformerEncoder
-from asr.model.pretrained_folder import WHISPER, mel_extractor, window_and_shift
+from asr.model.pretrained_folder import WHISPER, feature_extractor, window_and_shift
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
@@ -268,11 +268,11 @@ def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, bac
         UserError: the mechanism doesn't fit.
     """
     if pretrained["transformers"]["model_type"] == WHISPER:
-        mel = WhisperMel(mel_extractor(pretrained))
+        mel = WhisperMel(feature_extractor(pretrained))
         return mel, WhisperScaling(), WhisperEncoder(model, attention, backend)
     if "mel" in pretrained:
         encoder = ConformerEncoder(model, model.config, attention, backend)
-        return SubsampledMel(model, mel_extractor(pretrained)), ScaledProjection(model), encoder
+        return SubsampledMel(model, feature_extractor(pretrained)), ScaledProjection(model), encoder
     if "stacked" in pretrained:
         front_end: Any = StackedMel(**pretrained["stacked"], sample_rate=pretrained["sample_rate"])
     else:

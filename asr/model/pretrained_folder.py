@@ -19,10 +19,9 @@ from torch import Tensor
 from asr.attention.multihead import ROTARY_BASE
 from asr.attention.transformers_adapter import import_transformers, quiet, refuse_adapter
 from asr.errors import UserError
-from asr.files import checked_entries, read_json, write_json
+from asr.files import checked_entries, read_json
 from asr.model.hub import local_folder
 from asr.model.options import ACTIVATIONS, FeatureConfig, ModelConfig
-from asr.text.vocabulary import SYMBOLS
 
 # The stems of the classes of transformers by type of model.
 FAMILIES = {
@@ -435,7 +434,7 @@ def empty_model(pretrained: dict[str, Any], model: ModelConfig) -> Any:
     """
     config = _configuration(pretrained["transformers"], model)
     with quiet(), one_line("pretrained", "a configuration of transformers"):
-        return _encoder(_class(config, "Model")(config))
+        return encoder_of(_class(config, "Model")(config))
 
 
 def trained_model(
@@ -479,56 +478,34 @@ def trained_model(
         if not bool(weights.isfinite().all()):
             raise UserError(f"{path}: expected finite weights, found NaN or infinity in {name}")
     found.train()  # as any new module: Lightning keeps the mode of each
-    encoder = _encoder(found)
+    encoder = encoder_of(found)
     if not head:
         return Pretrained(encoder)
-    last = found.ctc_head if config.model_type == PARAKEET else found.lm_head
+    last = ctc_head(found)
     return Pretrained(encoder, last.weight.detach().flatten(1), last.bias.detach())
 
 
-def mel_extractor(pretrained: dict[str, Any]) -> Any:
-    """Return transformers' feature extractor of a mel spectrum with the settings of a folder."""
-    extractor = getattr(import_transformers(), EXTRACTORS[pretrained["transformers"]["model_type"]])
-    settings = pretrained.get("mel") or pretrained["log_mel"]
-    return extractor(sampling_rate=pretrained["sample_rate"], **settings)
+def feature_extractor(pretrained: dict[str, Any]) -> Any:
+    """Return transformers' feature extractor with the settings of a folder."""
+    config = pretrained["transformers"]
+    kind = EXTRACTORS.get(config["model_type"], "Wav2Vec2FeatureExtractor")
+    settings = pretrained.get("mel") or pretrained.get("log_mel")
+    if stacked := pretrained.get("stacked"):
+        bins = stacked["bins"]
+        settings = {"feature_size": bins, "num_mel_bins": bins, "stride": stacked["stride"]}
+    elif settings is None:
+        # As in training: masks would change what models with group normalisation compute.
+        masked = config.get("feat_extract_norm", "layer") == "layer"
+        settings = {"do_normalize": pretrained["normalise"], "return_attention_mask": masked}
+    return getattr(import_transformers(), kind)(sampling_rate=pretrained["sample_rate"], **settings)
 
 
-def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int) -> Any:
-    """Return transformers' model with random weights and a CTC head, whose first output is the blank."""
-    own = {"vocab_size": outputs, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int, blank: int) -> Any:
+    """Return transformers' model with random weights and a CTC head, one of whose outputs is the blank."""
+    own = {"vocab_size": outputs, "pad_token_id": blank, "bos_token_id": None, "eos_token_id": None}
     config = _configuration(pretrained["transformers"] | own, model)
     with quiet():
         return _class(config, "ForCTC")(config)
-
-
-def save_ctc(
-    model: Any, symbols: list[str], unknown: str | None, lower: bool, pretrained: dict[str, Any], folder: Path
-) -> None:
-    """Write a model of `ctc_model`, its vocabulary and the settings of its input.
-
-    Args:
-        model: model of transformers.
-        symbols: symbols in the order of the outputs, the padding token first.
-        unknown: symbol for unseen characters.
-        lower: whether recognised text is written in lower case.
-        pretrained: see `read_pretrained`.
-        folder: empty folder.
-    """
-    transformers = import_transformers()
-    write_json({symbol: i for i, symbol in enumerate(symbols)}, folder / SYMBOLS)
-    special = {f"{name}_token": x if x in symbols else None for name, x in (("bos", "<s>"), ("eos", "</s>"))}
-    with quiet():
-        tokenizer = transformers.Wav2Vec2CTCTokenizer(
-            folder / SYMBOLS, pad_token=symbols[0], unk_token=unknown, do_lower_case=lower, **special
-        )
-        extractor = transformers.Wav2Vec2FeatureExtractor(
-            sampling_rate=pretrained["sample_rate"],
-            do_normalize=pretrained["normalise"],
-            # As in training: masks would change what models with group normalisation compute.
-            return_attention_mask=getattr(model.config, "feat_extract_norm", "layer") == "layer",
-        )
-        model.save_pretrained(folder)
-        transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
 
 
 def _check_files(folder: Path, config: Any, kind: Any) -> None:
@@ -598,7 +575,12 @@ def _config_class(kind: str) -> str:
     )
 
 
-def _encoder(model: Any) -> Any:
+def ctc_head(model: Any) -> Any:
+    """Return the last layer of a CTC model of transformers; a parakeet's weight is [V, M, 1]."""
+    return model.ctc_head if model.config.model_type == PARAKEET else model.lm_head
+
+
+def encoder_of(model: Any) -> Any:
     """Return the part of a model of transformers before its head."""
     if model.config.model_type == WHISPER:
         return model

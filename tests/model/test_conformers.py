@@ -9,7 +9,8 @@ from pretrained_models import utterances
 from published_models import SYMBOLS, save_ctc, transformers
 
 from asr.errors import UserError
-from asr.model.published import published_model, write_published
+from asr.model.published import published_model
+from asr.model.published_export import write_published
 from asr.recognizer import Recognizer
 
 LENGTHS = torch.tensor([16000, 7000, 3001, 300])
@@ -86,24 +87,30 @@ def test_attention_is_exchanged(family: str, options: dict[str, Any], tmp_path: 
         torch.testing.assert_close(found[1, : frames[1]], alone[0], rtol=0, atol=2e-4)
 
 
-def test_a_conformer_is_exported_for_transformers(tmp_path: Path) -> None:
-    save(tmp_path / "a", *CASES[0])
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "options"), [CASES[0], CASES[3]])
+def test_a_conformer_is_exported_for_transformers(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """They load the folder and transcribe equally, and so does this project."""
+    save(tmp_path / "a", family, options)
     recognizer = Recognizer.load(tmp_path / "a")
     write_published(recognizer.model, recognizer.tokenizer, tmp_path / "b")
     theirs = transformers.AutoModelForCTC.from_pretrained(tmp_path / "b").eval()
-    with torch.no_grad():
-        ours, _ = recognizer.model(utterances(LENGTHS, 0.0)[:1], LENGTHS[:1])
-        values = transformers.AutoProcessor.from_pretrained(tmp_path / "b")(
-            utterances(LENGTHS, 0.0)[0].numpy(), sampling_rate=16000, return_tensors="pt"
-        )
-        torch.testing.assert_close(theirs(**values).logits.log_softmax(-1), ours, rtol=0, atol=1e-4)
+    process = transformers.AutoProcessor.from_pretrained(tmp_path / "b")
+    for i, length in enumerate(LENGTHS.tolist()[:2]):
+        samples = utterances(LENGTHS, 0.0)[i, :length]
+        scores = theirs(**process(samples.numpy(), sampling_rate=16000, return_tensors="pt")).logits
+        ours, frames = recognizer.model(samples[None], LENGTHS[i : i + 1])
+        scores = scores[:, : int(frames)]
+        torch.testing.assert_close(scores.log_softmax(-1), ours, rtol=0, atol=1e-4)
+        text = process.tokenizer.decode(scores[0].argmax(-1))
+        assert recognizer.transcribe(samples, 16000).text == " ".join(text.split())
+    again = Recognizer.load(tmp_path / "b")
+    assert torch.equal(again.model(samples[None], LENGTHS[1:2])[0], ours)
 
 
 def test_what_is_not_run_is_refused_in_one_line(tmp_path: Path) -> None:
-    save_ctc(tmp_path / "bert", "wav2vec2-bert", **BERT)
-    recognizer = Recognizer.load(tmp_path / "bert")
-    with pytest.raises(UserError, match="expected a model with convolutions from samples, found a mel"):
-        write_published(recognizer.model, recognizer.tokenizer, tmp_path / "b")
     for family, reason in (("sew-d", "logits of positions"), ("granite_speech5_ctc", "blocks of frames")):
         transformers.AutoConfig.for_model(family).save_pretrained(tmp_path / family)
         with pytest.raises(UserError, match=f"expected a model of wav2vec2, .*, found {family}: .*{reason}"):

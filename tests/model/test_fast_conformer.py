@@ -19,11 +19,10 @@ ORDER = [len(PIECES), *range(len(PIECES))]
 
 
 @torch.no_grad()
-def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path) -> None:
-    """Alone, and in a batch with padding of any values."""
-    theirs = save_parakeet(tmp_path)
-    process = transformers.AutoProcessor.from_pretrained(tmp_path)
-    recognizer = Recognizer.load(tmp_path)
+def check_equal(folder: Path, recognizer: Recognizer) -> None:
+    """Check log-probabilities and texts against transformers': alone, and in a batch with any padding."""
+    theirs = transformers.AutoModelForCTC.from_pretrained(folder).eval()
+    process = transformers.AutoProcessor.from_pretrained(folder)
     ours, frames = recognizer.model(utterances(LENGTHS, float("nan")), LENGTHS)
     assert frames.tolist() == [13, 6, 3, 1, 0]
     assert ours.isfinite().all()
@@ -36,6 +35,11 @@ def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path)
         torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
         text = process.tokenizer.decode(scores[:count].argmax(-1))
         assert recognizer.transcribe(samples, 16000).text == " ".join(text.split())
+
+
+def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path) -> None:
+    save_parakeet(tmp_path)
+    check_equal(tmp_path, Recognizer.load(tmp_path))
 
 
 def test_latents_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +108,13 @@ def test_a_parakeet_is_fine_tuned_exported_and_restored(
         Recognizer.load(tmp_path / "out").model(utterances(LENGTHS, 0.0), LENGTHS)[0],
         Recognizer.load(tmp_path / "run").model(utterances(LENGTHS, 0.0), LENGTHS)[0],
     )
-    assert main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'theirs'}"]) == 1
+    for _ in range(2):  # the second time over the first
+        assert (
+            main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'theirs'}"]) == 0
+        )
+    check_equal(tmp_path / "theirs", Recognizer.load(tmp_path / "run"))
+    check_equal(tmp_path / "theirs", Recognizer.load(tmp_path / "theirs"))
+    assert main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'model'}"]) == 1
+    assert "expected an empty folder or an exported model, found another" in capsys.readouterr().err
     with pytest.raises(UserError, match="conformers and Whisper of transformers can't be exported as graphs"):
         graph_module(published_model(tmp_path / "model")[0])
