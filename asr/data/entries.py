@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.data.audio_file import check_rate
+from asr.data.lines import STORED, is_stored
 from asr.errors import UserError, in_words
 from asr.files import require_file
 from asr.text.files import CONTROL
@@ -16,9 +17,6 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 # A cut may extend this far beyond its recording, because manifests contain rounded durations.
 TOLERANCE_S = 1e-3
-# Keys by which lhotse recognises audio, features, arrays and images. To load these it may run a command,
-# fetch an address or unpickle a file.
-STORED = {"sources", "storage_type", "storage_path"}
 DEEPEST = 20  # levels of custom fields
 ROUNDING_S = 0.025  # lhotse's tolerance for the length of a recording
 MOST_KNOWN = 200_000  # audio files to remember as existing; utterances of one file are usually neighbours
@@ -125,7 +123,7 @@ def check_fields(entry: dict[str, Any], where: str) -> None:
             continue
         if depth > DEEPEST:
             raise UserError(f"{where}: expected at most {DEEPEST} levels of fields, found more")
-        if isinstance(value, dict) and not STORED.isdisjoint(value):
+        if is_stored(value):
             found = ", ".join(sorted(STORED & value.keys()))
             raise UserError(
                 f"{where}: expected custom fields of text and numbers, found stored data ({found}) "

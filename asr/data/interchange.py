@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from asr.data.audio import read_part
 from asr.data.audio_file import Samples, open_audio
 from asr.data.manifest import write_cuts
 from asr.errors import UserError, in_words
-from asr.files import atomic_text
+from asr.files import FULL, atomic_text
 from asr.text.files import CONTROL, write_lines
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -28,6 +30,7 @@ Write = Callable[[], Path]
 ILLEGAL = re.compile(r"(?<!\w)(?:</?s>|#0)(?!\w)")  # symbols of Kaldi's that a transcript must not contain
 CHANNEL_NAMES = "AB"
 SHARD_UTTERANCES = 1000  # lhotse's default
+ROUNDING = 1e-9  # energy of rounding noise over the signal's: −90 dB
 
 
 def kaldi_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
@@ -203,10 +206,12 @@ def lhotse_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
 
 
 def shar_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
-    """Return a function that writes the folder `folder/split` in Lhotse Shar format, with 16-bit FLAC.
+    """Return a function that writes the folder `folder/split` in Lhotse Shar format.
+
+    Audio becomes FLAC of 16 or 24 bits, or wav of floats where these would change it.
 
     Raises:
-        UserError: the folder exists; from the function: audio that can't be read.
+        UserError: the folder exists; from the function: audio that can't be read, or a full disk.
     """
     target = folder / split
     if target.exists():
@@ -223,10 +228,16 @@ def shar_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
             with tempfile.TemporaryDirectory(dir=folder, prefix=f".{split}-") as unfinished:
                 shards = Path(unfinished, split)
                 shards.mkdir()
-                with SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES) as writer:
+                writer = SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES)
+                writer.writers["recording"] = _our_writer(shards)
+                with writer:
                     for cut in cuts:
                         _write_shar(writer, cut)
                 shards.rename(target)
+        except OSError as error:
+            if error.errno in FULL and error.filename is None:
+                error.filename = str(target)
+            raise
         finally:
             set_current_audio_backend(before)
         return target
@@ -238,8 +249,38 @@ def _write_shar(writer: "SharWriter", cut: "MonoCut") -> None:
     try:
         writer.write(cut)
     except Exception as error:  # lhotse raises exceptions of many kinds
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
         source = cut.recording.sources[0].source
         raise UserError(f"utterance {cut.id}: cannot read {source}: {in_words(error)}") from error
+
+
+def _encoded(samples: Samples) -> tuple[Any, str, str]:
+    """Return samples (full scale 1) for libsndfile, and the format and subtype that keep them as they are.
+
+    FLAC has 16 or 24 bits. More precise samples are rounded if that adds noise at −90 dB of them; what lies
+    above full scale, or is too quiet for 24 bits, stays in floating point.
+    """
+    for bits in (16, 24):
+        scaled = samples.astype(np.float64) * 2.0 ** (bits - 1)
+        rounded = np.clip(np.rint(scaled), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+        noise = float(((scaled - rounded) ** 2).sum())
+        if noise <= (ROUNDING * float((scaled**2).sum()) if bits == 24 else 0.0):
+            # Integers, because libsndfile multiplies floats by 2^15 − 1, but divides by 2^15.
+            return rounded.astype(np.int32) << (32 - bits), "flac", f"PCM_{bits}"
+    return samples, "wav", "FLOAT"
+
+
+def _our_writer(folder: Path) -> Any:
+    """Return lhotse's writer of audio to a folder of shards, with a format for each utterance."""
+    from lhotse.shar.writers import AudioTarWriter
+
+    class OurWriter(AudioTarWriter):
+        def write(self, key: str, value: Samples, *others: Any, **named: Any) -> None:
+            _, self.format, _ = _encoded(value)  # also the suffix of the file
+            super().write(key, value, *others, **named)
+
+    return OurWriter(f"{folder}/recording.%06d.tar", SHARD_UTTERANCES)
 
 
 def _our_reader() -> "AudioBackend":
@@ -252,6 +293,10 @@ def _our_reader() -> "AudioBackend":
         ) -> tuple[Samples, int]:
             with open_audio(path_or_fd) as audio:
                 return read_part(audio, offset, duration).T, audio.rate
+
+        def save_audio(self, dest: Any, src: Any, sampling_rate: int, *_: Any, **others: Any) -> None:
+            values, format, encoding = _encoded(src)
+            super().save_audio(dest, values, sampling_rate, format, encoding)
 
     return OurReader()
 

@@ -3,11 +3,15 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from asr.errors import UserError
 from asr.files import parse_json
 from asr.text.files import stream_lines
+
+# Keys by which lhotse recognises audio, features, arrays and images. To load these it may run a command,
+# fetch an address or unpickle a file.
+STORED = {"sources", "storage_type", "storage_path"}
 
 SHARD = re.compile(r"cuts(?:\.\d+)?\.jsonl(?:\.gz)?")
 
@@ -48,3 +52,8 @@ def parse_line(line: str, where: str) -> dict[str, Any]:
     if entry.pop("type", "MonoCut") != "MonoCut":
         raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another type of cut")
     return entry
+
+
+def is_stored(value: Any) -> TypeGuard[dict[Any, Any]]:
+    """Return whether a field describes audio, features, arrays or images that lhotse would load."""
+    return isinstance(value, dict) and not STORED.isdisjoint(value)

@@ -3,7 +3,8 @@
 A shard is a manifest `cuts.000000.jsonl.gz` and an archive `recording.000000.tar`, which holds a file with
 the audio and one with lhotse's description of it (JSON) for every cut, in the order of the manifest. lhotse
 reads both from the beginning. Here, the first reading notes where each file lies, so that any utterance can
-be loaded: its audio source is named `recording.000000.tar#<offset>+<bytes>`.
+be loaded: its audio source is named `recording.000000.tar#<offset>+<bytes>`. Features and other stored data,
+which lie in further archives, are left out.
 """
 
 import io
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.data.lines import manifest_lines, parse_line, shards
+from asr.data.lines import is_stored, manifest_lines, parse_line, shards
 from asr.errors import UserError, in_words
 from asr.files import parse_json, require_file
 
@@ -34,8 +35,8 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     In the content, the audio's source is the whole archive, so that `check_entry` finds the file.
 
     Raises:
-        UserError: an archive is missing, damaged or compressed, differs from its manifest, or an entry
-            describes audio elsewhere.
+        UserError: an archive is missing, damaged or compressed, differs from its manifest, lacks an
+            utterance's audio, or an entry describes audio elsewhere.
     """
     for manifest in shards(folder):
         path = archive(manifest)
@@ -50,12 +51,28 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             name, described, place = audio
             if name != entry["id"]:
                 raise UserError(f"{path}: expected the audio of utterance {entry['id']!r}, found {name!r}")
-            utterance = f"utterance {entry['id']!r}"
-            _with_source(entry.get("recording"), "", f"{manifest}: {utterance}")
-            where = f"{path}: {utterance}"
+            where = f"{path}: utterance {name!r}"
+            if described is None:
+                raise UserError(
+                    f"{where}: expected its audio, found lhotse's placeholder for a missing recording (write "
+                    "the folder without such cuts)",
+                    "missing_audio",
+                )
+            entry = _without_stored(entry)
+            if entry.get("recording") is not None:
+                _with_source(entry["recording"], "", f"{manifest}: utterance {name!r}")
             checked = {**entry, "recording": _with_source(described, path.name, where)}
             located = {**entry, "recording": _with_source(described, f"{path.name}#{place}", where)}
             yield json.dumps(located, ensure_ascii=False), checked
+
+
+def _without_stored(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a cut without features and without custom fields of stored audio, arrays or images."""
+    kept = {key: value for key, value in entry.items() if key != "features"}
+    custom = kept.pop("custom", None)
+    if isinstance(custom, dict):
+        custom = {key: value for key, value in custom.items() if not is_stored(value)}
+    return {**kept, "custom": custom} if custom else kept
 
 
 def _with_source(recording: Any, source: str, where: str) -> dict[str, Any]:
@@ -76,13 +93,19 @@ def _with_source(recording: Any, source: str, where: str) -> dict[str, Any]:
 
 
 def _members(path: Path) -> Iterator[tuple[str, Any, str]]:
-    """Yield the name of each utterance in an archive, the description of its audio, and its place."""
+    """Yield the name of each utterance in an archive, the description of its audio, and its place.
+
+    The description is None where the archive has lhotse's placeholder for a missing recording.
+    """
     try:
         with tarfile.open(path, "r:") as files:
             while audio := files.next():
                 described = files.next()
                 files.members = []  # type: ignore[attr-defined]  # it would keep all
                 name = audio.name.rpartition(".")[0]
+                if described and (audio.name, described.name) == (f"{name}.nodata", f"{name}.nometa"):
+                    yield name, None, ""
+                    continue
                 if described is None or described.name != f"{name}.json":
                     found = "none" if described is None else repr(described.name)
                     raise UserError(f"{path}: expected {name}.json after {audio.name!r}, found {found}")

@@ -1,8 +1,10 @@
 """Data in Lhotse Shar format: what is written and read, and what is refused."""
 
+import errno
 import gzip
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -11,11 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lhotse import CutSet
+import soundfile
+from lhotse import CutSet, Fbank, MonoCut, Recording, SupervisionSegment
+from lhotse.shar import SharWriter
+from numpy.typing import NDArray
 from speech_data import speech_data
 from tone_corpora import TINY
 
-from asr import Recognizer
+from asr import Recognizer, cli
 from asr.commands.export_data import run
 from asr.data import interchange
 from asr.data.audio import load_cut
@@ -28,6 +33,7 @@ from asr.training.config import train_options
 from asr.training.run import train
 
 Corpus = tuple[Path, Path]  # prepared folder, exported folder
+Sound = NDArray[np.floating]
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +99,6 @@ def test_lhotse_reads_what_was_exported(exported: Corpus) -> None:
 
 
 def test_parts_of_recordings_and_single_channels_are_exported_alone(tmp_path: Path) -> None:
-    import soundfile
-    from lhotse import MonoCut, Recording, SupervisionSegment
-
     sound = (0.1 * np.random.default_rng(0).standard_normal((8000, 2))).astype(np.float32)
     soundfile.write(tmp_path / "stereo.wav", sound, 8000, subtype="PCM_16")
     recording = Recording.from_file(tmp_path / "stereo.wav")
@@ -207,12 +210,104 @@ def test_audio_outside_the_archive_is_refused(
     assert not (shar / "planted").exists()
 
 
-def test_other_stored_data_is_refused(shar: Path) -> None:
-    change_manifest(
-        shar, lambda entry: entry.update(custom={"x": {"storage_type": "numpy", "storage_path": "/"}})
-    )
+def test_other_stored_data_is_left_out(shar: Path) -> None:
+    """Such folders were refused with advice for manifests; what is left out is never loaded."""
+    stored = {"storage_type": "numpy", "storage_path": "/"}
+    change_manifest(shar, lambda entry: entry.update(custom={"x": stored, "note": "a"}, features=stored))
+    assert read_cuts(shar)[0].custom == {"note": "a"}
+    assert not read_cuts(shar)[0].has_features
+    change_manifest(shar, lambda entry: entry.update(custom={"x": [stored]}))
     with pytest.raises(UserError, match=r"utterance 'dev-0': .*found stored data"):
         read_cuts(shar)
+
+
+def utterances(folder: Path, sounds: list[Sound], rate: int = 8000) -> list[MonoCut]:
+    """Write wav files of floats, and return an utterance of each."""
+    made = []
+    for i, sound in enumerate(sounds):
+        soundfile.write(folder / f"{i}.wav", sound, rate, subtype="FLOAT")
+        spoken = SupervisionSegment(f"u{i}", f"{i}", 0, len(sound) / rate, text="go")
+        recording = Recording.from_file(folder / f"{i}.wav")
+        made.append(MonoCut(f"u{i}", 0, len(sound) / rate, 0, [spoken], None, recording))
+    return made
+
+
+def test_lhotses_folders_with_features_and_further_recordings_are_read(tmp_path: Path) -> None:
+    noise = 0.1 * np.random.default_rng(0).standard_normal(16000)
+    cuts = utterances(tmp_path, [noise, noise], 16000)
+    for cut in cuts:
+        cut.clean, cut.note = cut.recording, "a"
+    featured = CutSet.from_cuts(cuts).compute_and_store_features(Fbank(), tmp_path / "features")
+    for number, fields in enumerate(({}, {"features": "numpy", "clean": "flac"})):
+        folder = tmp_path / f"out{number}"
+        folder.mkdir()
+        with SharWriter(folder, {"recording": "flac", **fields}, warn_unused_fields=False) as writer:
+            for cut in featured:
+                writer.write(cut)
+        found = read_cuts(folder)
+        assert [(cut.id, cut.custom) for cut in found] == [("u0", {"note": "a"}), ("u1", {"note": "a"})]
+        assert load_cut(found[1], 16000) == pytest.approx(noise, abs=2e-4)
+
+
+def test_the_placeholder_of_a_missing_recording_is_named(tmp_path: Path) -> None:
+    """The error advised something about a file of JSON."""
+    one, other = utterances(tmp_path, [np.full(800, 0.1)] * 2)
+    other = MonoCut(other.id, 0, other.duration, 0, other.supervisions)
+    (tmp_path / "out").mkdir()
+    with SharWriter(tmp_path / "out", {"recording": "flac"}) as writer:
+        writer.write(one)
+        writer.write(other)
+    with pytest.raises(
+        UserError, match=r"000\.tar: utterance 'u1': expected its audio, found .* for a missing recording"
+    ):
+        read_cuts(tmp_path / "out")
+
+
+NOISE = np.random.default_rng(1).uniform(-1, 1, 4000)
+SOUNDS = {
+    "16 bits": np.rint(NOISE * 2**15) / 2**15,
+    "quiet 24 bits": np.rint(NOISE * 50) / 2**23,
+    "above full scale": np.rint(NOISE * 2**17) / 2**15,
+    "floats": NOISE,
+    "quiet floats": NOISE * 1e-6,
+    "full scale": np.sign(NOISE),
+    "silence": np.zeros(4000),
+}
+
+
+def test_samples_are_exported_as_they_are(tmp_path: Path) -> None:
+    """Of those above full scale, 0 dB were left, of quiet ones of 24 bits nothing."""
+    cuts = utterances(tmp_path, list(SOUNDS.values()))
+    interchange.shar_export(cuts, tmp_path / "out", "test")()
+    with tarfile.open(tmp_path / "out" / "test" / "recording.000000.tar") as archive:
+        suffixes = {name[:2]: Path(name).suffix for name in archive.getnames() if not name.endswith("json")}
+    assert suffixes["u0"] == suffixes["u1"] == suffixes["u3"] == ".flac"
+    assert suffixes["u2"] == suffixes["u4"] == ".wav"
+    read = read_cuts(tmp_path / "out" / "test")
+    for cut, other, (name, sound) in zip(
+        read, CutSet.from_shar(in_dir=tmp_path / "out" / "test"), SOUNDS.items(), strict=True
+    ):
+        for found in (load_cut(cut, 8000), other.load_audio()[0]):
+            noise = ((found.astype(np.float64) - sound) ** 2).sum()
+            assert noise <= 1e-9 * (sound**2).sum(), name
+
+
+def test_a_full_disk_names_the_folder(
+    exported: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error named the recording that was being read."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    manifest, out = exported[0] / "dev.cuts.jsonl.gz", tmp_path / "out"
+    assert cli.main(["export-data", str(manifest), "to=shar", f"out={out}"]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/out/dev: " in said
+    assert "No space left on device" in said
+    assert len(said.splitlines()) == 1
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_manifest_can_not_name_a_place_in_an_archive(shar: Path, tone_corpus: Path, tmp_path: Path) -> None:
