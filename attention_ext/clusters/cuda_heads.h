@@ -82,12 +82,12 @@ void cuda_finish_keys(
 void cuda_take_cluster_rows(const CudaHeads& in, const float* from, int64_t size, const Tensor& to);
 
 #ifndef ATTENTION_EXT_WAVE_FLOATS
-#define ATTENTION_EXT_WAVE_FLOATS (32ll << 20)
+#define ATTENTION_EXT_WAVE_FLOATS (256ll << 20)
 #endif
 
-// Heads in a wave: as many as need at most 128 MiB together, but at least one. Their C × S weights are stored: at C =
-// 100 the products are 1 to 2 % of those of full attention, so that fusing them would save little, and the search for
-// top keys needs the scores anyway.
+// Heads in a wave: as many as need at most 1 GiB together, but at least one: few heads leave most of a GPU idle. Their
+// C × S weights are stored: at C = 100 the products are 1 to 2 % of those of full attention, so that fusing them would
+// save little, and the search for top keys needs the scores anyway.
 inline int64_t heads_at_a_time(const CudaHeads& in, int64_t floats_per_head) {
   const int64_t heads = ATTENTION_EXT_WAVE_FLOATS / std::max<int64_t>(1, floats_per_head);
   return std::max<int64_t>(1, std::min<int64_t>(in.heads, heads));

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(threads)
   int32_t* count = counts + head * chunks * rows;
   for (int c = threadIdx.x; c < rows; c += threads) {
     int32_t sum = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += count[chunk * rows + c];
     total[c] = sum;
   }
@@ -57,12 +57,18 @@ __global__ void __launch_bounds__(threads)
     starts[head * (rows + 1) + c] = total[c];
     tile_starts[head * (rows + 1) + c] = tiles[c];
   }
+  constexpr int some = 8;  // chunks whose loads don't wait for each other's stores
   for (int c = threadIdx.x; c < rows; c += threads) {
     int32_t next = total[c];
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const int32_t members = count[chunk * rows + c];
-      count[chunk * rows + c] = next;
-      next += members;
+    for (int64_t chunk = 0; chunk < chunks; chunk += some) {
+      int32_t members[some];
+#pragma unroll
+      for (int i = 0; i < some; ++i) members[i] = chunk + i < chunks ? count[(chunk + i) * rows + c] : 0;
+#pragma unroll
+      for (int i = 0; i < some; ++i) {
+        if (chunk + i < chunks) count[(chunk + i) * rows + c] = next;
+        next += members[i];
+      }
     }
   }
 }

@@ -173,7 +173,8 @@ def point_codes(points_BHNR: Tensor) -> Tensor:
     2-norm of at most 2¹³ and a half for the rounding of each.
     """
     weights = [pow(CODE_BASE, j + 1, CODE_PRIME) for j in range(points_BHNR.shape[-1])]
-    return (points_BHNR @ torch.tensor(weights, dtype=torch.float64, device=points_BHNR.device)).long()
+    # Filled one by one: a tensor of a list is copied to the device, and that synchronises.
+    return (points_BHNR @ torch.stack([points_BHNR.new_full((), weight) for weight in weights])).long()
 
 
 def _nearest(points_BHNR: Tensor, centroids_BHCR: Tensor) -> tuple[Tensor, Tensor]:

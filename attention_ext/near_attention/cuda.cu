@@ -78,11 +78,9 @@ void sum_far(
     const Launcher& launch, const CudaShape& shape, const NearShape& near, int64_t first, int64_t count,
     const SumBuffers& tiles, const SumBuffers& far, float* total) {
   const int64_t C = shape.C, size = shape.E;
+  launch("find_far_tops", find_far_tops, C, count, 1, shape, near, first, tiles.view(), far.view(), total);
   launch(
-      "find_far_tops", find_far_tops, ceil_div(C, threads), count, 1, shape, near, first, tiles.view(), far.view(),
-      total);
-  launch(
-      "sum_far_tiles", sum_far_tiles, ceil_div(C * (size + 1), threads), count, 1, shape, near, first, size,
+      "sum_far_tiles", sum_far_tiles, ceil_div(C * (size + 1), far_columns), count, 1, shape, near, first, size,
       tiles.view(), far.view());
 }
 

@@ -106,65 +106,96 @@ __global__ void __launch_bounds__(threads) sum_key_tiles(
   });
 }
 
-// The highest score of all tiles far from each, and, with `total`, maximum and sum of all tiles, [heads, 2, C]. One
-// thread per cluster. Grid (blocks of clusters, heads).
+// The highest score of all tiles far from each, and, with `total`, maximum and sum of all tiles, [heads, 2, C]. Each
+// thread passes over a share of the tiles. Grid (C, heads).
 __global__ void __launch_bounds__(threads)
     find_far_tops(CudaShape shape, NearShape near, int64_t first_head, TileSums from, TileSums to, float* total) {
-  const int64_t local = blockIdx.y, head = first_head + local,
+  __shared__ float highest_of[threads], sum_of[threads];
+  const int64_t local = blockIdx.y, head = first_head + local, c = blockIdx.x, C = shape.C, reach = near.reach,
                 n = length_of(shape.key_length_B, head, shape.H, shape.S);
-  const int64_t c = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x, C = shape.C, reach = near.reach;
-  if (c >= C) return;
-  const int64_t used = ceil_div(n, tile), at = local * near.tiles * C + c;
-  float top = lowest_score;
-  for (int64_t t = 0; t < used; ++t) {
-    if (t > reach) top = fmaxf(top, from.highest[at + (t - reach - 1) * C]);
-    to.highest[at + t * C] = top;
+  const int thread = threadIdx.x;
+  const int64_t used = ceil_div(n, tile), share = ceil_div(used, threads);
+  const int64_t begin = thread * share < used ? thread * share : used;
+  const int64_t end = begin + share < used ? begin + share : used;
+  const float* highest = from.highest + local * near.tiles * C + c;
+  float* far = to.highest + local * near.tiles * C + c;
+  float mine = lowest_score, before = lowest_score, after = lowest_score;
+  for (int64_t t = begin; t < end; ++t) mine = fmaxf(mine, highest[t * C]);
+  highest_of[thread] = mine;
+  __syncthreads();
+  for (int i = 0; i < thread; ++i) before = fmaxf(before, highest_of[i]);
+  for (int i = thread + 1; i < threads; ++i) after = fmaxf(after, highest_of[i]);
+  const float top = fmaxf(fmaxf(before, mine), after);
+  for (int64_t t = thread; t <= reach && t < used; t += threads) far[t * C] = lowest_score;
+  for (int64_t t = begin; t < end; ++t) {
+    before = fmaxf(before, highest[t * C]);
+    if (t + reach + 1 < used) far[(t + reach + 1) * C] = before;
   }
-  top = lowest_score;
-  for (int64_t t = used - 1; t >= 0; --t) {
-    if (t + reach + 1 < used) top = fmaxf(top, from.highest[at + (t + reach + 1) * C]);
-    to.highest[at + t * C] = fmaxf(to.highest[at + t * C], top);
+  __syncthreads();
+  for (int64_t t = end - 1; t >= begin; --t) {
+    after = fmaxf(after, highest[t * C]);
+    if (t > reach) far[(t - reach - 1) * C] = fmaxf(far[(t - reach - 1) * C], after);
   }
   if (total == nullptr) return;
-  top = lowest_score;
-  for (int64_t t = 0; t < used; ++t) top = fmaxf(top, from.highest[at + t * C]);
   float sum = 0;
-  for (int64_t t = 0; t < used; ++t) sum += from.sums[at + t * C] * expf(from.highest[at + t * C] - top);
+  for (int64_t t = begin; t < end; ++t) sum += from.sums[(local * near.tiles + t) * C + c] * expf(highest[t * C] - top);
+  sum = block_sum(sum, sum_of);
+  if (thread != 0) return;
   total[2 * head * C + c] = used > 0 ? top : 0.0f;
   total[(2 * head + 1) * C + c] = sum;
 }
 
-// The sums over all tiles far from each, relative to the highest score that find_far_tops has written. One thread per
-// cluster and column; the last column is that of `sums`. Grid (blocks of columns, heads).
+// A sum relative to the highest score in it.
+struct ScaledSum {
+  float highest = lowest_score, sum = 0;
+  __device__ void add(float other_highest, float other_sum) {
+    if (other_highest > highest) {
+      sum *= expf(highest - other_highest);
+      highest = other_highest;
+    }
+    sum += other_sum * expf(other_highest - highest);
+  }
+  __device__ float relative_to(float top) const { return sum * expf(highest - top); }
+};
+
+constexpr int far_columns = 8, far_shares = threads / far_columns;
+
+// The sums over all tiles far from each, relative to the highest score that find_far_tops has written. The columns are
+// those of all clusters, the last of each cluster that of `sums`; a thread passes over a share of the tiles for one of
+// them. Grid (blocks of columns, heads).
 __global__ void __launch_bounds__(threads)
     sum_far_tiles(CudaShape shape, NearShape near, int64_t first_head, int size, TileSums from, TileSums to) {
-  const int64_t local = blockIdx.y, head = first_head + local,
+  __shared__ float highest_of[far_shares][far_columns], sum_of[far_shares][far_columns];
+  const int64_t local = blockIdx.y, head = first_head + local, C = shape.C, reach = near.reach,
                 n = length_of(shape.key_length_B, head, shape.H, shape.S);
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  const int64_t c = i / (size + 1), column = i % (size + 1), C = shape.C, reach = near.reach;
-  if (c >= C) return;
-  const int64_t used = ceil_div(n, tile), first = local * near.tiles * C + c;
+  const int mine = threadIdx.x / far_columns, lane = threadIdx.x % far_columns;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * far_columns + lane, c = i / (size + 1), column = i % (size + 1);
+  const int64_t used = ceil_div(n, tile), share = ceil_div(used, far_shares), first = local * near.tiles * C + c;
+  const int64_t begin = !(c < C) || mine * share > used ? used : mine * share;
+  const int64_t end = begin + share < used ? begin + share : used;
   const bool number = column == size;
   const int64_t at = number ? first : first * size + column, stride = number ? C : C * size;
-  const float* sum_of = (number ? from.sums : from.rows) + at;
+  const float *highest = from.highest + first, *parts = (number ? from.sums : from.rows) + at;
+  const float* top = to.highest + first;
   float* sums = (number ? to.sums : to.rows) + at;
-  float top = lowest_score, sum = 0;
-  const auto add = [&](int64_t t) {
-    const float highest = from.highest[first + t * C];
-    if (highest > top) {
-      sum *= expf(top - highest);
-      top = highest;
-    }
-    sum += sum_of[t * stride] * expf(highest - top);
-  };
-  for (int64_t t = 0; t < used; ++t) {
-    if (t > reach) add(t - reach - 1);
-    sums[t * stride] = sum * expf(top - to.highest[first + t * C]);
+  ScaledSum own, before, after;
+  for (int64_t t = begin; t < end; ++t) own.add(highest[t * C], parts[t * stride]);
+  highest_of[mine][lane] = own.highest, sum_of[mine][lane] = own.sum;
+  __syncthreads();
+  for (int j = 0; j < mine; ++j) before.add(highest_of[j][lane], sum_of[j][lane]);
+  for (int j = far_shares - 1; j > mine; --j) after.add(highest_of[j][lane], sum_of[j][lane]);
+  if (c < C)
+    for (int64_t t = mine; t <= reach && t < used; t += far_shares) sums[t * stride] = 0.0f;
+  for (int64_t t = begin; t < end; ++t) {
+    before.add(highest[t * C], parts[t * stride]);
+    const int64_t next = t + reach + 1;
+    if (next < used) sums[next * stride] = before.relative_to(top[next * C]);
   }
-  top = lowest_score, sum = 0;
-  for (int64_t t = used - 1; t >= 0; --t) {
-    if (t + reach + 1 < used) add(t + reach + 1);
-    sums[t * stride] += sum * expf(top - to.highest[first + t * C]);
+  __syncthreads();
+  for (int64_t t = end - 1; t >= begin; --t) {
+    after.add(highest[t * C], parts[t * stride]);
+    const int64_t next = t - reach - 1;
+    if (next >= 0) sums[next * stride] += after.relative_to(top[next * C]);
   }
 }
 

@@ -38,6 +38,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "many clusters": lambda: problem(1, 2, 3000, 1100, 32, 32, 1024, seed=1),
     "one position": lambda: problem(1, 1, 1, 1, 1, 1, 3),
     "empty": lambda: problem(2, 1, 20, 20, 8, 8, 3, [20, 0], [0, 20]),
+    "more tiles than threads": lambda: problem(1, 1, 17_000, 17_000, 16, 16, 5),
 }
 # None: clustered attention; K: improved clustered attention; K and W: near attention.
 Settings = int | tuple[int, ...] | None
