@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from flashlight.lib.text.decoder.kenlm import KenLM
 
 log = logging.getLogger(__name__)
+
+PLACE = re.compile(r"\S+\.(cc|hh):\d+ in .* threw \w+")  # of an exception in KenLM
 
 
 class NgramModel:
@@ -63,10 +66,22 @@ def load_kenlm(path: str | Path, words: Sequence[str]) -> "KenLM":
         with _quiet_stderr():
             return KenLM(str(path), Dictionary(list(words)))
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]  # preceded by the place in KenLM's source
+        reason = _reason(str(error))
         raise UserError(
             f"{path}: expected a complete ARPA or KenLM file, found one that KenLM rejects: {reason}"
         ) from error
+
+
+def _reason(message: str) -> str:
+    """Return KenLM's message on one line, without the place in its source.
+
+    >>> _reason("/tmp/lm/model.cc:70 in void f(int) threw FormatLoadException.\\nFile too small.\\nByte: 9")
+    'File too small. Byte: 9'
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if len(lines) > 1 and PLACE.match(lines[0]):
+        del lines[0]
+    return " ".join(lines) or "no reason given"
 
 
 def check_casing(

@@ -102,7 +102,8 @@ class BeamSearch:
         self._lm = None if lm is None else load_kenlm(lm, self._words)
         self._costs = costs_alone(self._spellings)  # used where no language model has a weight
         self._costly_lm = None if lm is None else costly_model(lm, self._spellings)
-        self._trie = self._build_trie(homophones=lm is not None)
+        # Without a weight, the language model must not guide the search either.
+        self._tries = {weighted: self._build_trie(weighted) for weighted in {lm is not None, False}}
         self._options: dict[str, Any] = {
             "beam_size": beam,
             # 8 more for held and ending labels, few of which are probable in a frame.
@@ -191,7 +192,7 @@ class BeamSearch:
         score = exact_TN.gather(1, tokens_T1).sum(dtype=torch.float64).item()
         words = [word for word in result.words if word >= 0]
         score += self._options["word_score"] * len(words)
-        if self._lm is not None:
+        if self._lm is not None and self._options["lm_weight"]:
             state = self._lm.start(False)
             for word in words:
                 state, log10_probability = self._lm.score(state, word)
@@ -249,16 +250,17 @@ class BeamSearch:
         frame_1V[:, self._gap] = 0.0
         return frame_1V
 
-    def _build_trie(self, homophones: bool) -> Any:
+    def _build_trie(self, weighted: bool) -> Any:
+        """Return the spellings as a trie; if weighted, with homophones and the model's best scores."""
         from flashlight.lib.text.decoder import SmearingMode, Trie
 
         hmm = self._topology == "hmm"
         trie = Trie(label_count(self._size) if hmm else held_label_count(self._size), self._gap)
         index = {word: number for number, word in enumerate(self._words)}
-        start = None if self._lm is None else self._lm.start(False)
+        start = self._lm.start(False) if weighted and self._lm is not None else None
         spell = half_frame_spellings if hmm else with_held_labels
-        for word, labels in spell(self._spellings, self._size, homophones, self._gap):
-            log10_probability = 0.0 if self._lm is None else self._lm.score(start, index[word])[1]
+        for word, labels in spell(self._spellings, self._size, weighted, self._gap):
+            log10_probability = self._lm.score(start, index[word])[1] if start and self._lm else 0.0
             trie.insert(list(labels), index[word], log10_probability)
         trie.smear(SmearingMode.MAX)
         return trie
@@ -284,7 +286,7 @@ class BeamSearch:
         )
         no_word = len(self._words)
         lm = self._costly_lm if weighted else self._costs
-        return LexiconDecoder(options, self._trie, lm, self._gap, BLANK, no_word, [], False)
+        return LexiconDecoder(options, self._tries[weighted], lm, self._gap, BLANK, no_word, [], False)
 
 
 def _within(path: TokenPath, T: int) -> TokenPath:

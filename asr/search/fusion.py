@@ -119,7 +119,8 @@ class WordModel(NoModel):
             return context.state, 0.0
         index = self._index.get(context.word, self._index[UNKNOWN_WORD])
         state, log10 = self._model.score(context.state, index)
-        return state, self.weight * log10 + self.word_score
+        # Without a weight, a search has no words either, as without a model.
+        return state, self.weight * log10 + self.word_score if self.weight else 0.0
 
 
 def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float) -> NoModel:
@@ -129,7 +130,7 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
         lm: ARPA or KenLM file of labels or words, distinguished by the vocabulary; empty: none.
         tokenizer: tokenizer of the recogniser.
         weight: weight of the log10 probabilities.
-        word_score: score added per word; word models only.
+        word_score: score added per word; word models with a weight only.
 
     Raises:
         UserError: the file can't be read or lacks its words, they differ in case, or it is a word model and

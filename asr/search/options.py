@@ -109,10 +109,9 @@ class BeamConfig:
     def check_words(self, decoder: str) -> None:
         """Raise UserError for a word score with `prefix` and no language model: only the latter has words."""
         given = self.complete(decoder).word_score != BeamConfig().complete(decoder).word_score
-        if decoder == "prefix" and given and not self.lm:
-            raise UserError(
-                f"beam.word_score={self.word_score:g}: has no effect with decoder=prefix without beam.lm"
-            )
+        if decoder == "prefix" and given and (not self.lm or self.lm_weight == 0):
+            found = "with beam.lm_weight=0" if self.lm else "without beam.lm"
+            raise UserError(f"beam.word_score={self.word_score:g}: has no effect with decoder=prefix {found}")
 
     def weights(self, decoder: str) -> Weights:
         """Return the tunable options, with a decoder's defaults in place of None."""

@@ -163,3 +163,24 @@ def test_the_best_words_and_their_score_include_the_bigram(unit: str, topology: 
         assert spelling == "".join(SPELLINGS[unit][word] for word in best)
         changed += best != max(acoustic, key=lambda words: acoustic[words] + WORD_SCORE * len(words))
     assert changed >= 3  # otherwise the bigram would decide too little
+
+
+@pytest.mark.parametrize("nbest", [1, 5])
+@pytest.mark.parametrize("unit", SPELLINGS)
+def test_a_language_model_of_weight_0_changes_nothing(unit: str, nbest: int, tmp_path: Path) -> None:
+    """Its homophones and best scores still guided the search: hypotheses and scores were others."""
+    tokenizer = tokenizer_of(unit)
+    words = list(SPELLINGS[unit]) if unit == "character" else None
+    options = {"words": words, "beam": 4, "nbest": nbest, "word_score": WORD_SCORE}
+    lm = write_bigram(tmp_path / "bigram.arpa")
+    without = BeamSearch(tokenizer, **options)
+    weightless = [BeamSearch(tokenizer, **options, lm=lm, lm_weight=weight) for weight in (0.0, 1.5)]
+    weightless[1] = weightless[1].with_weights(4, 0.0, WORD_SCORE)
+    for seed in range(8):
+        log_probs = random_log_probs(tokenizer, "ctc", seed)[None]
+        expected = without(log_probs, torch.tensor([FRAMES]))
+        for search in weightless:
+            found = search(log_probs, torch.tensor([FRAMES]))
+            assert found == expected
+            assert found[0].score == expected[0].score
+            assert found[0].alternatives == expected[0].alternatives

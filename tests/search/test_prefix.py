@@ -165,6 +165,22 @@ def test_the_language_model_decides_between_similar_hypotheses(lms):
     assert tokenizer.text(weightless(log_probs, torch.tensor([2]))[0].ids) == "ng"
 
 
+@pytest.mark.parametrize("kind", ["words", "characters"])
+def test_a_language_model_of_weight_0_changes_nothing(kind, lms):
+    """The default score of a word stayed, so that words were joined."""
+    tokenizer = CharacterTokenizer.train(GAME)
+    options = BeamConfig(lm=str(lms / f"{kind}.arpa"), lm_weight=0.0, nbest=3)
+    weightless = build_decoder("prefix", tokenizer, options)
+    without = build_decoder("prefix", tokenizer, BeamConfig(nbest=3))
+    for seed in range(5):
+        log_probs = random_log_probs(seed, 6, len(tokenizer))
+        found, expected = (search(log_probs, torch.tensor([6]))[0] for search in (weightless, without))
+        assert found == expected
+        assert (found.score, found.alternatives) == (pytest.approx(expected.score), expected.alternatives)
+    with pytest.raises(UserError, match=r"has no effect .* with beam\.lm_weight=0"):
+        BeamConfig(lm="x", lm_weight=0.0, word_score=2.0).check_words("prefix")
+
+
 def test_pieces_are_scored_as_words(lms):
     tokenizer = SentencePieceTokenizer.train(GAME * 20, 8)
     fusion = build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0)
