@@ -1,5 +1,6 @@
 """Terminal output: tables, progress bars, durations."""
 
+import importlib.util
 import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -138,16 +139,25 @@ class Table:
         return "\n".join([head, "|" + "---|" * len(self.columns), *rows])
 
 
-def open_console(*, markup: bool = True) -> Console:
-    """Return a console for standard output, at least 160 columns wide unless it is a terminal.
+def open_console(*, markup: bool = True, stderr: bool = False) -> Console:
+    """Return a console, at least 160 columns wide unless it is a terminal.
+
+    In a notebook, it draws with ipywidgets where they are installed, and else prints lines.
 
     Args:
         markup: interpret `[bold]` and the like; False prints square brackets as they are.
+        stderr: for standard error instead of standard output.
     """
-    console = Console(markup=markup)
+    widgets = None if importlib.util.find_spec("ipywidgets") else False
+    console = Console(markup=markup, stderr=stderr, force_jupyter=widgets)
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     return console
+
+
+def draws_bars(console: Console) -> bool:
+    """Return whether a console can redraw a bar: on a terminal, or in a notebook with ipywidgets."""
+    return console.is_terminal or console.is_jupyter
 
 
 def progress(
@@ -161,7 +171,7 @@ def progress(
         transient: remove the bars at the end, and draw nothing outside a terminal.
         counts: show the share done as `3/10`; False: as a percentage.
     """
-    console = console or Console(stderr=True)
+    console = console or open_console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -171,7 +181,7 @@ def progress(
         *columns,
         console=console,
         transient=transient,
-        disable=transient and not console.is_terminal,
+        disable=transient and not draws_bars(console),
     )
 
 

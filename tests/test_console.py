@@ -5,7 +5,17 @@ import io
 import pytest
 from rich.console import Console
 
-from asr.console import FILE_WIDTH, Column, Table, TableCell, duration, open_console, progress, track
+from asr.console import (
+    FILE_WIDTH,
+    Column,
+    Table,
+    TableCell,
+    draws_bars,
+    duration,
+    open_console,
+    progress,
+    track,
+)
 
 
 class _Terminal(io.StringIO):
@@ -91,3 +101,14 @@ def test_a_table_is_printed_and_written_in_markdown_as_it_is() -> None:
     heads = [Column("model", number=False), Column("PER %")]
     detailed = Table("", heads, [[TableCell("full"), TableCell("8.10", detail="7.52–8.71")]])
     assert detailed.markdown().splitlines()[-1] == "| full | 8.10 (7.52–8.71) |"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_notebook_has_bars_with_ipywidgets(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    """Without them, Rich would warn, and show nothing."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
+    console = open_console(stderr=True)
+    assert console.is_jupyter is installed
+    assert draws_bars(console) is installed
+    assert progress().disable is not installed

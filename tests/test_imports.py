@@ -21,6 +21,8 @@ LAYERS = [
     {"library"},
     {"commands", "cli", "__main__"},
 ]
+# They offer functions of asr/library.py, on first use.
+UP = ("asr", "asr.compare")
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -69,7 +71,7 @@ def test_imports_point_down() -> None:
         f"{name} → {target}"
         for name, targets in imports(modules("asr")).items()
         for target in targets
-        if name != "asr" and (layer(target) or 0) > (layer(name) or 0)
+        if name not in UP and (layer(target) or 0) > (layer(name) or 0)
     ]
     assert upward == []
 

@@ -16,7 +16,7 @@ from asr.compare.grids import Paper
 from asr.compare.plan import Plan
 from asr.compare.request import Request
 from asr.config import as_overrides, nested
-from asr.console import Table, duration
+from asr.console import Table, draws_bars, duration
 from asr.report.words import counted
 from asr.training.config import train_options_from
 from asr.training.plan import TrainingPlan
@@ -77,7 +77,7 @@ class CellProgress:
             BarColumn(),
             TextColumn("{task.fields[text]}"),
         )
-        self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
+        self.bars = Progress(*columns, console=console, disable=not draws_bars(console))
         self.all = self.bars.add_task("cells", total=self.total, completed=len(self.done), text="")
         self.one = self.bars.add_task("", total=1.0, text="", visible=False)
 
@@ -104,7 +104,7 @@ class CellProgress:
         left, shown = self._left(), f"{fraction:.0%}"
         self.bars.update(self.one, description=cell.name, completed=fraction, text=shown, visible=True)
         self.bars.update(self.all, completed=len(self.done), text=f"{len(self.done)}/{self.total}  {left}")
-        if not self.console.is_terminal and time.monotonic() - self.printed > LINE_EVERY_S:
+        if not draws_bars(self.console) and time.monotonic() - self.printed > LINE_EVERY_S:
             self._line(f"{cell.name}: {shown}  {left}")
 
     def _drop_dependants(self, failed: str) -> None:

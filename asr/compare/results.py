@@ -163,9 +163,24 @@ class Results:
         labels = list(points)
         return [labels[i] for i in pareto_front(list(points.values()))]
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per evaluation with its training, or per training alone."""
+        of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
+        rows = []
+        for training in self.trainings:
+            candidate = self.candidate(training.candidate)
+            start: dict[str, Any] = {"recipe": self.recipe, "candidate": training.candidate}
+            start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": training.seed}
+            end = {f"training_{name}": getattr(training, name) for name in of_training}
+            evaluations = [
+                x for x in self.evaluations if (x.candidate, x.seed) == (training.candidate, training.seed)
+            ]
+            rows += [start | _evaluation_row(self, x) | end for x in evaluations] or [start | end]
+        return rows
+
 
 def write_results(results: Results, folder: Path) -> None:
-    """Write results.json and results.csv: a row per evaluation with its training, or per training alone."""
+    """Write results.json and results.csv, see `Results.rows`."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(asdict(results), folder / "results.json")
     _write_csv(results, folder / "results.csv")
@@ -190,17 +205,7 @@ def read_results(path: Path) -> Results:
 
 
 def _write_csv(results: Results, path: Path) -> None:
-    of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
-    rows = []
-    for training in results.trainings:
-        candidate = results.candidate(training.candidate)
-        start: dict[str, Any] = {"recipe": results.recipe, "candidate": training.candidate}
-        start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": training.seed}
-        end = {f"training_{name}": getattr(training, name) for name in of_training}
-        evaluations = [
-            x for x in results.evaluations if (x.candidate, x.seed) == (training.candidate, training.seed)
-        ]
-        rows += [start | _evaluation_row(results, x) | end for x in evaluations] or [start | end]
+    rows = results.rows()
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["candidate"]
     write_table(path, names, ([row.get(name) for name in names] for row in rows))
 

@@ -35,11 +35,15 @@ _composed: dict[Any, DictConfig] = {}  # a comparison composes the same groups f
 UNFIT = (omegaconf.errors.OmegaConfBaseException, OverflowError)
 
 
-def parse(schema: type[Options], overrides: list[str]) -> Options:
+@typing.overload
+def parse(schema: type[Options], overrides: list[str]) -> Options: ...
+@typing.overload
+def parse(schema: Options, overrides: list[str]) -> Options: ...
+def parse(schema: Any, overrides: list[str]) -> Any:
     """Build an options dataclass from `key=value` overrides.
 
     Args:
-        schema: dataclass with defaults.
+        schema: dataclass with defaults, or an object of it, whose values are the defaults.
         overrides: command-line arguments, e.g. `["split=test", "beam.size=50"]`.
 
     Raises:

@@ -144,6 +144,13 @@ class TrainerConfig:
     threads: int = option(
         0, help="CPU threads per process; 0: PyTorch's default", affects="cost", maximum=1024
     )
+    loggers: list[str] = option(
+        ["TensorBoardLogger"],
+        help="loggers beside metrics.csv: Lightning's, or <module>.<class>, with arguments: "
+        "WandbLogger:project=asr,offline=false. W&B and MLflow write to the run folder unless told otherwise",
+        affects="place",
+        suggested=("TensorBoardLogger", "WandbLogger", "MLFlowLogger", "CSVLogger"),
+    )
 
     def check(self) -> None:
         """Raise UserError for an invalid budget, or options that don't fit together."""

@@ -74,10 +74,15 @@ def connect_restarted(place: ClusterEnvironment, backend: str) -> None:
 
 
 def check_processes(options: TrainerConfig) -> None:
-    """Raise UserError if this process would start more processes on the CPU than the machine has cores."""
+    """Raise UserError if this process can't start the others: in a notebook, or for lack of cores."""
     places = (SLURMEnvironment, TorchElasticEnvironment)
     started = LightningEnvironment().creates_processes_externally or any(x.detect() for x in places)
     cores = available_cores()
+    if not started and options.devices > 1 and hasattr(sys, "ps1"):
+        raise UserError(
+            f"trainer.devices={options.devices}: expected 1 in an interactive session, which can't start "
+            "others like itself: use a script, or asr train"
+        )
     if not started and options.devices > cores and pick_device(options.accelerator) == "cpu":
         raise UserError(
             f"trainer.devices={options.devices}: expected at most {cores} processes, as many as this machine "

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import lightning
 import torch
+from lightning.pytorch.loggers import Logger
 
 from asr import config
 from asr.data.stream import TrainingData
@@ -20,6 +21,7 @@ from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
+from asr.training.loggers import check_loggers, check_objects, log_options, open_loggers
 from asr.training.options import TrainConfig, recipe_task, task_options
 from asr.training.plan import ENDLESS, training_plan
 from asr.training.ranks import check_processes, global_rank, rank_failures
@@ -42,12 +44,17 @@ from asr.training.task import TrainingTask
 from asr.training.trainer import build_trainer, quiet_lightning
 
 
-def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> Path:
+def train(
+    options: TrainConfig,
+    watchers: Sequence[lightning.Callback] = (),
+    loggers: Sequence[Logger] = (),
+) -> Path:
     """Train a model.
 
     Args:
         options: options of the run.
         watchers: additional Lightning callbacks.
+        loggers: Lightning loggers, in addition to those that the options name.
 
     Returns:
         The run folder.
@@ -59,12 +66,19 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
         SystemExit: 143 after SIGTERM, 138 or 140 after SIGUSR1 or SIGUSR2, when the resume point was written.
     """
     _check(options)
+    check_objects(watchers, lightning.Callback, "callbacks")
+    check_objects(loggers, Logger, "loggers")
     folder = run_folder(options)
     asked, options = options, settled(options)
     try:
         alone = locked(folder, "asr train") if _is_first_process(options) else nullcontext()
-        with rank_failures(options.trainer, folder), alone, Signals() as signals:
-            _train(options, folder, watchers, signals, reasons(asked, options))
+        with (
+            rank_failures(options.trainer, folder),
+            alone,
+            open_loggers(options, RunFolder(folder)) as named,
+            Signals() as signals,
+        ):
+            _train(options, folder, watchers, [*named, *loggers], signals, reasons(asked, options))
     except Stopped as stop:
         if not _is_first_process(options):
             raise SystemExit(0) from None  # not a failure of this rank
@@ -81,6 +95,7 @@ def _train(
     options: TrainConfig,
     folder: Path,
     watchers: Sequence[lightning.Callback],
+    loggers: Sequence[Logger],
     signals: Signals,
     notes: list[str],
 ) -> None:
@@ -114,7 +129,8 @@ def _train(
             for line in [*notes, *offered_starts(options, folder)]:
                 print(f"  {line}", flush=True)
 
-    trainer = build_trainer(options, task, folder, point, cost, signals, watchers)
+    log_options(loggers, options)
+    trainer = build_trainer(options, task, folder, point, cost, signals, watchers, loggers)
     with _named_failures(options, folder):
         last = str(RunFolder(folder).last) if point else None
         # weights_only: reading a checkpoint never runs code.
@@ -175,6 +191,7 @@ def run_folder(options: TrainConfig) -> Path:
 def _check(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
+    check_loggers(options)
     precision(options)
     check_processes(options.trainer)
 

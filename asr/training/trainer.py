@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lightning
-from lightning.pytorch.loggers import TensorBoardLogger
-from rich.console import Console
+from lightning.pytorch.loggers import Logger
 
+from asr.console import draws_bars, open_console
 from asr.records.run_folder import RunFolder
 from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
@@ -33,6 +33,7 @@ def build_trainer(
     cost: Cost,
     signals: Signals,
     watchers: Sequence[lightning.Callback] = (),
+    loggers: Sequence[Logger] = (),
 ) -> lightning.Trainer:
     """Return the trainer of a run.
 
@@ -42,8 +43,8 @@ def build_trainer(
     run = RunFolder(folder)
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
-    terminal = Console(stderr=True)
-    progress = Bar(terminal) if terminal.is_terminal else ProgressLines()
+    terminal = open_console(stderr=True)
+    progress = Bar(terminal) if draws_bars(terminal) else ProgressLines()
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
     apart = averages_weights(options.trainer)
     whole = options.trainer.average_every if apart else 1
@@ -76,10 +77,7 @@ def build_trainer(
         enable_model_summary=False,
         enable_progress_bar=False,
         log_every_n_steps=1,
-        logger=[
-            MetricsFile(run.metrics, columns, point.step if point else 0),
-            TensorBoardLogger(str(folder), name=run.curves.name, version=""),
-        ],
+        logger=[MetricsFile(run.metrics, columns, point.step if point else 0), *loggers],
         plugins=[AtomicCheckpointIO(point.state if point else None), *environment_plugins()],
         callbacks=callbacks,
         profiler=cost.data_wait,

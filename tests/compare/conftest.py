@@ -19,7 +19,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def quicken(patch: pytest.MonkeyPatch) -> None:
     """Run all jobs in this process, and leave out the report, which has its own tests."""
     patch.setattr(launch, "run_job", in_process)
-    patch.setattr("asr.commands.compare.write_report", lambda results, folder: folder / "report.html")
+    patch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
 
 
 @pytest.fixture(scope="session")

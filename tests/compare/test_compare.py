@@ -447,7 +447,7 @@ def test_killed_at_random_points_gives_the_same_results(
     load on the machine had changed.
     """
     monkeypatch.setattr(launch, "run_job", in_process)
-    monkeypatch.setattr("asr.commands.compare.write_report", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
     more = ["attentions=[full,clustered-3]", "evaluate=[clustered-3]", "seeds=[0,1]", "steps=12"]
     started = time.process_time()
     assert main(arguments(tone_corpus, tmp_path / "whole", *more)) == 0

@@ -145,7 +145,7 @@ def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
 
     monkeypatch.setattr(launch, "run_job", lambda folder, cells: in_process(folder, cells, lambda *_: None))
     monkeypatch.setattr(launch.platform, "node", lambda: "node7")
-    monkeypatch.setattr("asr.commands.compare.write_report", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
     arguments = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
     arguments += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
     monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(submit))
@@ -205,7 +205,7 @@ def test_a_comparison_goes_on_after_a_kill(
 
     Evaluations and timing, which are left out, are jobs like trainings.
     """
-    monkeypatch.setattr("asr.commands.compare.write_report", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
     monkeypatch.setattr("asr.compare.run._evaluations", lambda plan, trainings: [])
     monkeypatch.setattr("asr.compare.run.timing_cells", lambda plan: [])
     arguments = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]

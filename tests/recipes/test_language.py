@@ -242,7 +242,7 @@ def test_comparisons_and_reports_name_the_measure(
 ) -> None:
     monkeypatch.setattr("asr.compare.launch.run_job", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
-    monkeypatch.setattr("asr.commands.compare.write_report", plain)
+    monkeypatch.setattr("asr.library.write_report", plain)
     overrides = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]
     asked = ["attentions=[full:causal=true,agglomerative-4:causal=true]", "seeds=[0,1]", "timing_repeats=1"]
     assert main(["compare", *overrides, *asked, "trainer.validate_every=1"]) == 0

@@ -1,0 +1,262 @@
+"""The commands as functions: the same work, the same errors, several calls in one process."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import pytest
+from lightning.pytorch.loggers import CSVLogger, Logger
+from omegaconf import OmegaConf
+from runs import assert_same_weights, in_process
+from tone_corpora import TINY
+
+import asr
+from asr import UserError, cli
+from asr.compare import launch
+from asr.library import Rows, overrides_of
+from asr.preparation.skeleton import write_recipe
+from asr.training.loggers import open_loggers
+
+SMALL = {key: value for key, _, value in (x.partition("=") for x in TINY)}
+
+
+@pytest.fixture
+def small(tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Options of a training of two steps."""
+    monkeypatch.chdir(tmp_path)
+    return SMALL | {"data.train": [tone_corpus], "trainer.max_steps": 2}
+
+
+def test_a_training_equals_that_of_the_command(small: dict[str, Any], tone_corpus: Path) -> None:
+    run = asr.train(small, run="function", seed=np.int64(3))
+    again = asr.train(OmegaConf.create(small), run="again", seed=3)
+    command = [*TINY, f"data.train=[{tone_corpus}]", "trainer.max_steps=2", "run=command", "seed=3"]
+    assert cli.main(["train", *command]) == 0
+    for other in (again.folder, Path("command")):
+        assert_same_weights(run.folder, other)
+    assert (run.options.seed, run.summary.steps) == (3, 2)
+    assert [row["step"] for row in run.metrics] == [0, 1]
+    assert run.metrics[-1]["dev_per"] > 0
+    assert run.recognizer(attention="local-8").model.config.attention == "local-8"
+
+
+def test_complete_options_are_taken_as_they_are(small: dict[str, Any]) -> None:
+    """A run's config.yaml, or its dataclass; further options replace single values."""
+    first = asr.train(small, run="first")
+    second = asr.train(first.options, run="second")
+    assert_same_weights(first.folder, second.folder)
+    third = asr.train(OmegaConf.load("first/config.yaml"), run="third", model={"layers": 2})
+    assert third.options == dataclasses.replace(
+        first.options, run="third", model=dataclasses.replace(first.options.model, layers=2)
+    )
+    with pytest.raises(UserError, match=r"model=wsj: expected single options such as model\.name"):
+        asr.train(first.options, model="wsj")
+
+
+def test_options_from_a_dataclass_of_ones_own() -> None:
+    @dataclasses.dataclass
+    class Mine:
+        recipe: str = "demo"
+        model: dict[str, Any] = dataclasses.field(default_factory=lambda: {"layers": 4})
+        seeds: tuple[int, ...] = (0, 1)
+        run: Path = Path("exp/mine")
+
+    expected = ["recipe=demo", "model.layers=6", "seeds=[0,1]", "run=exp/mine", "resume=auto"]
+    assert overrides_of(Mine(), {"model.layers": 6, "resume": "auto"}) == expected
+
+
+def test_corpus_to_comparison_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package `asr.compare` took the place of the function: the second call was one of a module."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
+    write_recipe(tmp_path / "mine")
+    assert asr.prepare("./mine", workers=1) == Path("data/mine")
+    assert asr.prepare(tmp_path / "mine", {"workers": 1}, folder="elsewhere") == Path("elsewhere")
+    model = {"layers": 1, "heads": 2, "head_dim": 16, "feedforward": 32}
+    length = {"steps": 2, "timing_repeats": 1}
+    options = {"recipe": "./mine/mine.yaml", "model": model, "evaluate": ["own"], **length}
+    for _ in range(2):
+        compared = asr.compare(options, attentions=("full", "local-8"))
+    assert [(row["candidate"], row["status"]) for row in compared.rows] == [
+        ("full", "done"),
+        ("local-8", "done"),
+    ]
+    assert compared.report == Path("exp/compare/mine/report.html")
+    run = compared.run("local-8")
+    with pytest.raises(UserError, match="no candidate 'lsh-1'"):
+        compared.run("lsh-1")
+    with pytest.raises(UserError, match="expected a finished training of full, seed 7, found none"):
+        compared.run("full", 7)
+    folders = [asr.decode(run, device="cpu", attention=name) for name in ("", "full")]
+    scores = asr.score(*folders, samples=10)
+    assert [row["folder"] for row in scores.rows] == list(map(str, folders))
+    assert scores.rows[0]["wer"] == scores.scores[0].rates["wer"].rate
+    planned = asr.compare(options, attentions=["full"], folder="planned", dry_run=True)
+    assert (planned.report, planned.rows[0]["training_status"]) == (None, "missing")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: asr.train(atention="full"), "unknown option 'atention' (did you mean 'attention'?)"),
+        (lambda: asr.train(recipe="demo", model={"layer": 1}), "unknown option 'model.layer'"),
+        (lambda: asr.train(recipe="dmeo"), "recipe=dmeo: no such configuration (did you mean 'demo'?)"),
+        (lambda: asr.train(3), "options: expected a dictionary, an OmegaConf configuration or a dataclass"),
+        (lambda: asr.train(callbacks=[lightning.Callback]), "callbacks=: expected objects of Lightning's"),
+        (lambda: asr.train(loggers=["WandbLogger"]), "loggers=: expected objects of Lightning's Logger"),
+        (lambda: asr.prepare("nosuch"), "unknown recipe 'nosuch'"),
+        (lambda: asr.prepare("demo", sead=1), "unknown option 'sead' (did you mean 'seed'?)"),
+        (lambda: asr.compare(recipe="demo", attentions=["full"], budgt="1min"), "unknown option 'budgt'"),
+        (lambda: asr.score(), "nothing to score"),
+        (lambda: asr.score("nosuch", sampels=3), "unknown option 'sampels' (did you mean 'samples'?)"),
+        (lambda: asr.decode("nosuch", splt="dev"), "unknown option 'splt' (did you mean 'split'?)"),
+    ],
+)
+def test_errors_are_those_of_the_commands(call: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        call()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_recipe(tmp_path / "my_corpus")
+    text = Path(__file__).parent.parent.joinpath("docs", "python.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, flags=re.S | re.M):
+        exec(block, names)
+    assert {x.name for x in Path("exp").iterdir()} == {
+        "my_corpus",
+        "seed0",
+        "seed1",
+        "again",
+        "watched",
+        "csv",
+    }
+
+
+def test_importing_the_package_stays_light() -> None:
+    code = "import sys, asr; asr.train, asr.compare; print({'torch', 'rich', 'omegaconf'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_rows_are_shown_as_a_table() -> None:
+    rows = Rows([{"a": 1, "b": None}, {"a": "<x>", "c": 2.5}])
+    assert (
+        "<tr><th>a</th><th>b</th><th>c</th></tr><tr><td>1</td><td></td><td></td></tr>" in rows._repr_html_()
+    )
+    assert "<td>&lt;x&gt;</td>" in rows._repr_html_()
+
+
+OWN = """
+import lightning.pytorch.loggers as loggers
+
+
+class Experiment:
+    finished = 0
+
+    def finish(self):
+        Experiment.finished += 1
+
+
+class Own(loggers.Logger):
+    name = version = ""
+    experiment = Experiment()
+    logged = {}
+
+    def __init__(self, prefix, flag=False):
+        super().__init__()
+        self.prefix, self.flag = prefix, flag
+
+    def log_metrics(self, metrics, step=None):
+        self.logged |= {f"{self.prefix}{key}": (self.flag, value) for key, value in metrics.items()}
+
+    def log_hyperparams(self, params):
+        self.logged |= params
+"""
+
+
+def test_loggers_and_callbacks(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_logger.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Steps(lightning.Callback):
+        seen = 0
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.seen += 1
+
+    steps = Steps()
+    named = ["own_logger.Own:prefix=my_,flag=true", "CSVLogger"]
+    asr.train(small, run="run", trainer={"loggers": named}, callbacks=[steps], loggers=[CSVLogger("other")])
+    import own_logger
+
+    assert steps.seen == 2
+    assert own_logger.Own.logged["my_dev_per"][0] is True
+    assert own_logger.Own.logged["model.layers"] == 1
+    assert own_logger.Experiment.finished == 1
+    assert Path("run/csv/metrics.csv").is_file()
+    assert not Path("run/tensorboard").exists()
+    assert Path("other/lightning_logs/version_0/metrics.csv").is_file()
+
+
+def test_loggers_send_nothing_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class WandbLogger(Logger):  # the package isn't needed to see what it would be given
+        name = version = ""
+
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__()
+            self.arguments = arguments
+
+        def log_metrics(self, *_: Any) -> None: ...
+        def log_hyperparams(self, *_: Any) -> None: ...
+
+    monkeypatch.setattr("lightning.pytorch.loggers.WandbLogger", WandbLogger)
+    from asr.records.run_folder import RunFolder
+    from asr.training.config import train_options
+
+    for entry, offline in (("WandbLogger:project=asr", True), ("WandbLogger:offline=false", False)):
+        options = train_options([f"trainer.loggers={entry}"])
+        with open_loggers(options, RunFolder(tmp_path)) as [logger]:
+            assert logger.arguments["offline"] is offline  # type: ignore[attr-defined]
+            assert logger.arguments["save_dir"] == str(tmp_path)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("WanbLogger", "no such logger of Lightning (did you mean 'WandbLogger'?)"),
+        ("nosuch.Logger", "ModuleNotFoundError: No module named 'nosuch'"),
+        ("json.Nosuch", "module 'json' has no attribute 'Nosuch'"),
+        ("json.JSONDecoder", "expected a subclass of Lightning's Logger"),
+        ("CSVLogger:nosuch=1", "unexpected keyword argument 'nosuch'"),
+    ],
+)
+def test_a_wrong_logger_is_named(
+    small: dict[str, Any], entry: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError) as error:
+        asr.train(small, run="run", trainer={"loggers": [entry]})
+    assert f"trainer.loggers=[{entry}]: " in str(error.value)
+    assert message in str(error.value)
+    assert not Path("run/config.yaml").exists()
+    assert cli.main(["train", "recipe=demo", "run=run", f"trainer.loggers={entry}"]) == 1
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_interactive_session_starts_no_other_processes(
+    small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning would refuse after the data were loaded, in several lines."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(UserError, match=r"trainer\.devices=2: expected 1 in an interactive session"):
+        asr.train(small, trainer={"devices": 2})
