@@ -13,6 +13,11 @@ from asr.errors import UserError, did_you_mean, run_program
 if TYPE_CHECKING:
     from rich.table import Table
 
+CODE = "--code"
+OVERVIEW = (
+    "asr help <command> lists a command's options; --debug shows tracebacks; --code <file or module> loads "
+    "code of your own that a model or report needs."
+)
 WIDE = 120  # columns of a terminal that shows types and defaults in columns of their own
 # OpenMP reads these when PyTorch loads. A thread that waits by spinning starves other processes; one that
 # sleeps at once gains nothing where cores are free. GNU's OpenMP spins for so many turns before it sleeps
@@ -32,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [x for x in arguments if x != "--debug"]
+    code, arguments = named_code(arguments)
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
@@ -40,7 +46,30 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments:
         print_overview()
         return 2
-    return run_program("asr", lambda: run_command(*arguments), debug=debug)
+
+    def work() -> None:
+        if code:
+            from asr.config import user_code
+
+            user_code.load_all(code)
+        run_command(*arguments)
+
+    return run_program("asr", work, debug=debug)
+
+
+def named_code(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split `--code <file or module>` off the arguments of any command.
+
+    Example:
+        >>> named_code(["report", "exp/compare/demo", "--code", "./nystrom.py"])
+        (['./nystrom.py'], ['report', 'exp/compare/demo'])
+    """
+    code, others = [], list(arguments)
+    while CODE in others:
+        at = others.index(CODE)
+        code += others[at + 1 : at + 2] or [""]
+        del others[at : at + 2]
+    return code, others
 
 
 def log_to_terminal(debug: bool) -> None:
@@ -109,7 +138,7 @@ def print_overview() -> None:
     for name, command in COMMANDS.items():
         table.add_row(name, command.purpose)
     console = open_console(markup=False)
-    console.print(table, "asr help <command> lists a command's options; --debug shows tracebacks.")
+    console.print(table, OVERVIEW)
 
 
 def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> "Table":

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from asr.config import user_code
 from asr.errors import UserError
 from asr.files import contents_digest
 
@@ -33,13 +34,14 @@ PACKAGES = (
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the command line, commit, package versions and hardware."""
+    """Return the command line, commit, digests of the user's own code, package versions and hardware."""
     import torch
 
     return {
         "command": sys.argv,
         "commit": git_commit(),
         "python": platform.python_version(),
+        "code": user_code.all_digests(),
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "machine": platform.machine(),
         "processor": processor(),

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from asr.config import user_code
 from asr.errors import UserError, in_words, uninterrupted
 from asr.files import atomic_text
 
@@ -175,11 +176,16 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
         ProcessKilled: usually because memory ran out.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=end_with_parent) as pool:
+    with ProcessPoolExecutor(1, context, initializer=_begin_alike, initargs=(user_code.sources(),)) as pool:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool:
             raise ProcessKilled("the process was killed (out of memory?)") from None
+
+
+def _begin_alike(sources: list[str]) -> None:
+    end_with_parent()
+    user_code.load_all(sources)
 
 
 def _attempt(function: Callable[[Any], Any], item: Any) -> Any:

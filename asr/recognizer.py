@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from asr.attention.table import layer_runs
+from asr.attention.table import given_name
 from asr.config import check, check_effect
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
@@ -78,7 +78,8 @@ class Recognizer:
             checkpoint: checkpoint in a run folder: `auto` (average, else best, else last), `best`, `last`
                 or the name of a file.
             device: `auto`, `cpu`, `cuda`, …
-            attention: attention mechanism; empty: the one used in training.
+            attention: attention mechanism; empty: the one used in training. Code that a model needs is
+                loaded only if it is named here, e.g. `./nystrom.py:Nystrom-32`, or installed.
             backend: `auto`, `reference` or `native`; None: the one used in training, but `auto` for
                 `native`, so that a model runs where the kernels are missing.
             precision: precision of the matrix products: `fp32`, `bf16`, `fp16` (CUDA), or `auto`, bf16 if the
@@ -89,6 +90,7 @@ class Recognizer:
                 model was truncated or changed; a published model isn't supported or its files don't fit each
                 other; `checkpoint` is set for a single model; or the mechanism doesn't fit the model.
         """
+        attention = attention and given_name(attention)
         place = local_folder(path)
         published = is_published(place)
         if checkpoint != "auto" and (published or portable_folder(place) or place.is_file()):
@@ -125,14 +127,13 @@ class Recognizer:
         Raises:
             UserError: first, an unknown mechanism or a device that this machine doesn't have.
         """
-        if options.attention:
-            layer_runs(options.attention)
+        attention = options.attention and given_name(options.attention)
         pick_device(options.device)
         recognizer = cls.load(
             path,
             checkpoint=options.checkpoint,
             device=options.device,
-            attention=options.attention,
+            attention=attention,
             backend=options.backend,
             precision=options.precision,
         )
@@ -150,7 +151,7 @@ class Recognizer:
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
         """Set the attention mechanism of every layer; see `AcousticModel.set_attention`."""
-        self.model.set_attention(name, backend)
+        self.model.set_attention(given_name(name), backend)
 
     @overload
     def transcribe(self, audio: Audio, sample_rate: int | None = None, **options: Any) -> Transcript: ...

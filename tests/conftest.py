@@ -6,7 +6,8 @@ Fixtures import what they need: pytest-xdist's first process loads this file too
 import gc
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,17 @@ def one_thread() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def user_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the test load code of its own, and forget it afterwards."""
+    from asr.config import user_code
+
+    monkeypatch.setattr(user_code, "_loaded", {})
+    yield
+    for name in user_code.sources():
+        sys.modules.pop(Path(name).stem if name.endswith(".py") else name, None)
 
 
 @pytest.fixture(scope="session")

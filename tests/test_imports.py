@@ -10,7 +10,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Bottom to top, as in docs/design.md. Packages of one layer may import each other, without cycles.
 LAYERS = [
-    {"files", "errors", "config", "console", "environment", "lengths", "parallel", "records", "seeds"},
+    {
+        "files",
+        "errors",
+        "config",
+        "console",
+        "environment",
+        "lengths",
+        "parallel",
+        "records",
+        "seeds",
+        "user_code",
+    },
     {"text"},
     {"attention"},
     {"model", "losses", "data", "lm", "preparation", "benchmark"},

@@ -27,22 +27,34 @@ The mechanism alone, for a model with its own projections:
 For pretrained models see `asr.attention.transformers_adapter`.
 """
 
-from asr.attention.layer import SelfAttentionLayer
+from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.multihead import SelfAttention, build_self_attention
-from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.spec import Spec
-from asr.attention.table import MECHANISMS, build_mechanism, default_names, mechanism_table, parse_name
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, both_lengths
+from asr.attention.spec import Option, Schema, Spec
+from asr.attention.table import (
+    MECHANISMS,
+    build_mechanism,
+    default_names,
+    given_name,
+    mechanism_table,
+    parse_name,
+)
 
 __all__ = [
     "MECHANISMS",
+    "Option",
+    "OwnParameterLayer",
     "QueryKeyMechanism",
+    "Schema",
     "SelfAttention",
     "SelfAttentionLayer",
     "SoftmaxMechanism",
     "Spec",
+    "both_lengths",
     "build_mechanism",
     "build_self_attention",
     "default_names",
+    "given_name",
     "mechanism_table",
     "parse_name",
 ]

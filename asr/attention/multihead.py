@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, without_padding
-from asr.attention.table import MECHANISMS, build_mechanism, parse_name
+from asr.attention.table import build_mechanism, mechanism_class, parse_name
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
@@ -181,7 +181,7 @@ def build_self_attention(
             raise UserError(f"model_dim={model_dim} is not a multiple of heads={heads}: set head_dim")
         head_dim = model_dim // heads
     spec = parse_name(name)
-    build = MECHANISMS[spec.mechanism]
+    build = mechanism_class(spec.mechanism)
     if rotary and not issubclass(build, SoftmaxMechanism):
         raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     if not issubclass(build, OwnParameterLayer):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from asr.config.names import split_source
 from asr.errors import UserError
 
 Value = int | str | bool
@@ -148,7 +149,9 @@ def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
         >>> str(parse("lsh-4:buckets=8,chunk=32", schemas))
         'lsh-4:buckets=8'
     """
-    head, colon, tail = name.partition(":")
+    source, rest = split_source(name)
+    head, colon, tail = rest.partition(":")
+    head = f"{source}:{head}" if source else head
     mechanism, number = _split_head(head, name, schemas)
     schema = schemas[mechanism]
     arguments: dict[str, Value] = {}

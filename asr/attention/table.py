@@ -2,15 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from asr.attention import own
 from asr.attention.agglomerative import AgglomerativeAttention
 from asr.attention.cast import CAST
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.full import FullAttention, SharedFullAttention
 from asr.attention.hyper import HyperMixing
 from asr.attention.improved import ImprovedClusteredAttention
-from asr.attention.layer import OwnParameterLayer
 from asr.attention.linear import LinearAttention
 from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
@@ -19,11 +19,12 @@ from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Spec, parse, pattern, write_value
 from asr.attention.summary import SummaryMixing
+from asr.config.names import split_name, split_source
 from asr.console import Table
 from asr.errors import UserError
 
 # A class is called with `name`, `backend`, `dropout` and the options of its schema.
-MECHANISMS: Mapping[str, type[QueryKeyMechanism] | type[OwnParameterLayer]] = {
+MECHANISMS: Mapping[str, own.Mechanism] = {
     "full": FullAttention,
     "shared-full": SharedFullAttention,
     "oracle-top": OracleTopAttention,
@@ -41,24 +42,85 @@ MECHANISMS: Mapping[str, type[QueryKeyMechanism] | type[OwnParameterLayer]] = {
 
 
 def parse_name(name: str) -> Spec:
-    """Parse the name of a mechanism.
+    """Parse the name of a mechanism. Code of its own must have been loaded; see `given_name`.
 
     Raises:
         UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
     """
     if "*" in name:
         raise UserError(f"attention {name!r}: expected one mechanism for all layers, found one for each")
-    return parse(name, {key: mechanism.schema for key, mechanism in MECHANISMS.items()})
+    schemas = {key: mechanism.schema for key, mechanism in MECHANISMS.items()}
+    source, rest = split_source(name)
+    class_name = re.match(r"\w+", rest)
+    if source and class_name:
+        key = f"{source}:{class_name[0]}"
+        return parse(name, {key: mechanism_class(key).schema})
+    key = split_name(name)[0]
+    if key not in MECHANISMS and (installed := own.find(key)):
+        schemas[key] = installed.schema
+    return parse(name, schemas)
+
+
+def mechanism_class(mechanism: str) -> own.Mechanism:
+    """Return the class of a parsed name's mechanism, one of this package or of the user's own.
+
+    Args:
+        mechanism: e.g. `i-clustered`, `nystrom:Nystrom`.
+
+    Raises:
+        UserError: there is none, or its code isn't loaded.
+    """
+    found = MECHANISMS.get(mechanism) or own.find(mechanism)
+    if found is None:
+        raise UserError(f"unknown attention {mechanism!r}: expected one of {', '.join(MECHANISMS)}")
+    return found
+
+
+def class_named(name: str) -> own.Mechanism:
+    """Return the class of the mechanism that a full name stands for; see `parse_name`."""
+    return mechanism_class(parse_name(name).mechanism)
+
+
+def given_name(name: str) -> str:
+    """Return the canonical form of a name that the user gives, and load the code that it names.
+
+    Names that are read from files go to `parse_name` or `layer_runs` instead, which run no code.
+
+    Args:
+        name: e.g. `i-clustered-100`, `./nystrom.py:Nystrom-32`, `my_module:Nystrom-32`, or a mechanism for
+            each layer, `full*3,./nystrom.py:Nystrom-32*9`.
+
+    Raises:
+        UserError: see `parse_name`; no such file, module or class, or a failure of its code.
+
+    Example:
+        >>> given_name("lsh-4:chunk=16,buckets=64"), given_name("full*2,local-08*1")
+        ('lsh-4:chunk=16', 'full*2,local-8*1')
+    """
+    runs = _mapped(name, own.load)
+    return _mapped(runs, lambda mechanism: parse_name(mechanism).name)
+
+
+def _mapped(name: str, function: Callable[[str], str]) -> str:
+    """Return a name with a function applied to the mechanism of each run of layers."""
+    return ",".join(
+        function(mechanism) + (f"*{layers}" if layers else "") for mechanism, layers in _divided(name)
+    )
 
 
 def canonical(names: list[str]) -> list[str]:
-    """Return mechanism names in their canonical form.
+    """Return names that the user gives in their canonical form; see `given_name`.
 
     Example:
         >>> canonical(["lsh-4:chunk=16,buckets=64"])
         ['lsh-4:chunk=16']
     """
-    return [parse_name(name).name for name in names]
+    return [parse_name(own.load(name)).name for name in names]
+
+
+def code_digests(*names: str) -> dict[str, str]:
+    """Return the digests of the files of mechanisms from outside this package, by module."""
+    return own.digests([spec for name in names for spec, _ in layer_runs(name)])
 
 
 def layer_runs(name: str) -> list[tuple[Spec, int]]:
@@ -77,15 +139,20 @@ def layer_runs(name: str) -> list[tuple[Spec, int]]:
         >>> [(str(spec), layers) for spec, layers in layer_runs("full*3,lsh-4:chunk=16,buckets=64*9")]
         [('full', 3), ('lsh-4:chunk=16', 9)]
     """
+    return [(parse_name(mechanism), layers) for mechanism, layers in _divided(name)]
+
+
+def _divided(name: str) -> list[tuple[str, int]]:
+    """Return the mechanisms of a name as they are written, with their numbers of layers; 0: all."""
     if "*" not in name:
-        return [(parse_name(name), 0)]
+        return [(name, 0)]
     entries = re.findall(r"([^*]+)\*([1-9]\d{0,3})(?:,|$)", name)
     if ",".join(f"{mechanism}*{layers}" for mechanism, layers in entries) != name:
         raise UserError(
             f"attention {name!r}: expected a mechanism and a number of layers for each part, e.g. "
             "full*3,i-clustered-25*9"
         )
-    return [(parse_name(mechanism), int(layers)) for mechanism, layers in entries]
+    return [(mechanism, int(layers)) for mechanism, layers in entries]
 
 
 def layer_names(name: str, layers: int) -> list[str]:
@@ -136,7 +203,7 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> Q
             a mechanism with parameters of its own.
     """
     spec = parse_name(name)
-    build = MECHANISMS[spec.mechanism]
+    build = mechanism_class(spec.mechanism)
     if not issubclass(build, QueryKeyMechanism):
         raise UserError(
             f"attention {name!r} has parameters of its own: build it with build_self_attention; "
@@ -153,16 +220,16 @@ def is_causal(name: str) -> bool:
         (True, True, False)
     """
     spec = parse_name(name)
-    return MECHANISMS[spec.mechanism].is_causal(spec.arguments)
+    return mechanism_class(spec.mechanism).is_causal(spec.arguments)
 
 
 def exchange(mechanism: str) -> str:
     """Return whether a mechanism can replace another one in a trained model: `yes`, `no` or a condition.
 
     Args:
-        mechanism: a key of the table.
+        mechanism: a key of the table, or a mechanism of the user's own.
     """
-    described = MECHANISMS[mechanism]
+    described = mechanism_class(mechanism)
     if not issubclass(described, SoftmaxMechanism):
         return "no"
     return "where keys are shared" if described.needs_shared_keys else "yes"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from asr.attention import parse_name
 from asr.benchmark.mechanisms import Timing, rival
+from asr.config.names import split_name
 
 # By mechanism, for a layer with C = 100 (forward and backward on a GPU), C = 100 and K = 32 (likewise), and 8
 # classes (forward on one core).
@@ -50,6 +51,6 @@ def crossings(timings: Sequence[Timing], baseline: str) -> dict[str, str]:
             continue
         found[name] = f"faster than {against} {crossing(ratios)}"
         kind = "" if name.startswith("peer:") else parse_name(name.partition("@")[0]).mechanism
-        if kind in PUBLISHED and against.partition("@")[0].partition(":")[0] == "full":
+        if kind in PUBLISHED and split_name(against.partition("@")[0])[0] == "full":
             found[name] += f"; paper: {PUBLISHED[kind]}"
     return found

@@ -18,6 +18,7 @@ from asr.benchmark.options import GROUPING, PASSES
 from asr.benchmark.peers import Attend, build_peer
 from asr.benchmark.problem import BenchProblem
 from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
+from asr.config.names import split_name
 from asr.model.blocks import Block
 from asr.model.options import BlockConfig
 
@@ -114,7 +115,8 @@ def causal_form(name: str) -> str | None:
     head, at, tail = name.partition("@")
     if head.startswith("peer:") or parse_name(head).arguments.get("causal") is not False:
         return None
-    return parse_name(f"{head}{',' if ':' in head else ':'}causal=true").name + at + tail
+    separator = "," if split_name(head)[2] else ":"
+    return parse_name(f"{head}{separator}causal=true").name + at + tail
 
 
 def rival(name: str, baseline: str, names: Sequence[str]) -> str:

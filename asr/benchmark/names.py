@@ -1,8 +1,8 @@
 """What `asr bench` measures: the mechanisms that its options stand for."""
 
-from asr.attention import MECHANISMS, default_names, parse_name
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.table import class_named, default_names
 from asr.benchmark.mechanisms import causal_form, split_threads
 from asr.benchmark.options import ALL, GROUPING, Options
 from asr.errors import UserError
@@ -45,11 +45,11 @@ def _check_name(name: str, options: Options) -> None:
 
 def has_own_parameters(name: str) -> bool:
     """Return whether a mechanism is measured as part of a layer only."""
-    return issubclass(MECHANISMS[parse_name(name).mechanism], OwnParameterLayer)
+    return issubclass(class_named(name), OwnParameterLayer)
 
 
 def groups_queries(name: str) -> bool:
     """Return whether a mechanism has groups of queries, which are measured alone by passes=grouping."""
     if name.startswith("peer:"):
         return False
-    return issubclass(MECHANISMS[parse_name(name.partition("@")[0]).mechanism], ClusteredAttention)
+    return issubclass(class_named(name.partition("@")[0]), ClusteredAttention)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from asr.config.names import MECHANISMS
 from asr.errors import UserError, did_you_mean
 from asr.preparation.recipes import (
     default_folder,
@@ -112,6 +113,13 @@ def recipe_details(arguments: list[str]) -> "Table | str":
         table.add_row(name, recipe_summary(name))
     table.add_row("./<folder>", "a recipe of your own: asr new recipe <folder> begins one")
     return table
+
+
+def attention_details(arguments: list[str]) -> "Table | str":
+    """Return a table of the options of the named mechanisms, which loads PyTorch, or the names of all."""
+    if named := [x for x in arguments if x != "check"]:
+        return cast("Table", command_module("attention").describe(named).__rich__())
+    return f"mechanisms: {', '.join(MECHANISMS)}; asr help attention <mechanism> lists its options"
 
 
 def training_options(overrides: list[str]) -> Any:
@@ -221,6 +229,14 @@ COMMANDS = {
         "asr.compare.options:AdviceConfig",
         "<manifest or prepared folder> [options of asr train, for model and frame budget]",
         trains=True,
+        reads=True,
+    ),
+    "attention": Command(
+        "list attention mechanisms, describe one, or check one of your own: "
+        "asr attention check ./nystrom.py:Nystrom-32",
+        takes="[check] [<mechanism> …]",
+        first=lambda: ("check", *MECHANISMS),
+        details=attention_details,
         reads=True,
     ),
     "approximate": Command(

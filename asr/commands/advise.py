@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
-from asr.attention.table import MECHANISMS, canonical, parse_name
+from asr.attention.table import canonical, class_named
 from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import AdviceConfig
 from asr.console import Column, Table, duration, open_console, progress
@@ -41,7 +41,7 @@ def parse(overrides: list[str]) -> tuple[AdviceConfig, TrainConfig]:
     training = train_options(others)
     options.attentions = canonical(options.attentions)
     for name in options.attentions:
-        if not issubclass(MECHANISMS[parse_name(name).mechanism], SoftmaxMechanism):
+        if not issubclass(class_named(name), SoftmaxMechanism):
             raise UserError(
                 f"attention {name!r} is not of the softmax family: time it in a model with asr compare"
             )

@@ -27,9 +27,9 @@ from asr.report.figure import export
 def parse(overrides: list[str]) -> Options:
     """Parse options; mechanisms in canonical form, each task once."""
     options = config.parse(Options, overrides)
-    for name in options.attentions:
-        ReplacedAttention(name, options.backend, cross_attention=False)  # refuses what doesn't fit
     attentions = list(dict.fromkeys(canonical(options.attentions)))
+    for name in attentions:
+        ReplacedAttention(name, options.backend, cross_attention=False)  # refuses what doesn't fit
     (baseline,) = canonical([options.baseline])
     if baseline not in (FULL, *attentions):
         raise UserError(f"baseline={baseline}: expected one of attentions, {', '.join(attentions)}")

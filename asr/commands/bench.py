@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asr import config
+from asr.attention import own
 from asr.benchmark.crossings import crossings
 from asr.benchmark.measurement import Measurement
 from asr.benchmark.mechanisms import Timing
@@ -28,6 +29,8 @@ def parse(overrides: list[str]) -> Options:
     options = config.parse(
         Options, [*(config.group_overrides("figure", figure) if figure else []), *overrides]
     )
+    options.attentions = [own.load(name) for name in options.attentions]
+    options.baseline = own.load(options.baseline)
     measured_names(options)  # refuses what can't be measured
     return options
 

@@ -1,7 +1,13 @@
 """`asr completion`: completion of commands, options and values in bash, zsh and fish."""
 
+import ast
+import re
+import sys
+from pathlib import Path
+
 from asr.commands import COMMANDS
 from asr.config import config_groups, describe
+from asr.config.names import MECHANISM_GROUP, MECHANISMS
 from asr.errors import UserError, did_you_mean
 
 # Each calls `asr completion words …` with the words before the cursor, the last one perhaps incomplete.
@@ -68,12 +74,61 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
     elif "=" in word:
         key, _, value = word.partition("=")
         head = value[: value.rfind(",") + 1]  # the entries of a list that are complete
-        found = [f"{key}={head.lstrip('[')}{x}" for x in option_values(command, second).get(key, ())]
+        values = option_values(command, second).get(key, ())
+        if values == MECHANISMS:
+            values += installed_mechanisms() + mechanisms_in(value[len(head) :].lstrip("["))
+        found = [f"{key}={head.lstrip('[')}{x}" for x in values]
+    elif command == "attention":
+        found = [*COMMANDS[command].first(), *installed_mechanisms(), *mechanisms_in(word)]
     elif position == 2 and command in COMMANDS and (named := list(COMMANDS[command].first())):
         found = named
     else:
         found = [f"{key}=" for key in option_values(command, second)]
     return [x for x in found if x.startswith(word)]
+
+
+def installed_mechanisms() -> tuple[str, ...]:
+    """Return the names of mechanisms that other packages have installed."""
+    # Not importlib.metadata, whose import takes as long as all else at a press of a key.
+    files = (file for place in sys.path for file in Path(place).glob("*.dist-info/entry_points.txt"))
+    sections = (
+        re.search(rf"\[{MECHANISM_GROUP}\]([^\[]*)", file.read_text(errors="replace")) for file in files
+    )
+    return tuple(name for found in sections if found for name in re.findall(r"^(\S+)\s*=", found[1], re.M))
+
+
+def mechanisms_in(text: str) -> tuple[str, ...]:
+    """Return the mechanisms in a file, `./nystrom.py:Nystrom-32`, without running its code.
+
+    Args:
+        text: what has been typed: the file and a colon, perhaps the beginning of a class.
+    """
+    path, colon, _ = text.partition(":")
+    try:
+        tree = ast.parse(Path(path).read_bytes() if colon and path.endswith(".py") else b"")
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return tuple(f"{path}:{node.name}{_number(node)}" for node in classes if _described(node))
+
+
+def _described(node: ast.ClassDef) -> dict[str, ast.expr]:
+    """Return the values of the class attributes that describe a mechanism, by name."""
+    assigned = [x for x in node.body if isinstance(x, ast.Assign)]
+    return {
+        target.id: x.value
+        for x in assigned
+        for target in x.targets
+        if isinstance(target, ast.Name) and target.id in ("schema", "source")
+    }
+
+
+def _number(node: ast.ClassDef) -> str:
+    """Return the default of the number in a class's names, `-32`, where its schema is written out."""
+    match _described(node).get("schema"):
+        case ast.Call(args=[_, ast.Call(args=[_, ast.Constant(value=int(number)), *_]), *_]):
+            return f"-{number}"
+    return ""
 
 
 def option_values(command: str, second: str) -> dict[str, tuple[str, ...]]:

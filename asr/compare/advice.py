@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asr.attention import MECHANISMS, parse_name
+from asr.attention import parse_name
 from asr.attention.multihead import SelfAttention
+from asr.attention.table import class_named
 from asr.benchmark.mechanisms import measure
 from asr.benchmark.memory import peak_memory_bytes
 from asr.benchmark.options import PASSES
@@ -105,7 +106,7 @@ def expect(
         memory[name] = peak_memory_bytes(name, problem) / 2**20
 
     def attention(name: str, n: NDArray[np.int64]) -> NDArray[np.float64]:
-        grows = MECHANISMS[parse_name(name).mechanism].time == QUADRATIC
+        grows = class_named(name).time == QUADRATIC
         growth = np.maximum(n / measured[-1], 1.0) if grows else 1.0
         return np.asarray(np.interp(n, measured, mixing[name]) * growth)
 

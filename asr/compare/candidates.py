@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.table import MECHANISMS, is_causal, parse_name
+from asr.attention.table import class_named, given_name, is_causal, mechanism_class, parse_name
 from asr.compare.options import LARGEST_SEED
 from asr.compare.records import Candidate
 from asr.compare.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
@@ -60,7 +60,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
 def is_exchangeable(attention: str) -> bool:
     """Return whether a mechanism belongs to the softmax family."""
-    return issubclass(MECHANISMS[parse_name(attention).mechanism], SoftmaxMechanism)
+    return issubclass(class_named(attention), SoftmaxMechanism)
 
 
 def can_run(trained: str, other: str) -> bool:
@@ -84,7 +84,7 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
 
 
 def _ties_keys(attention: str) -> bool:
-    mechanism = MECHANISMS[parse_name(attention).mechanism]
+    mechanism = class_named(attention)
     return issubclass(mechanism, QueryKeyMechanism) and mechanism.needs_shared_keys
 
 
@@ -121,7 +121,8 @@ def _keys(entry: Any) -> dict[str, Any]:
 def _plan(
     entry: dict[str, Any], protocol: Mapping[str, Any], request: Request
 ) -> tuple[Candidate, TrainConfig]:
-    spec = parse_name(str(entry["attention"]))
+    entry = entry | {"attention": given_name(str(entry["attention"]))}
+    spec = parse_name(entry["attention"])
     changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
     training = settled(train_options([*request.shared, *changes, f"attention={spec.name}"]))
     resolved = flat(to_dict(training))
@@ -129,7 +130,7 @@ def _plan(
         key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
     }
     training.init_from = str(entry.get("init_from", ""))
-    schema_size = MECHANISMS[spec.mechanism].schema.size
+    schema_size = mechanism_class(spec.mechanism).schema.size
     size = spec.arguments[schema_size.name] if schema_size else None
     candidate = Candidate(
         label=_label(entry, overrides),

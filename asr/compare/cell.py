@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from asr.attention.table import code_digests
 from asr.config import flat
 from asr.files import atomic_path, checked_entries, digest, read_as, write_json
 
@@ -78,6 +79,12 @@ class TrainingResult:
 
     run: str
     reused: bool = False
+
+
+def code_entry(*attentions: str) -> dict[str, Any]:
+    """Return an entry of a cell's settings: digests of the files of mechanisms that are the user's own."""
+    code = code_digests(*attentions)
+    return {"code": code} if code else {}
 
 
 def write_cell(folder: Path, cell: Cell) -> None:

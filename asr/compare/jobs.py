@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asr.compare.cell import GRACE_S, Cell, current_state, log_path, read_fraction, read_state, write_state
+from asr.config import user_code
 
+CODE = "--code="  # before what the worker loads first
 POLL_S = 0.3  # each look reads a small file of every cell, on a cluster's shared file system
 
 
@@ -34,7 +36,8 @@ def run_job(
 
 def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
     """Return the command of a worker, which runs cells one after the other."""
-    return [sys.executable, "-m", "asr.compare.worker", str(folder), *(cell.name for cell in cells)]
+    code = [f"{CODE}{source}" for source in user_code.sources()]
+    return [sys.executable, "-m", "asr.compare.worker", *code, str(folder), *(cell.name for cell in cells)]
 
 
 def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> int:

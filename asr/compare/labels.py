@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from asr.compare.cell import Cell, current_state, result_of
+from asr.compare.cell import Cell, code_entry, current_state, result_of
 from asr.compare.options import CompareConfig
 from asr.compare.records import Evaluation, SplitData
 from asr.compare.timing import Runner
@@ -47,7 +47,7 @@ class Labels:
     def evaluation(self, label: str, training: Cell, split: str, attention: str) -> Cell:
         """See `Workload`."""
         settings = {"split": split, "attention": attention, "training": training.key}
-        settings |= {"data": self.items[label].digest(split), "device": self.device}
+        settings |= {"data": self.items[label].digest(split), "device": self.device} | code_entry(attention)
         settings |= {"threads": training.settings["options"]["trainer.threads"]}
         name = training.name.replace("trainings/", "evaluations/")
         return Cell(f"{name}/{split}/{attention}", "evaluation", settings, training.name)

@@ -17,6 +17,7 @@ import yaml
 from asr.compare.cell import Cell, is_done, read_cell, read_state, write_state
 from asr.compare.jobs import POLL_S, run_job, show_progress
 from asr.compare.options import CompareConfig
+from asr.config import user_code
 from asr.errors import UserError, in_words
 from asr.parallel import ray_cluster
 
@@ -31,11 +32,13 @@ class Job:
         folder: folder of the comparison.
         names: cells of one model.
         host: machine that submitted the job; errors on other machines name these.
+        code: files and modules of the user's own that the cells need.
     """
 
     folder: Path
     names: list[str]
     host: str = field(default_factory=platform.node)
+    code: list[str] = field(default_factory=user_code.sources)
 
     def __call__(self) -> None:
         """Run the cells that are not done; their failures are recorded in their states."""
@@ -43,6 +46,7 @@ class Job:
             raise UserError(
                 f"{self.folder}: expected the folder of the comparison, found none: do the machines share it?"
             )
+        user_code.load_all(self.code)
         cells = [
             cell for name in self.names if not is_done(self.folder, cell := read_cell(self.folder, name))
         ]

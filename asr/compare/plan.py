@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.cell import Cell, as_stored, current_state, is_done, read_state, trained_run, training_result
+from asr.compare.cell import (
+    Cell,
+    as_stored,
+    code_entry,
+    current_state,
+    is_done,
+    read_state,
+    trained_run,
+    training_result,
+)
 from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
 from asr.compare.records import Candidate
 from asr.compare.request import Decoding, Request, plan_decoding
@@ -222,7 +231,8 @@ def _training(
     elif training.init_from or training.model.encoder:
         start = start_digest(training)
     name = f"trainings/{slug(candidate.label)}/seed{seed}"
-    return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, unkeyed)
+    inputs = {"data": data, "start": start} | code_entry(candidate.attention)
+    return Cell(name, "training", {"options": settings, **inputs}, needs, unkeyed)
 
 
 def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict[str, Path]:
@@ -275,6 +285,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
             "precision": plan.options.precision,
             "threads": plan.options.timing_threads,
         }
+        settings |= code_entry(*(str(model["attention"]) for model in models))
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
         if models:
             # One job for all models, so that one machine times them: machines may differ.

@@ -21,6 +21,7 @@ class FinishedRun:
         options: options by dotted name.
         data: digests of the training manifests and of the development manifest.
         lexicon: digest of the lexicon; empty without one.
+        code: digests of the files of mechanisms from outside the program.
         whole: whether the training took all the steps of its plan.
     """
 
@@ -28,6 +29,7 @@ class FinishedRun:
     options: dict[str, Any]
     data: list[str]
     lexicon: str
+    code: dict[str, str]
     whole: bool
 
     def suits(self, settings: dict[str, Any]) -> bool:
@@ -40,6 +42,8 @@ class FinishedRun:
             return False
         may_stop = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
         if not (self.whole or may_stop or wanted["optimizer.minimum_rate"] or wanted["trainer.budget"]):
+            return False
+        if settings.get("code", {}) != self.code:
             return False
         data = dict(settings["data"])
         same = data.pop("lexicon") == self.lexicon and list(data.values()) == self.data
@@ -56,6 +60,7 @@ def read_run(folder: Path) -> FinishedRun | None:
             options=flat(to_dict(run_options(run))),
             data=list(environment.data.values()),
             lexicon=environment.lexicon or "",
+            code=environment.code,
             whole=summary.steps == summary.planned_steps,
         )
     except (UserError, OSError):  # perhaps another program's files, which may hold anything

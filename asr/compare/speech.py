@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from asr.compare.cell import Cell
+from asr.compare.cell import Cell, code_entry
 from asr.compare.options import CompareConfig
 from asr.compare.records import Evaluation, SplitData
 from asr.compare.request import Decoding
@@ -72,7 +72,7 @@ class Speech:
         manifest = data[split].manifest
         settings = decoding.settings()
         settings["options"] |= {"split": split, "data": manifest, "attention": attention}
-        settings |= {"training": training.key, "data": data[split].hash}
+        settings |= {"training": training.key, "data": data[split].hash} | code_entry(attention)
         # Scoring rules and references beside the manifest change the rates, but not its digest.
         settings |= {"reference": reference_digests(Path(manifest))}
         settings |= {"threads": training.settings["options"]["trainer.threads"]}

@@ -1,6 +1,7 @@
 """The worker process of a comparison, which runs cells one after the other and records their states.
 
-`python -m asr.compare.worker <folder> <cell> …` ends when its parent's death closes its standard input.
+`python -m asr.compare.worker [--code=<file or module> …] <folder> <cell> …` ends when its parent's death
+closes its standard input.
 """
 
 import os
@@ -26,14 +27,15 @@ from asr.compare.cell import (
     write_fraction,
     write_state,
 )
+from asr.compare.jobs import CODE
 from asr.compare.labels import Labels
 from asr.compare.records import TimingResult
 from asr.compare.speech import Speech
 from asr.compare.timing import forward_times
 from asr.compare.workload import Workload
-from asr.config import nested
+from asr.config import nested, user_code
 from asr.environment import pick_device
-from asr.errors import in_words
+from asr.errors import UserError, in_words
 from asr.training.config import train_options_from
 from asr.training.progress import position
 from asr.training.ranks import global_rank
@@ -43,8 +45,10 @@ from asr.training.run import train
 def main(arguments: list[str]) -> None:
     """Run the named cells of a comparison's folder."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Path(arguments[0])
-    for name in arguments[1:]:
+    user_code.load_all(x.removeprefix(CODE) for x in arguments if x.startswith(CODE))
+    place, *names = [x for x in arguments if not x.startswith(CODE)]
+    folder = Path(place)
+    for name in names:
         work(folder, read_cell(folder, name))
 
 
@@ -61,6 +65,8 @@ def work(folder: Path, cell: Cell) -> None:
         write_state(folder, cell, "running")
     started = time.monotonic()
     try:
+        if line := user_code.changed(cell.settings.get("code", {})):
+            raise UserError(line)
         result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
     except Exception as error:
         traceback.print_exc()

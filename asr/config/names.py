@@ -1,7 +1,10 @@
 """Names that options accept, for modules that must not load PyTorch."""
 
+import re
+
 BACKENDS = ("auto", "reference", "native")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+MECHANISM_GROUP = "asr.attention"  # entry points: `nystrom = "my_package.nystrom:Nystrom"`
 # A name of each attention mechanism, with its usual number; written by tools/mechanism_table.py.
 MECHANISMS = (
     "full",
@@ -18,3 +21,33 @@ MECHANISMS = (
     "summary",
     "hyper",
 )
+
+# `./nystrom.py:Nystrom-32:landmarks=8`, `my_package.nystrom:Nystrom-32`: a file or module before the class.
+_WITH_SOURCE = re.compile(r"([^:,*@=]*\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*(?:[-@][^:=,]*)?(?::.*)?)")
+# What precedes a colon without being a module: mechanisms of this program, and the libraries of `asr bench`.
+_STEMS = {"peer", *(re.sub(r"-\d+$", "", name) for name in MECHANISMS)}
+
+
+def split_source(name: str) -> tuple[str, str]:
+    """Split the file or module off the name of a mechanism; it is empty for those of this program.
+
+    Example:
+        >>> split_source("./nystrom.py:Nystrom-32:landmarks=8"), split_source("i-clustered-100:topk=16")
+        (('./nystrom.py', 'Nystrom-32:landmarks=8'), ('', 'i-clustered-100:topk=16'))
+    """
+    found = _WITH_SOURCE.fullmatch(name)
+    return (found[1], found[2]) if found and found[1] not in _STEMS else ("", name)
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """Split the name of a mechanism into mechanism, number and options; what is missing is empty.
+
+    Example:
+        >>> split_name("nystrom:Nystrom-32:landmarks=8"), split_name("i-clustered-100"), split_name("full")
+        (('nystrom:Nystrom', '32', 'landmarks=8'), ('i-clustered', '100', ''), ('full', '', ''))
+    """
+    source, rest = split_source(name)
+    head, _, options = rest.partition(":")
+    head = f"{source}:{head}" if source else head
+    stem, _, number = head.rpartition("-")
+    return (stem, number, options) if stem and number.isdigit() else (head, "", options)

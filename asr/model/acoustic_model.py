@@ -1,6 +1,7 @@
 """The acoustic model: audio to log-probabilities of labels."""
 
 import itertools
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asr.config import from_dict, to_dict
+from asr.attention.table import code_digests
+from asr.config import from_dict, to_dict, user_code
 from asr.environment import Precision
 from asr.errors import UserError
 from asr.files import build, digest
@@ -33,6 +35,7 @@ from asr.model.pretrained_folder import Pretrained, check_pretrained, empty_mode
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
+log = logging.getLogger(__name__)
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -48,6 +51,7 @@ class AcousticModelConfig:
     longest_s: float = 0.0  # longest training audio; 0: unknown
     intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels as well
     pretrained: dict[str, Any] = field(default_factory=dict)  # see `read_pretrained`
+    code: dict[str, Any] = field(default_factory=dict)  # see `code_digests`
 
 
 class AcousticModel(AttentionModel):
@@ -101,6 +105,9 @@ class AcousticModel(AttentionModel):
             window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
             self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
             self.encoder = Encoder(model, features.mel_bins, *attention)
+        if line := user_code.changed(config.code):
+            log.warning("attention %s: %s", config.attention, line)
+        config.code = code_digests(config.attention)
         self.head = Head(config.model.size, vocabulary, config.topology)
         if pretrained and pretrained.weight is not None and pretrained.bias is not None:
             self.head.projection.weight.data.copy_(pretrained.weight)
@@ -232,6 +239,7 @@ class AcousticModel(AttentionModel):
         backend = backend or self.config.backend
         super().set_attention(name, backend)
         self.config.attention, self.config.backend = self.attention, backend
+        self.config.code = code_digests(self.attention)
 
     def digest(self) -> str:
         """Return a hash of configuration and weights."""

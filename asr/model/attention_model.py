@@ -1,5 +1,6 @@
 """Models of any kind whose self-attention layers have exchangeable mechanisms: state and initial weights."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,13 @@ from torch import nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
-from asr.attention.table import joined_name, layer_names
-from asr.config import to_dict
+from asr.attention.table import code_digests, joined_name, layer_names
+from asr.config import to_dict, user_code
 from asr.errors import UserError
+from asr.files import build
 from asr.model import checkpoint
+
+log = logging.getLogger(__name__)
 
 
 class AttentionModel(nn.Module):
@@ -43,8 +47,14 @@ class AttentionModel(nn.Module):
 
 
 def model_state(model: AttentionModel, config: Any) -> dict[str, Any]:
-    """Return configuration, mechanism and weights as plain data and tensors."""
-    return {"config": to_dict(config), "attention": model.attention, "weights": model.state_dict()}
+    """Return configuration, mechanism, digests of its code and weights as plain data and tensors."""
+    code = code_digests(model.attention)
+    return {
+        "config": to_dict(config),
+        "attention": model.attention,
+        "code": code,
+        "weights": model.state_dict(),
+    }
 
 
 def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
@@ -61,6 +71,8 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
         UserError: the mechanisms can't be exchanged.
     """
     own = model.attention
+    if line := user_code.changed(build(dict[str, str], state.get("code", {}), "the checkpoint's code")):
+        log.warning("attention %s: %s", state["attention"], line)
     if own == state["attention"]:  # with the stored hash planes
         model.load_state_dict(state["weights"])
         return

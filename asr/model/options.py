@@ -13,7 +13,8 @@ class LoadOptions:
 
     attention: str = option(
         "",
-        help="attention mechanism, or one for each layer (full*3,local-64*9); empty: as in training",
+        help="attention mechanism, one for each layer (full*3,local-64*9), or one of your own "
+        "(./nystrom.py:Nystrom-32); empty: as in training",
         affects="result",
         suggested=MECHANISMS,
     )

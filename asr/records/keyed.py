@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from asr.config import flat
+from asr.config import flat, user_code
 from asr.environment import source_digest
 from asr.parallel import Journal
 
@@ -15,7 +15,9 @@ def job(command: str, options: Mapping[str, Any], **inputs: Any) -> dict[str, An
     command's work is lost. Trainings and the cells of a comparison, which take days, are identified by
     options and inputs alone.
     """
-    return {"command": command, "program": source_digest(), "options": dict(options), **inputs}
+    code = user_code.all_digests()
+    program = {"program": source_digest(), **({"code": code} if code else {})}
+    return {"command": command, **program, "options": dict(options), **inputs}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -35,6 +35,7 @@ class RunEnvironment:
         start: digest of the initial weights; empty if they are random.
         attention: mechanism.
         backend: backend that runs it.
+        code: digests of the files of mechanisms from outside the program, by module.
         tokenizer, lexicon, label_ngram: digests of what the labels depend on; None without.
         machine, processor, cores, threads, gpus: hardware.
     """
@@ -45,6 +46,7 @@ class RunEnvironment:
     start: str = ""
     attention: str | None = None
     backend: str | None = None
+    code: dict[str, str] = field(default_factory=dict)
     tokenizer: str | None = None
     lexicon: str | None = None
     label_ngram: str | None = None

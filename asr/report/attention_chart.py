@@ -14,6 +14,7 @@ from torch import Tensor
 from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.records import Candidate
 from asr.compare.results import Results
+from asr.config.names import split_name
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
@@ -119,8 +120,8 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
         and is_exchangeable(name)
         and can_run(candidate.attention, name)
     ]
-    stems = [x.partition(":")[0] for x in found if theme.family(x) in ("clustered", "i-clustered")]
-    clusters = stems[0].rpartition("-")[2] if stems else "25"
+    grouped = [x for x in found if theme.family(x) in ("clustered", "i-clustered")]
+    clusters = split_name(grouped[0])[1] if grouped else "25"
     for kind in ("clustered", "i-clustered"):
         if not any(theme.family(name) == kind for name in found):
             found.append(f"{kind}-{clusters}")

@@ -129,6 +129,8 @@ def _render(
     source: Provenance,
     exported: dict[str, list[Path]],
 ) -> str:
+    for name in [x.attention for x in results.candidates] + results.attentions():
+        theme.look(theme.family(name))  # before the style sheet, which lists all colours
     files = resources.files("asr.report") / "templates"
     library = _library()
     script = Markup((files / "report.js").read_text(encoding="utf-8"))

@@ -2,10 +2,12 @@
 
 import colorsys
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from asr.attention import MECHANISMS
+from asr.attention import MECHANISMS, own
+from asr.config.names import split_name, split_source
 
 VEGA_LITE = "6.4"  # version that altair writes and vl-convert renders
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'Helvetica Neue', Arial, sans-serif"
@@ -85,6 +87,7 @@ def further_look(number: int) -> Look:
 
 
 FURTHER = [name for name in MECHANISMS if name not in CHOSEN]
+# Families from outside this package join when they are drawn; their colours follow the order of legends.
 FAMILIES = CHOSEN | {name: further_look(number) for number, name in enumerate(FURTHER)}
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
 
@@ -113,20 +116,22 @@ def family(attention: str) -> str:
     Example:
         >>> family("i-clustered-100:topk=16"), family("full@reference"), family("peer:clustered-25")
         ('i-clustered', 'full', 'clustered')
+        >>> family("nystrom:Nystrom-32:iterations=4")
+        'nystrom:Nystrom'
     """
-    head = attention.removeprefix("peer:").partition("@")[0].partition(":")[0]
-    stem, _, number = head.rpartition("-")
-    return stem if stem and number.isdigit() else head
+    return split_name(attention.removeprefix("peer:").partition("@")[0])[0]
 
 
 def look(name: str) -> Look:
-    """Return the look of a family; unknown ones share `OTHER`."""
+    """Return the look of a family: one from outside this package gets the next free one; others `OTHER`."""
+    if name not in FAMILIES and (split_source(name)[0] or name in own.entry_points()):
+        FAMILIES[name] = further_look(len(FAMILIES) - len(CHOSEN))
     return FAMILIES.get(name, OTHER)
 
 
 def token(name: str) -> str:
-    """Return the token for a family's colour."""
-    return f"~{name}" if name in FAMILIES else "~other"
+    """Return the token for a family's colour, which is also the name of a CSS variable."""
+    return f"~{re.sub('[^a-zA-Z0-9_-]', '-', name)}" if look(name) is not OTHER else "~other"
 
 
 def in_family_order(attentions: list[str]) -> list[str]:
@@ -134,17 +139,17 @@ def in_family_order(attentions: list[str]) -> list[str]:
 
     def rank(attention: str) -> tuple[int, int, str]:
         name = family(attention)
-        number = attention.partition(":")[0].rpartition("-")[2]
+        number = split_name(attention.partition("@")[0])[1]
         place = list(FAMILIES).index(name) if name in FAMILIES else len(FAMILIES)
-        return place, int(number) if number.isdigit() else 0, attention
+        return place, int(number or 0), attention
 
     return sorted(attentions, key=rank)
 
 
 def colours(dark: bool) -> dict[str, str]:
     """Return the colour of every token."""
-    looks = {**FAMILIES, "other": OTHER}
-    families = {f"~{name}": entry.dark if dark else entry.light for name, entry in looks.items()}
+    families = {token(name): entry.dark if dark else entry.light for name, entry in FAMILIES.items()}
+    families["~other"] = OTHER.dark if dark else OTHER.light
     return families | {name: pair[dark] for name, pair in INK.items()}
 
 

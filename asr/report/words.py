@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asr.attention.table import MECHANISMS, parse_name
+from asr.attention.table import mechanism_class, parse_name
 from asr.compare.records import Conditions
 from asr.compare.results import Results
 from asr.console import Column, Table, TableCell, duration, is_share
@@ -101,7 +101,7 @@ def mechanism_words(attention: str) -> str:
         spec = parse_name(attention)
     except UserError:  # results may come from a version with other mechanisms
         return DASH
-    defaults = {option.name: option.default for option in MECHANISMS[spec.mechanism].schema.options}
+    defaults = {option.name: option.default for option in mechanism_class(spec.mechanism).schema.options}
     shown = [
         f"{name} {value}"
         for name, value in spec.arguments.items()

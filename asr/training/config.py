@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
+from asr.config.names import split_source
 from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig, train_schema
@@ -13,7 +14,8 @@ def train_options(overrides: list[str]) -> TrainConfig:
     """Build the options of a training run from `key=value` overrides.
 
     `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups. With `model.encoder=`, the folder of a
-    pretrained encoder gives features and model the values in place of the recipe's.
+    pretrained encoder gives features and model the values in place of the recipe's. Code that `attention=`
+    names is loaded.
 
     Raises:
         UserError: see `compose` and `read_pretrained`; or an option that contradicts the pretrained encoder.
@@ -22,6 +24,15 @@ def train_options(overrides: list[str]) -> TrainConfig:
         >>> train_options(["recipe=demo", "model.layers=6"]).model.layers
         6
     """
+    options = _composed(overrides)
+    if any(split_source(part.partition("*")[0])[0] for part in options.attention.split(",")):
+        from asr.attention import given_name  # loads PyTorch
+
+        options.attention = given_name(options.attention)
+    return options
+
+
+def _composed(overrides: list[str]) -> TrainConfig:
     recipe = chosen_recipe(overrides)
     folder = _last(overrides, "model.encoder")
     if not folder:

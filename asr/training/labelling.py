@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from asr.attention.table import code_digests, given_name
 from asr.config import to_dict
 from asr.data.stream import NumberedBatches
 from asr.errors import UserError
@@ -50,8 +51,13 @@ class LabelTask(TrainingTask):
         return model_state(self.model, self.plan.options.model)
 
     def describe(self, device_type: str) -> dict[str, Any]:
-        """Return the mechanism and its backend."""
-        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
+        """Return the mechanism, its backend and digests of its code."""
+        name = self.model.attention
+        return {
+            "attention": name,
+            "backend": self.model.backend_on(device_type),
+            "code": code_digests(name),
+        }
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ def load_task(run: str, attention: str = "", device: str = "cpu") -> tuple[Label
         UserError: no run, one of a recipe without a task of its own, a damaged checkpoint, or a mechanism
             that can't be exchanged.
     """
+    attention = attention and given_name(attention)
     folder = RunFolder(run)
     require_file(folder.options, "the options of a run")
     options = run_options(folder)

@@ -289,8 +289,8 @@ class TrainConfig:
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
     attention: str = option(
         "full",
-        help="attention mechanism, e.g. i-clustered-100:topk=32, or one for each layer, e.g. "
-        "full*3,i-clustered-25*9",
+        help="attention mechanism, e.g. i-clustered-100:topk=32, one for each layer, e.g. "
+        "full*3,i-clustered-25*9, or one of your own, ./nystrom.py:Nystrom-32",
         affects="result",
         suggested=MECHANISMS,
     )

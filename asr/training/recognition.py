@@ -123,11 +123,12 @@ class RecognitionTask(TrainingTask):
         return state | {"weights": merged(state["weights"], lora)} if lora.rank else state
 
     def describe(self, device_type: str) -> dict[str, Any]:
-        """Return the mechanism, the backend it runs on, and hashes of labels, lexicon and n-gram."""
+        """Return the mechanism, its backend and code, and hashes of labels, lexicon and n-gram."""
         lexicon = self.tokenizer.lexicon
         return {
             "attention": self.model.config.attention,
             "backend": self.model.backend_on(device_type),
+            "code": self.model.config.code,
             "tokenizer": self.tokenizer.digest,
             "lexicon": lexicon.digest if lexicon else None,
             "label_ngram": self.loss.digest or None,

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # Entries of environment.json that must not change when a run resumes.
 # The program is not among them: a commit must not throw a training away.
-INPUTS = ("data", "label_ngram", "lexicon", "tokenizer", "start")
+INPUTS = ("code", "data", "label_ngram", "lexicon", "tokenizer", "start")
 # Entries of a checkpoint that weights alone lack.
 STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "counts", "dev_error")
 

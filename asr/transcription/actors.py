@@ -1,8 +1,10 @@
 """Work on a Ray cluster: actors, set up once, take groups of items; a lost actor costs at most one item."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from asr.config import user_code
 from asr.errors import UserError
 from asr.parallel import ray_cluster
 
@@ -14,13 +16,15 @@ MOST_LOSSES = 10
 class _Actor:
     """Sets up with the first group; Ray hides the errors of constructors."""
 
-    def __init__(self, set_up: Callable[[], Callable[[list[Any]], list[Any]]]) -> None:
-        self.set_up = set_up
+    def __init__(self, set_up: Callable[[], Callable[[list[Any]], list[Any]]], sources: list[str]) -> None:
+        self.set_up, self.sources = set_up, sources
         self.work: Callable[[list[Any]], list[Any]] | None = None
 
     def run(self, group: list[Any]) -> list[Any]:
         """Return a result for each item."""
-        self.work = self.work or self.set_up()
+        if self.work is None:
+            user_code.load_all(self.sources)
+            self.work = self.set_up()
         return self.work(group)
 
 
@@ -65,7 +69,7 @@ def _results(
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
-    start = ray.remote(_Actor).options(**resources).remote
+    start = partial(ray.remote(_Actor).options(**resources).remote, sources=user_code.sources())
     waiting: list[tuple[list[Any], bool]] = [(list(group), False) for group in reversed(groups)]
     running: dict[Any, tuple[Any, list[Any], bool]] = {}  # actor, items, whether they were lost before
     idle: list[Any] = [start(set_up) for _ in range(min(actors, len(groups)))]

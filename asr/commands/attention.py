@@ -1,0 +1,96 @@
+"""`asr attention`: list attention mechanisms, describe one, or check one of your own."""
+
+from collections.abc import Sequence
+
+from asr.attention import own
+from asr.attention.checks import run_checks
+from asr.attention.spec import Option, pattern, write_value
+from asr.attention.table import MECHANISMS, exchange, given_name, mechanism_class
+from asr.config.names import split_name
+from asr.console import Column, Table, open_console, progress
+from asr.errors import UserError
+
+CHECK = "check"
+
+
+def main(paths: list[str], overrides: list[str]) -> None:
+    """List mechanisms, describe the named ones, or check them.
+
+    Raises:
+        UserError: an unknown mechanism, code that can't be loaded, or a check that fails.
+    """
+    names = [*paths, *overrides]
+    if names[:1] != [CHECK]:
+        open_console().print(describe(names))
+        return
+    if not names[1:]:
+        raise UserError(f"asr attention {CHECK} takes mechanisms, e.g. ./nystrom.py:Nystrom-32, found none")
+    for name in names[1:]:
+        check(name)
+
+
+def describe(names: Sequence[str]) -> Table:
+    """Return a table of all mechanisms, or of the options of the named ones."""
+    return _options([_mechanism(name) for name in names]) if names else _overview()
+
+
+def check(name: str) -> None:
+    """Run the common checks on a mechanism, and print those that fail.
+
+    Raises:
+        UserError: one or more fail.
+    """
+    canonical = given_name(name)
+    with progress() as bars:
+        task = bars.add_task(f"checking {canonical}", total=None)
+        outcomes = []
+        for outcome in run_checks(canonical):
+            outcomes.append(outcome)
+            bars.update(task, description=f"{outcome.name}: {outcome.title}")
+    failed = [(x.name, x.title, x.failure) for x in outcomes if x.failure]
+    if failed:
+        open_console().print(Table.of("", ("attention", "expected", "found"), failed, numbers=False))
+        raise UserError(f"{canonical}: {len(failed)} of {len(outcomes)} checks fail")
+    names = list(dict.fromkeys(x.name for x in outcomes))
+    print(f"{canonical}: passes {len(outcomes)} checks as {', '.join(names)}")
+
+
+def _mechanism(name: str) -> str:
+    """Return the mechanism of a name, of which number and options may be missing."""
+    mechanism = split_name(own.load(name))[0]
+    mechanism_class(mechanism)  # raises UserError unless there is one
+    return mechanism
+
+
+def _overview() -> Table:
+    rows = [
+        (pattern(key, found.schema), found.family, exchange(key), found.time, found.memory, found.source)
+        for key, found in MECHANISMS.items()
+    ]
+    rows += [(key, "installed", "", "", "", entry.value) for key, entry in own.entry_points().items()]
+    names = ("family", "exchangeable", "time", "memory", "source")
+    caption = (
+        "capital letters stand for numbers; asr attention <name> describes a mechanism's options\n"
+        "one of your own: ./nystrom.py:Nystrom-32, my_module:Nystrom-32"
+    )
+    return Table.of(
+        "", [Column("attention", number=False, wrap=False), *names], rows, caption=caption, numbers=False
+    )
+
+
+def _options(mechanisms: Sequence[str]) -> Table:
+    rows = []
+    for key in mechanisms:
+        found = mechanism_class(key)
+        name = pattern(key, found.schema)
+        rows.append((name, "", "", "", f"{found.source}; time {found.time}, memory {found.memory}"))
+        if found.schema.size:
+            rows.append((name, *_described(found.schema.letter, found.schema.size)))
+        for option in found.schema.options:
+            case = f" with {option.only[0]}={write_value(option.only[1])}" if option.only else ""
+            rows.append((name, *_described(f"{option.name}={case}", option)))
+    return Table.of("", ("attention", "option", "default", "values", "meaning"), rows, numbers=False)
+
+
+def _described(label: str, option: Option) -> tuple[str, str, str, str]:
+    return label, write_value(option.default), option.describe(), option.help

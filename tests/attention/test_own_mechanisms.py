@@ -1,0 +1,223 @@
+"""Mechanisms from outside the package: names, faults, checks, and that code runs only if it is named."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.attention import build_mechanism, build_self_attention, given_name, own, parse_name
+from asr.attention.checks import run_checks
+from asr.attention.table import class_named, code_digests, exchange, layer_names, mechanism_class
+from asr.cli import main
+from asr.errors import UserError
+from asr.files import file_digest
+
+NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
+pytestmark = pytest.mark.usefixtures("user_modules")
+
+MEAN = '''\
+"""The mean of all values, with an option of every kind."""
+
+import torch
+
+from asr.attention import Option, Schema, SoftmaxMechanism, both_lengths
+from attention_ext.tensors import zero_padding
+
+
+class Mean(SoftmaxMechanism):
+    schema = Schema("P", Option("power", 2, range(1, 9), "P"), (Option("half", False, (False, True), "h"),))
+    source, time, memory = "a test", "N", "N"
+
+    def __init__(self, name, backend, dropout, power, half):
+        super().__init__(name, backend, dropout)
+
+    def attend(self, q, k, v, query_lengths, key_lengths):
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
+        return self.dense(q, k, query_lengths, key_lengths).to(v.dtype) @ zero_padding(v, key_lengths)
+
+    def dense(self, q, k, query_lengths, key_lengths):
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        ones = zero_padding(torch.ones_like(q, dtype=dtype), query_lengths)
+        keys = zero_padding(torch.ones_like(k, dtype=dtype), key_lengths)
+        return ones @ keys.mT / q.shape[-1] / key_lengths.clamp(min=1)[:, None, None, None]
+'''
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Function that writes the class `Mean` with a change, and returns the path of its file."""
+
+    def write(before: str = "", after: str = "") -> str:
+        assert before in MEAN
+        (tmp_path / "mean.py").write_text(MEAN.replace(before, after) if before else MEAN)
+        return str(tmp_path / "mean.py")
+
+    return write
+
+
+def test_the_example_has_at_most_60_lines_and_passes_the_common_checks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert len(NYSTROM.read_text().splitlines()) <= 60
+    assert main(["attention", "check", f"{NYSTROM}:Nystrom-32"]) == 0
+    assert "nystrom:Nystrom-32: passes 51 checks" in capsys.readouterr().out
+
+
+def test_nystrom_attention_equals_its_equations() -> None:
+    """Eq. 13 and 14 with PyTorch's pseudoinverse; with a landmark for each position it is full attention."""
+    q, k, v = torch.randn(3, 2, 2, 32, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    few_q, few_k = (x.unflatten(2, (4, 8)).mean(3) for x in (q, k))
+    rows, small, columns = (
+        (a @ b.mT / 6**0.5).softmax(-1) for a, b in ((q, few_k), (few_q, few_k), (few_q, k))
+    )
+    found = build_mechanism(given_name(f"{NYSTROM}:Nystrom-4:iterations=20"))(q, k, v)
+    torch.testing.assert_close(found, rows @ torch.linalg.pinv(small) @ columns @ v, rtol=0, atol=1e-9)
+    lengths = torch.tensor([32, 13])
+    found, full = (build_mechanism(x)(q, k, v, lengths) for x in ("nystrom:Nystrom-32:iterations=20", "full"))
+    torch.testing.assert_close(found, full, rtol=0, atol=1e-5)
+
+
+def test_a_given_name_loads_code_and_a_stored_one_does_not(
+    write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint names a class: neither a file in the way nor Python's path is enough to run its code."""
+    path = write()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for stored in ("mean:Mean-2", f"{path}:Mean-2", "./mean.py:Mean-2", "full*1,mean:Mean-2*1"):
+        with pytest.raises(UserError, match="is code that runs only if you name it: give attention="):
+            layer_names(stored, 2)
+    assert "mean" not in sys.modules
+    assert given_name(f"full*1,{path}:Mean-3:half=true*1") == "full*1,mean:Mean-3:half=true*1"
+    assert layer_names("mean:Mean-3", 2) == ["mean:Mean-3"] * 2
+    assert parse_name("mean:Mean-02:half=false").name == "mean:Mean-2"
+    assert parse_name("mean:Mean-2").arguments == {"power": 2, "half": False}
+    assert exchange("mean:Mean") == "yes"
+    assert code_digests("full*1,mean:Mean-2*1", "lsh-4") == {"mean": file_digest(path)}
+    layer = build_self_attention("full", 12, 2)
+    layer.set_mechanism("mean:Mean-2")
+    assert layer.name == "mean:Mean-2"
+
+
+def test_a_module_that_a_program_has_imported_is_given(
+    write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write()
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("mean")
+    assert build_mechanism("mean:Mean-2").name == "mean:Mean-2"
+    assert code_digests("mean:Mean-2") == {"mean": file_digest(path)}
+
+
+def test_an_installed_mechanism_has_a_name_of_its_own(
+    write: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = write()
+    installed = tmp_path / "mean-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: mean\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[asr.attention]\nmean-of = mean:Mean\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own.entry_points.cache_clear()
+    own._installed.cache_clear()
+    try:
+        assert main(["completion", "words", "train", "", "attention=mean", "2"]) == 0
+        assert capsys.readouterr().out == "attention=mean-of\n"
+        assert main(["attention"]) == 0
+        assert "mean:Mean" in capsys.readouterr().out
+        assert "mean" not in sys.modules
+        assert parse_name("mean-of-4:half=true").name == "mean-of-4:half=true"  # by a checkpoint, too
+        assert class_named("mean-of-4").__name__ == "Mean"
+        assert code_digests("mean-of-4") == {"mean": file_digest(path)}
+        with pytest.raises(UserError, match=r"unknown attention 'mean-of': expected one of .*mean-of-P"):
+            parse_name("mean-of")
+    finally:
+        own.entry_points.cache_clear()
+        own._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name", "expected"),
+    [
+        ("", "", "Mea-2", r"expected a class Mea in .*mean\.py, found Mean$"),
+        ("", "", "Option-2", r"expected a subclass of SoftmaxMechanism, .*, found a class of object"),
+        ("", "", "SoftmaxMechanism-2", r"expected a subclass of SoftmaxMechanism"),
+        ("", "", "torch-2", r"expected a subclass of SoftmaxMechanism, .*, found <module 'torch'"),
+        ("", "", "Mean", r"unknown attention 'mean:Mean': expected one of mean:Mean-P \(capital letters"),
+        ("", "", "Mean-x", "unknown attention 'mean:Mean-x'"),
+        ("", "", "Mean-9", r"attention 'mean:Mean-9': power=9, expected 1 … 8"),
+        ("", "", "Mean-2:whole=1", "unknown option 'whole=1', expected half=false | true"),
+        ("", "", "Mean-2:half=yes", r"half=yes, expected false \| true"),
+        (', "N", "N"\n', ', "N", ""\n', "Mean-2", "expected text in the class attribute memory, found ''"),
+        ('Schema("P", Opt', '("P", Opt', "Mean-2", r"expected a Schema in the class attribute schema"),
+        ('Schema("P", ', 'Schema("", ', "Mean-2", "expected a letter and the option that its number sets"),
+        ('"power", 2', '"Power", 2', "Mean-2", "option 'Power': expected a name of small letters"),
+        ('"power", 2', '"power", 0', "Mean-2", "option 'power': default 0, expected 1 … 8"),
+        ("range(1, 9)", "range(0)", "Mean-2", "option 'power': expected a range or tuple of values"),
+        ("range(1, 9)", "(1, 2)", "Mean-2", "option 'power': expected a range of numbers"),
+        ('"h")', '"h", ("whole", True))', "Mean-2", r"only=\('whole', True\), not an earlier option"),
+        ("power, half", "power", "Mean-2", r"Mean\.__init__: got an unexpected keyword argument 'half'"),
+    ],
+)  # fmt: skip
+def test_faults_of_classes_and_names_are_one_line(
+    before: str, after: str, name: str, expected: str, write: Callable[..., str]
+) -> None:
+    with pytest.raises(UserError, match=expected) as error:
+        given_name(f"{write(before, after)}:{name}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_class_without_number_and_options_needs_none(tmp_path: Path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(
+        MEAN.replace("power, half", "").replace(
+            'Schema("P", Option("power', 'Schema() or Schema("P", Option("power'
+        )
+    )
+    assert parse_name(given_name(f"{path}:Mean")).arguments == {}
+    assert mechanism_class("plain:Mean").schema.size is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "title", "failure"),
+    [
+        ("", "", "", ""),
+        ("zero_padding(v, key_lengths)", "v", "An utterance is the same", "is not zero at padding"),
+        (
+            "key_lengths.clamp(min=1)[:, None, None, None]",
+            "key_lengths.max()",
+            "An utter",
+            "differs by up to",
+        ),
+        ("ones @ keys.mT", "torch.rand_like(ones) @ keys.mT", "Two calls give the same", "a second call has"),
+        ("backend, dropout)\n", "backend, 0.5)\n", "A layer that changes", "dropout is 0.5, not 0.25"),
+        ("ones_like(q", "ones_like(q.detach() + q", "", ""),
+        ("@ zero_padding(v, ", "@ zero_padding(v.detach(), ", "Gradients equal finite", "Numerical gradient"),
+        (".to(v.dtype) @", ".half().to(v.dtype) @", "`weights` @ v is the output", "differs by up to"),
+        ("ones @", "1 / 0 * ones @", "Two calls", "ZeroDivisionError: division by zero (mean.py, line 24)"),
+    ],
+)
+def test_the_checks_find_what_is_wrong(
+    before: str, after: str, title: str, failure: str, write: Callable[..., str]
+) -> None:
+    outcomes = list(run_checks(given_name(f"{write(before, after)}:Mean-2")))
+    found = {x.title: x.failure for x in outcomes if x.failure}
+    assert bool(found) == bool(title), found
+    assert any(x.startswith(title) and failure in why for x, why in found.items()) or not title, found
+    assert not any("\n" in x for x in found.values())
+
+
+def test_failing_checks_are_listed(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = write("zero_padding(v, key_lengths)", "v")
+    assert main(["attention", "check", f"{path}:Mean-2"]) == 1
+    printed = capsys.readouterr()
+    assert "NaN or" in printed.out
+    assert re.search(r"asr: mean:Mean-2: \d+ of 34 checks fail", printed.err)
+    assert main(["attention", "check"]) == 1
+    assert "asr attention check takes mechanisms" in capsys.readouterr().err
