@@ -231,7 +231,7 @@ class RelativeAttention(SelfAttention):
     ) -> Tensor:
         """Attend with all heads at once, or in inference with as many as keep the memory small."""
         size, H = self.heads, self.heads
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             numbers = q.shape[0] * q.shape[2] * (q.shape[3] + self.position.in_features)
             size = max(1, min(H, HEADS_AT_ONCE // max(1, numbers)))
         found = []

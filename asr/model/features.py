@@ -81,6 +81,7 @@ class FilterBanks(FrontEnd):
                 "features.mel_bins=%d: %d filters lie between the spectral lines at %d Hz, always empty",
                 *(config.mel_bins, empty, config.sample_rate),
             )
+        self.least_energy = float(self.layer._eps)
         # lhotse's, which rounds 9 ms at 24 kHz to 215 samples
         self.window_samples, self.shift_samples = self.layer.wav2win._length, self.layer.wav2win._shift
 
@@ -96,6 +97,8 @@ class FilterBanks(FrontEnd):
             [B, T, F] with zeros at padded frames, and [B] valid frames.
         """
         frames = self.frames(lengths_B)
+        if torch.compiler.is_compiling():  # for a graph, in which the number of frames is dynamic
+            return zero_padding(self._log_mel(audio_BS.float()), frames), frames
         shortfall = self.window_samples - audio_BS.shape[1]
         if shortfall > 0:
             audio_BS = nn.functional.pad(audio_BS, (0, shortfall))
@@ -123,12 +126,16 @@ class FilterBanks(FrontEnd):
         means_BT1 = audio_BS.unfold(1, self.window_samples, self.shift_samples).mean(dim=2, keepdim=True)
         emphasised_BS = nn.functional.pad(torch.sub(audio_BS[:, 1:], audio_BS[:, :-1], alpha=p), (1, 0))
         frames_BTW = emphasised_BS.unfold(1, self.window_samples, self.shift_samples)
-        padded = audio_BS.new_zeros(*frames_BTW.shape[:2], self.layer.fft_length)
-        torch.sub(frames_BTW, (1 - p) * means_BT1, out=padded[..., : self.window_samples])
-        padded[..., : self.window_samples] *= window
+        rest = self.layer.fft_length - self.window_samples
+        if torch.compiler.is_compiling():
+            padded = nn.functional.pad((frames_BTW - (1 - p) * means_BT1) * window, (0, rest))
+        else:  # in place, which a graph with a dynamic batch can't be
+            padded = audio_BS.new_zeros(*frames_BTW.shape[:2], self.layer.fft_length)
+            torch.sub(frames_BTW, (1 - p) * means_BT1, out=padded[..., : self.window_samples])
+            padded[..., : self.window_samples] *= window
         spectra = torch.fft.rfft(padded)
         power = spectra.real.square().addcmul_(spectra.imag, spectra.imag)
-        return (power @ self.layer._fb).clamp_(min=float(self.layer._eps)).log_()
+        return (power @ self.layer._fb).clamp_(min=self.least_energy).log_()
 
 
 class Normalisation(nn.Module):

@@ -3,7 +3,7 @@
 The graph maps filter banks to log-probabilities; batch and time are dynamic. It includes the normalisation,
 which differs between models, but not the filter banks: runtimes and devices have their own implementations
 (Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. With a pretrained
-encoder, whose front end has weights, the graph starts from samples. Attention runs on its reference backend,
+encoder, whose front end is its own, the graph starts from samples. Attention runs on its reference backend,
 i-clustered in a form without sorting.
 """
 
@@ -30,8 +30,6 @@ from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
-from asr.model.pretrained_conformer import ConformerEncoder
-from asr.model.pretrained_whisper import WhisperEncoder
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
@@ -92,10 +90,6 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
     Raises:
         UserError: a mechanism that can't be exported.
     """
-    if isinstance(model.encoder, ConformerEncoder | WhisperEncoder):
-        raise UserError(
-            "conformers and Whisper of transformers can't be exported as graphs: use format=safetensors"
-        )
     name = model.config.attention
     if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):
         raise UserError(

@@ -30,6 +30,7 @@ class SubsampledMel(FrontEnd):
         extractor: transformers' ParakeetFeatureExtractor.
     """
 
+    in_graph = True
     mel_FX: Tensor
     window: Tensor
 
@@ -47,8 +48,7 @@ class SubsampledMel(FrontEnd):
 
     def frames(self, samples: Tensor) -> Tensor:
         """Return the number of frames in [B] samples, [B]."""
-        frames = torch.div(samples, self.hop, rounding_mode="floor")
-        return torch.div(frames + self.factor - 1, self.factor, rounding_mode="floor")
+        return (samples // self.hop + self.factor - 1) // self.factor
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,6 +65,9 @@ class SubsampledMel(FrontEnd):
             emphasised_BS = self._emphasise(zero_padding(audio_BS.float(), lengths_B), lengths_B)
             mel_BTF = self._mel(emphasised_BS, lengths_B // self.hop)
             frames = self.frames(lengths_B)
+            # A graph takes all frames at once, because their number is dynamic.
+            if torch.compiler.is_compiling():
+                return zero_padding(self._convolve(mel_BTF, lengths_B // self.hop), frames), frames
             total, f = int(self.frames(torch.tensor(audio_BS.shape[1]))), self.factor
             size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
             blocks = [mel_BTF.new_zeros(len(mel_BTF), 0, self._width(mel_BTF.shape[-1]))]
@@ -86,9 +89,11 @@ class SubsampledMel(FrontEnd):
 
     def _mel(self, audio_BS: Tensor, frames_B: Tensor) -> Tensor:
         """Return normalised log-mel energies, [B, T, F], zero after `frames_B`."""
-        padded_BS = F.pad(audio_BS, (self.fft // 2, self.fft // 2))
-        total, size = audio_BS.shape[1] // self.hop, BLOCK_FRAMES * self.factor
-        energies_BTF = mel_energies(padded_BS, self.window, self.mel_FX.mT, self.hop, total, size)
+        # A window for each whole shift of samples.
+        padded_BS = F.pad(audio_BS, (self.fft // 2, self.fft - self.fft // 2 - self.hop))
+        energies_BTF = mel_energies(
+            padded_BS, self.window, self.mel_FX.mT, self.hop, BLOCK_FRAMES * self.factor
+        )
         mel_BTF = energies_BTF.add_(LEAST_ENERGY).log_()
         return normalised(mel_BTF, frames_B, lambda variance: variance.sqrt() + LEAST_DEVIATION)
 
@@ -127,6 +132,8 @@ class StackedMel(FrontEnd):
         sample_rate: in Hz.
     """
 
+    in_graph = True
+
     def __init__(self, bins: int, stride: int, sample_rate: int) -> None:
         super().__init__()
         top = sample_rate / 2
@@ -138,37 +145,42 @@ class StackedMel(FrontEnd):
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the features; see `SubsampledMel.forward`."""
+        if not torch.compiler.is_compiling():  # a graph gets at least one frame
+            audio_BS = F.pad(audio_BS, (0, max(0, self.window_samples - audio_BS.shape[1])))
         mel_BTF, frames_B = self.banks(2.0**15 * audio_BS, lengths_B)  # Kaldi's samples are 16-bit integers
         mel_BTF = normalised(mel_BTF, frames_B, lambda variance: (variance + 1e-7).sqrt())
-        total = mel_BTF.shape[1] // self.stride
-        stacked_BTF = mel_BTF[:, : total * self.stride].unflatten(1, (total, self.stride)).flatten(2)
+        stacked_BTF = torch.cat(mel_BTF.unfold(1, self.stride, self.stride).unbind(-1), -1)
         frames_B = self.frames(lengths_B)
         return zero_padding(stacked_BTF, frames_B), frames_B
 
 
-def mel_energies(
-    audio_BS: Tensor, window_W: Tensor, mel_XF: Tensor, hop: int, frames: int, block: int
-) -> Tensor:
-    """Return the energies of windows in mel bands.
+def mel_energies(audio_BS: Tensor, window_W: Tensor, mel_XF: Tensor, hop: int, block: int) -> Tensor:
+    """Return the energies of all windows in mel bands.
 
     Args:
-        audio_BS: samples, at least up to the end of the last window.
+        audio_BS: samples.
         window_W: weights of a window's samples.
         mel_XF: weights of the W / 2 + 1 spectral lines.
         hop: samples between windows.
-        frames: number of windows, T.
-        block: windows whose spectra are in memory together; the result does not depend on it.
+        block: windows of the batch whose spectra are in memory together, which changes no result.
 
     Returns:
         [B, T, F].
     """
-    energies_BTF = audio_BS.new_empty(len(audio_BS), frames, mel_XF.shape[1])
-    for start in range(0, frames, block):
-        end = min(start + block, frames)
-        own_BS = audio_BS[:, start * hop : (end - 1) * hop + len(window_W)]
+
+    def energies(own_BS: Tensor) -> Tensor:
         spectra = torch.fft.rfft(own_BS.unfold(1, len(window_W), hop) * window_W)
-        power = spectra.real.square().addcmul_(spectra.imag, spectra.imag)
-        energies_BTF[:, start:end] = power @ mel_XF
+        return spectra.real.square().addcmul_(spectra.imag, spectra.imag) @ mel_XF
+
+    if torch.compiler.is_compiling():  # for a graph, in which the number of frames is dynamic
+        return energies(audio_BS)
+    frames = max(0, (audio_BS.shape[1] - len(window_W)) // hop + 1)
+    energies_BTF = audio_BS.new_empty(len(audio_BS), frames, mel_XF.shape[1])
+    size = max(1, block // max(1, len(audio_BS)))
+    for start in range(0, frames, size):
+        end = min(start + size, frames)
+        own_BS = audio_BS[:, start * hop : (end - 1) * hop + len(window_W)]
+        energies_BTF[:, start:end] = energies(own_BS)
     return energies_BTF
 
 

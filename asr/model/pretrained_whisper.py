@@ -37,6 +37,7 @@ class WhisperMel(FrontEnd):
         extractor: transformers' WhisperFeatureExtractor.
     """
 
+    in_graph = True
     mel_XF: Tensor
     window: Tensor
 
@@ -51,7 +52,7 @@ class WhisperMel(FrontEnd):
 
     def frames(self, samples: Tensor) -> Tensor:
         """Return the number of frames in [B] samples, [B]."""
-        return torch.div(samples + self.shift_samples - 1, self.shift_samples, rounding_mode="floor")
+        return (samples + self.shift_samples - 1) // self.shift_samples
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,14 +65,15 @@ class WhisperMel(FrontEnd):
         Returns:
             [B, T, F] with zeros at padded frames, and [B] valid frames.
         """
-        frames = self.frames(lengths_B)
-        hop, half = self.shift_samples, self.fft // 2
-        total = max(1, int(self.frames(torch.tensor(audio_BS.shape[1]))))
-        audio_BS = F.pad(zero_padding(audio_BS.float(), lengths_B), (0, hop + self.fft))
-        audio_BS = torch.cat((audio_BS[:, 1 : half + 1].flip(1), audio_BS), 1)
-        size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
+        frames, half = self.frames(lengths_B), self.fft // 2
+        audio_BS = zero_padding(audio_BS.float(), lengths_B)
+        if not torch.compiler.is_compiling():  # a graph gets at least one frame
+            audio_BS = F.pad(audio_BS, (0, max(0, 1 - audio_BS.shape[1])))
+        mirrored_BS = F.pad(audio_BS, (0, half + 1))[:, 1 : half + 1].flip(1)
+        # A window for each shift of samples, and for the rest.
+        audio_BS = torch.cat((mirrored_BS, F.pad(audio_BS, (0, self.fft - half - 1))), 1)
         with torch.autocast(audio_BS.device.type, enabled=False):
-            energies_BTF = mel_energies(audio_BS, self.window, self.mel_XF, hop, total, size)
+            energies_BTF = mel_energies(audio_BS, self.window, self.mel_XF, self.shift_samples, BLOCK_FRAMES)
             log_mel_BTF = energies_BTF.clamp_(min=LEAST_ENERGY).log10_()
         return zero_padding(log_mel_BTF, frames), frames
 
@@ -150,11 +152,19 @@ class WhisperEncoder(nn.Module):
         for convolution in self.convolutions:
             x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
             lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
-        if x.shape[1] > self.positions.num_embeddings:
-            raise UserError(
-                f"expected at most {self.positions.num_embeddings} encoder frames, the positions of this "
-                f"Whisper encoder, found {x.shape[1]}"
-            )
-        x = self.dropout(zero_padding(x + self.positions.weight[: x.shape[1]], lengths))
+        x = self.dropout(zero_padding(x + self._positions(x.shape[1]), lengths))
         x = through_blocks(self.blocks, x, lengths, self.layer_drop if self.training else 0.0, tap)
         return zero_padding(self.norm(x), lengths), lengths
+
+    def _positions(self, frames: int) -> Tensor:
+        """Return the first positions, [T, M]; in a graph, those beyond the last are NaN."""
+        most = self.positions.num_embeddings
+        if torch.compiler.is_compiling():
+            table = F.pad(self.positions.weight, (0, 0, 0, 1), value=torch.nan)
+            return table[torch.arange(frames, device=table.device).clamp(max=most)]
+        if frames > most:
+            raise UserError(
+                f"expected at most {most} encoder frames, the positions of this Whisper encoder, found "
+                f"{frames}"
+            )
+        return self.positions.weight[:frames]

@@ -110,6 +110,14 @@ def test_a_conformer_is_exported_for_transformers(
     assert torch.equal(again.model(samples[None], LENGTHS[1:2])[0], ours)
 
 
+def test_a_recording_shorter_than_a_frame_has_none(tmp_path: Path) -> None:
+    save(tmp_path, *CASES[3])
+    front_end = published_model(tmp_path)[0].front_end
+    for samples in (0, 100, 500):
+        latents, frames = front_end(torch.ones(1, samples), torch.tensor([samples]))
+        assert (frames.tolist(), float(latents.abs().sum())) == ([0], 0.0)
+
+
 def test_what_is_not_run_is_refused_in_one_line(tmp_path: Path) -> None:
     for family, reason in (("sew-d", "logits of positions"), ("granite_speech5_ctc", "blocks of frames")):
         transformers.AutoConfig.for_model(family).save_pretrained(tmp_path / family)

@@ -10,7 +10,6 @@ from published_models import PIECES, make_voices, save_parakeet, transformers
 from asr.cli import main
 from asr.errors import UserError
 from asr.model import pretrained_mel
-from asr.model.graph import graph_module
 from asr.model.published import published_model
 from asr.recognizer import Recognizer
 
@@ -116,5 +115,3 @@ def test_a_parakeet_is_fine_tuned_exported_and_restored(
     check_equal(tmp_path / "theirs", Recognizer.load(tmp_path / "theirs"))
     assert main(["export", str(tmp_path / "run"), "format=transformers", f"out={tmp_path / 'model'}"]) == 1
     assert "expected an empty folder or an exported model, found another" in capsys.readouterr().err
-    with pytest.raises(UserError, match="conformers and Whisper of transformers can't be exported as graphs"):
-        graph_module(published_model(tmp_path / "model")[0])

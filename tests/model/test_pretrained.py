@@ -10,7 +10,6 @@ from asr.attention.pretrained_layers import GatedBiasAttention
 from asr.errors import UserError
 from asr.model import pretrained
 from asr.model.acoustic_model import AcousticModel
-from asr.model.graph import write_onnx, write_program
 from asr.model.options import AugmentConfig
 
 LENGTHS = torch.tensor([16000, 7000, 3001])
@@ -176,46 +175,3 @@ def test_a_model_is_restored_without_its_folder(tmp_path: Path) -> None:
     restored = AcousticModel.from_state(state, 5, "checkpoint")
     assert restored.digest() == model.digest()
     assert torch.equal(restored(utterances(LENGTHS), LENGTHS)[0], expected[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("form", "family", "attention"),
-    [
-        ("torch_export", "data2vec-audio", "full"),
-        ("onnx", "wav2vec2", "full"),
-        ("torch_export", "wavlm", "i-clustered-4:topk=3,iterations=2"),
-        pytest.param("onnx", "wavlm", "i-clustered-4:topk=3,iterations=2", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_graphs_map_samples_to_log_probabilities(
-    form: str, family: str, attention: str, tmp_path: Path
-) -> None:
-    """In a batch and alone: batch and time are dynamic, and padding has no effect.
-
-    Two iterations of K-means, because the graph repeats their operations.
-    """
-    save_model(tmp_path / "encoder", family)
-    model = load_model(tmp_path / "encoder")
-    model.set_attention(attention, backend="reference")
-    if form == "onnx":
-        pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
-        runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
-        write_onnx(model, list("-abcd"), tmp_path / "m.onnx")
-        session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-        assert [x.name for x in session.get_inputs()] == ["audio", "lengths"]
-
-        def run(samples: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-            inputs = {"audio": samples.numpy(), "lengths": lengths.numpy()}
-            return [torch.from_numpy(x) for x in session.run(None, inputs)]
-    else:
-        write_program(model, tmp_path / "m.pt2")
-        run = torch.export.load(tmp_path / "m.pt2").module()
-    with torch.no_grad():
-        expected, frames = model(utterances(LENGTHS), LENGTHS)
-        found, counts = run(utterances(LENGTHS, 1e4), LENGTHS)
-        assert counts.tolist() == frames.tolist()
-        for i, (length, count) in enumerate(zip(LENGTHS.tolist(), frames.tolist(), strict=True)):
-            torch.testing.assert_close(found[i, :count], expected[i, :count], rtol=0, atol=1e-4)
-            alone, _ = run(utterances(LENGTHS)[i : i + 1, :length], LENGTHS[i : i + 1])
-            torch.testing.assert_close(alone[0], expected[i, :count], rtol=0, atol=1e-4)

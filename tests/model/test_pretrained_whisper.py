@@ -23,7 +23,6 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.model import pretrained_whisper
 from asr.model.acoustic_model import AcousticModel
-from asr.model.graph import graph_module
 from asr.model.options import AugmentConfig
 from asr.model.pretrained_folder import encoder_options, read_pretrained
 from asr.recognizer import Recognizer
@@ -99,6 +98,11 @@ def test_energies_do_not_depend_on_blocks(folder: Path, monkeypatch: pytest.Monk
     whole, _ = front_end(utterances(LENGTHS, 1e9), LENGTHS)
     monkeypatch.setattr(pretrained_whisper, "BLOCK_FRAMES", 35)  # seven of five utterances
     torch.testing.assert_close(front_end(utterances(LENGTHS, 1e9), LENGTHS)[0], whole, rtol=0, atol=1e-6)
+
+
+def test_an_empty_recording_has_no_frames(folder: Path) -> None:
+    log_probs, frames = load_model(folder)(torch.zeros(2, 0), torch.tensor([0, 0]))
+    assert (log_probs.shape[1], frames.tolist()) == (1, [0, 0])
 
 
 def test_attention_is_exchanged(folder: Path) -> None:
@@ -226,8 +230,6 @@ def test_commands_use_the_run_without_the_folder(
     said = capsys.readouterr().err
     assert "format=transformers: expected a model with" in said
     assert "normalise=window: expected a model of filter banks" in said
-    with pytest.raises(UserError, match="conformers and Whisper of transformers can't be exported as graphs"):
-        graph_module(exported.model)
 
 
 @pytest.mark.parametrize(
