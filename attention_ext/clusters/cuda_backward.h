@@ -87,16 +87,25 @@ __global__ void __launch_bounds__(threads) key_gradients(
 }
 
 // dK or dV of all keys: add the clusters' gradients for their top keys, in the order of the clusters, and convert. A
-// thread owns a column of every fourth key, so that no other thread adds there. Grid (tiles of 64 keys, heads).
+// thread owns a column of every fourth key, so that no other thread adds there. Grid (tiles of 64 keys, heads, blocks
+// of 64 columns).
 template <class T>
 __global__ void __launch_bounds__(threads) finish_keys(
-    CudaShape shape, int64_t first_head, int size, const int32_t* top, const float* parts, float* sums, T* to) {
+    CudaShape shape, int64_t first_head, int size, const int32_t* top, const float* parts, const float* sums, T* to) {
   __shared__ int32_t first_of[most_clusters], last_of[most_clusters];
+  __shared__ float sum_of[tile][64];
+  constexpr int keys = tile * 64 / threads;  // of a thread
   const int64_t local = blockIdx.y, head = first_head + local,
                 n = length_of(shape.key_length_B, head, shape.H, shape.S);
-  const int64_t s0 = static_cast<int64_t>(blockIdx.x) * 64, s_end = s0 + 64 < shape.S ? s0 + 64 : shape.S;
+  const int64_t s0 = static_cast<int64_t>(blockIdx.x) * tile, s_end = s0 + tile < shape.S ? s0 + tile : shape.S;
   const int32_t* top_CK = top + head * shape.C * shape.K;
   const int clusters = shape.K > 0 && s0 < n ? shape.C : 0;
+  const int lane = threadIdx.x % 64, residue = threadIdx.x / 64, column = blockIdx.z * 64 + lane;
+#pragma unroll
+  for (int i = 0; i < keys; ++i) {
+    const int64_t s = s0 + residue + 4 * i;
+    sum_of[residue + 4 * i][lane] = s < n && column < size ? sums[(local * shape.S + s) * size + column] : 0.0f;
+  }
   for (int c = threadIdx.x; c < clusters; c += threads) {
     const int32_t* chosen = top_CK + static_cast<int64_t>(c) * shape.K;  // ascending, then −1
     int low = 0, high = shape.K;
@@ -112,16 +121,16 @@ __global__ void __launch_bounds__(threads) finish_keys(
     last_of[c] = low;
   }
   __syncthreads();
-  for (int item = threadIdx.x; item < 4 * size; item += threads) {
-    const int residue = item / size, column = item % size;
-    float* sum = sums + local * shape.S * size + column;
-    for (int c = 0; c < clusters; ++c)
-      for (int j = first_of[c]; j < last_of[c]; ++j) {
-        const int64_t slot = static_cast<int64_t>(c) * shape.K + j, s = top_CK[slot];
-        if (s % 4 == residue) sum[s * size] += parts[(local * shape.C * shape.K + slot) * size + column];
-      }
-    for (int64_t s = s0 + residue; s < s_end; s += 4)
-      to[(head * shape.S + s) * size + column] = static_cast<T>(s < n ? sum[s * size] : 0.0f);
+  if (column >= size) return;
+  for (int c = 0; c < clusters; ++c)
+    for (int j = first_of[c]; j < last_of[c]; ++j) {
+      const int64_t slot = static_cast<int64_t>(c) * shape.K + j, s = top_CK[slot];
+      if (s % 4 == residue) sum_of[s - s0][lane] += parts[(local * shape.C * shape.K + slot) * size + column];
+    }
+#pragma unroll
+  for (int i = 0; i < keys; ++i) {
+    const int64_t s = s0 + residue + 4 * i;
+    if (s < s_end) to[(head * shape.S + s) * size + column] = static_cast<T>(sum_of[residue + 4 * i][lane]);
   }
 }
 

@@ -182,7 +182,7 @@ void cuda_finish_keys(
   with_type(to, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     launch(
-        "finish_keys", finish_keys<T>, tiles_of(in.shape.S), count, 1, in.shape, first, size, top, parts,
+        "finish_keys", finish_keys<T>, tiles_of(in.shape.S), count, tiles_of(size), in.shape, first, size, top, parts,
         data_of<float>(sums), data_of<T>(to));
   });
 }

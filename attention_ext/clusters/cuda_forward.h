@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(threads) softmax_rows(
   const float mine = highest_of_share(memory, row, n);  // skips NaN, but the sum below does not
   const float highest = block_maximum(mine, shared);
   float sum = 0;
-  for (int64_t s = threadIdx.x; s < n; s += threads) sum += expf(row[s] - highest);
+  each_of_share(row, n, [&](int64_t, float score) { sum += expf(score - highest); });
   sum = block_sum(sum, shared);
   const float inverse = n > 0 ? 1.0f / sum : 0.0f;
   if (threadIdx.x == 0) {
@@ -58,8 +58,9 @@ __global__ void __launch_bounds__(threads) softmax_rows(
     if (threadIdx.x == 0) mass[at] = part;
   }
   const int64_t code = heads * shape.N + at;  // rows of clusters come after those of queries
-  for (int64_t s = threadIdx.x; s < n; s += threads)
-    row[s] = expf(row[s] - highest) * inverse * keep_factor(dropout, code, s);
+  each_of_share(row, n, [&](int64_t s, float score) {
+    row[s] = expf(score - highest) * inverse * keep_factor(dropout, code, s);
+  });
   __syncthreads();
   for (int i = threadIdx.x; i < shape.K; i += threads)
     if (chosen[i] >= 0) row[chosen[i]] = 0.0f;

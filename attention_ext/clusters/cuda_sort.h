@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(threads)
   const T* from = rows.head(head, shape.H);
   float sum = 0;
   if (column < size)
-#pragma unroll 4
+#pragma unroll 8
     for (int32_t i = start[0] + lane; i < start[1]; i += threads / 64)
       sum += static_cast<float>(from[order[i] * rows.stride_n + column]);
   part[threadIdx.x] = sum;

@@ -88,6 +88,29 @@ __device__ inline float block_maximum(float value, float* shared) {
   return maximum;
 }
 
+// Join the values of each group of adjacent threads in a fixed order. Every thread of the block takes part.
+template <int Group, class Join>
+__device__ inline float join_group(float value, float* shared, Join join) {
+  const int first = static_cast<int>(threadIdx.x) / Group * Group;
+  shared[threadIdx.x] = value;
+  __syncthreads();
+  value = shared[first];
+#pragma unroll
+  for (int i = 1; i < Group; ++i) value = join(value, shared[first + i]);
+  __syncthreads();
+  return value;
+}
+
+template <int Group>
+__device__ inline float group_sum(float value, float* shared) {
+  return join_group<Group>(value, shared, [](float a, float b) { return a + b; });
+}
+
+template <int Group>
+__device__ inline float group_maximum(float value, float* shared) {
+  return join_group<Group>(value, shared, [](float a, float b) { return fmaxf(a, b); });
+}
+
 #ifdef __CUDACC__
 // c += a · b on the tensor cores: a is 16 × 8, b 8 × 8, c 16 × 8, distributed over a warp as the PTX manual specifies
 // for m16n8k8. Values are TF32: floats whose 13 lowest bits are zero.

@@ -5,41 +5,43 @@
 namespace attention_ext {
 namespace {
 
+constexpr int lanes = 8;  // threads of a query
+
 // Replace scores by weights a · m̂ after dropout and, for the backward pass, gradients of the weights by
-// m̂ · a · (da − Σ a da) / √D. One thread per query. Grid (blocks of queries, heads).
+// m̂ · a · (da − Σ a da) / √D. Grid (blocks of queries, heads).
 template <bool Backward>
 __global__ void __launch_bounds__(threads) exact_softmax(
     CudaShape shape, int64_t first_head, Dropout dropout, const int32_t* top, const float* mass_C, float* scores,
     float* grad_weights) {
+  __shared__ float part[threads];
+  const int lane = threadIdx.x % lanes;
   const int64_t local = blockIdx.y, head = first_head + local,
-                i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= shape.starts[head * (shape.C + 2) + shape.C]) return;
-  const int32_t query = shape.order[head * shape.N + i];
-  const int64_t cluster = head * shape.C + shape.groups[head * shape.N + query];
+                i = static_cast<int64_t>(blockIdx.x) * (threads / lanes) + threadIdx.x / lanes;
+  const bool used = i < shape.starts[head * (shape.C + 2) + shape.C];
+  const int K = used ? shape.K : 0;
+  const int32_t query = used ? shape.order[head * shape.N + i] : 0;
+  const int64_t cluster = head * shape.C + (used ? shape.groups[head * shape.N + query] : 0);
   const int32_t* chosen = top + cluster * shape.K;
-  const float mass = mass_C[cluster];
   float* weight = scores + (local * shape.N + i) * shape.K;
   float* slope = grad_weights + (local * shape.N + i) * shape.K;
-  int count = 0;
   float highest = -INFINITY, sum = 0, mean = 0;
-  for (; count < shape.K && chosen[count] >= 0; ++count) highest = fmaxf(highest, weight[count]);
-  for (int j = 0; j < count; ++j) sum += weight[j] = expf(weight[j] - highest);
-  for (int j = 0; j < count; ++j) {
-    const float keep = keep_factor(dropout, head * shape.N + query, chosen[j]), share = weight[j] / sum;
-    if constexpr (Backward) {
-      slope[j] *= keep;
-      mean += share * slope[j];
-    }
-    weight[j] = share;
+  for (int j = lane; j < K; j += lanes)
+    if (chosen[j] >= 0) highest = fmaxf(highest, weight[j]);
+  highest = group_maximum<lanes>(highest, part);
+  for (int j = lane; j < K; j += lanes)
+    if (chosen[j] >= 0) sum += weight[j] = expf(weight[j] - highest);
+  sum = group_sum<lanes>(sum, part);
+  if constexpr (Backward) {
+    for (int j = lane; j < K; j += lanes)
+      if (chosen[j] >= 0)
+        mean += weight[j] / sum * (slope[j] *= keep_factor(dropout, head * shape.N + query, chosen[j]));
+    mean = group_sum<lanes>(mean, part);
   }
-  for (int j = 0; j < count; ++j) {
-    const float share = weight[j] * mass;
-    if constexpr (Backward) slope[j] = share * (slope[j] - mean) * shape.scale;
-    weight[j] = share * keep_factor(dropout, head * shape.N + query, chosen[j]);
-  }
-  for (int j = count; j < shape.K; ++j) {
-    weight[j] = 0.0f;
-    if constexpr (Backward) slope[j] = 0.0f;
+  for (int j = lane; j < K; j += lanes) {
+    const bool valid = chosen[j] >= 0;
+    const float share = valid ? weight[j] / sum * mass_C[cluster] : 0.0f;
+    if constexpr (Backward) slope[j] = valid ? share * (slope[j] - mean) * shape.scale : 0.0f;
+    weight[j] = valid ? share * keep_factor(dropout, head * shape.N + query, chosen[j]) : 0.0f;
   }
 }
 
@@ -79,8 +81,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_at
           "exact_products", exact_products<T, false>, in.query_tiles, tiles_of(K), count, in.shape, first,
           data_of<int32_t>(top), q_rows, k_rows, v_rows, v_rows, data_of<float>(weights), nullptr);
       launch(
-          "exact_softmax", exact_softmax<false>, ceil_div(N, threads), count, 1, in.shape, first, dropout_of(in),
-          data_of<int32_t>(top), data_of<float>(mass), data_of<float>(weights), nullptr);
+          "exact_softmax", exact_softmax<false>, ceil_div(N * lanes, threads), count, 1, in.shape, first,
+          dropout_of(in), data_of<int32_t>(top), data_of<float>(mass), data_of<float>(weights), nullptr);
       launch(
           "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(E), count, in.shape, first, data_of<int32_t>(top),
           data_of<float>(weights), v_rows, E, data_of<float>(values), false, data_of<T>(out));
@@ -133,7 +135,7 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
           "exact_products", exact_products<T, true>, in.query_tiles, tiles_of(K), count, in.shape, first, top_CK,
           q_rows, k_rows, v_rows, g_rows, data_of<float>(weights), data_of<float>(slopes));
       launch(
-          "exact_softmax", exact_softmax<true>, ceil_div(N, threads), K > 0 ? count : 0, 1, in.shape, first,
+          "exact_softmax", exact_softmax<true>, ceil_div(N * lanes, threads), K > 0 ? count : 0, 1, in.shape, first,
           dropout_of(in), top_CK, mass_C, data_of<float>(weights), data_of<float>(slopes));
       launch(
           "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(D), count, in.shape, first, top_CK,

@@ -12,8 +12,9 @@ constexpr int64_t key_samples = 128;                    // most keys in the cova
 constexpr int key_steps = 2;                            // power iterations
 constexpr double key_singular = 9.094947017729282e-13;  // 2⁻⁴⁰: least share of the variance
 constexpr double key_grid = 8192;
+constexpr int most_head = 256;                                       // of D
 constexpr uint64_t code_base = 2654435769, code_prime = 4294967291;  // of `point_codes` in reference.py
-constexpr int short_rank = 8;         // points of at most this many coordinates are kept in registers
+constexpr int short_rank = 8;         // coordinates of points in registers, this many or twice as many
 constexpr int shared_numbers = 4096;  // of centroids, or of sums, in shared memory
 
 // Covariance of the keys, but for a factor. Grid (tiles of rows, tiles of columns, heads).
@@ -102,24 +103,30 @@ template <class T>
 __global__ void __launch_bounds__(threads) project_points(
     Rows<T> q_BHND, int64_t H, int64_t N, int D, int rank, const int64_t* length_B, const double* factor,
     double* points, unsigned long long* largest) {
+  __shared__ double columns[most_head][short_rank];
   const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
   const int64_t at = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (at >= n) return;
-  const T *first = q_BHND.head(head, H), *q = first + at * q_BHND.stride_n;
-  const double* r = factor + head * D * rank;
+  if (static_cast<int64_t>(blockIdx.x) * threads >= n) return;  // uniform within the block
+  const T *first = q_BHND.head(head, H), *q = first + (at < n ? at : 0) * q_BHND.stride_n;
   double norm = 0;
   for (int from = 0; from < rank; from += short_rank) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < D * short_rank; i += threads) {
+      const int d = i / short_rank, j = from + i % short_rank;
+      columns[d][i % short_rank] = j < rank ? factor[(head * D + d) * rank + j] : 0.0;
+    }
+    __syncthreads();
     double sum[short_rank] = {};
+#pragma unroll 8
     for (int d = 0; d < D; ++d) {
       const double x =
           static_cast<double>(static_cast<float>(q[d])) - static_cast<double>(static_cast<float>(first[d]));
 #pragma unroll
-      for (int j = 0; j < short_rank; ++j)
-        if (from + j < rank) sum[j] += x * r[d * rank + from + j];
+      for (int j = 0; j < short_rank; ++j) sum[j] += x * columns[d][j];
     }
 #pragma unroll
     for (int j = 0; j < short_rank; ++j)
-      if (from + j < rank) {
+      if (from + j < rank && at < n) {
         points[(head * N + at) * rank + from + j] = sum[j];
         norm += sum[j] * sum[j];
       }
@@ -194,15 +201,15 @@ __global__ void __launch_bounds__(threads) move_centroids(
   squares[head * C + c] = square;
 }
 
-// Nearest centroid of each query, and sums over the members. R is the rank of short points, or 0. Grid (blocks of
-// queries, heads).
+// Nearest centroid of each query, and sums over the members. R is at least the rank, or 0: points of any rank stay in
+// memory. Grid (blocks of queries, heads).
 template <int R>
 __global__ void __launch_bounds__(threads) nearest_centroids(
-    bool last, int block_queries, int64_t H, int64_t N, int C, int any_rank, const int64_t* length_B,
-    const int32_t* points, const int32_t* centroids, const int32_t* squares, int64_t* sums, int32_t* groups) {
-  __shared__ int32_t shared_centroids[shared_numbers], shared_squares[most_clusters];
-  __shared__ int32_t shared_sums[shared_numbers];
-  const int rank = any_rank, thread = threadIdx.x;
+    bool last, int block_queries, int64_t H, int64_t N, int C, int rank, const int64_t* length_B, const int32_t* points,
+    const int32_t* centroids, const int32_t* squares, int64_t* sums, int32_t* groups) {
+  __shared__ __align__(16) int32_t shared_centroids[shared_numbers];
+  __shared__ int32_t shared_squares[most_clusters], shared_sums[shared_numbers];
+  const int thread = threadIdx.x;
   const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * block_queries;
   const int64_t end = first + block_queries < N ? first + block_queries : N;
@@ -211,7 +218,7 @@ __global__ void __launch_bounds__(threads) nearest_centroids(
     return;
   }
   const bool in_shared = C * (rank + 1) <= shared_numbers;
-  const int few = shared_numbers / rank;  // centroids at a time
+  const int width = R > 0 ? R : rank, few = shared_numbers / width;  // centroids at a time, zeros after their rank
   if (in_shared)
     for (int i = thread; i < C * (rank + 1); i += threads) shared_sums[i] = 0;
   for (int c = thread; c < C; c += threads) shared_squares[c] = squares[head * C + c];
@@ -219,22 +226,23 @@ __global__ void __launch_bounds__(threads) nearest_centroids(
     const int64_t at = start + thread;
     const int32_t* x = points + (head * N + (at < n ? at : 0)) * rank;
     int32_t own[R > 0 ? R : 1] = {};
-    for (int j = 0; j < R; ++j)
-      if (j < rank) own[j] = x[j];
+#pragma unroll
+    for (int j = 0; j < R; ++j) own[j] = j < rank ? x[j] : 0;
     int32_t best = -2147483647, group = 0;
     for (int from = 0; from < C; from += few) {
       const int count = C - from < few ? C - from : few;
-      __syncthreads();
-      for (int i = thread; i < count * rank; i += threads)
-        shared_centroids[i] = centroids[(head * C + from) * rank + i];
-      __syncthreads();
+      if (start == first || few < C) {
+        __syncthreads();
+        for (int i = thread; i < count * width; i += threads)
+          shared_centroids[i] = i % width < rank ? centroids[(head * C + from + i / width) * rank + i % width] : 0;
+        __syncthreads();
+      }
       for (int c = 0; c < count; ++c) {
-        const int32_t* centroid = shared_centroids + c * rank;
+        const int32_t* centroid = shared_centroids + c * width;
         int32_t product = 0;
         if constexpr (R > 0) {
 #pragma unroll
-          for (int j = 0; j < R; ++j)
-            if (j < rank) product += own[j] * centroid[j];
+          for (int j = 0; j < R; ++j) product += own[j] * centroid[j];
         } else {
           for (int j = 0; j < rank; ++j) product += x[j] * centroid[j];
         }
@@ -312,7 +320,9 @@ Tensor key_groups(
       static_cast<int>(rank), grid_NR, centroids_CR, data_of<int32_t>(groups), data_of<int64_t>(sums)};
   // At most 1,024 queries of a block, so that their sums fit into 32 bits.
   const int block_queries = N * heads <= 65536 ? 256 : 1024;
-  const auto nearest = rank <= short_rank ? nearest_centroids<short_rank> : nearest_centroids<0>;
+  const auto nearest = rank <= short_rank       ? nearest_centroids<short_rank>
+                       : rank <= 2 * short_rank ? nearest_centroids<2 * short_rank>
+                                                : nearest_centroids<0>;
   for (int64_t i = 0; i < iterations; ++i) {
     if (i > 0)
       launch(

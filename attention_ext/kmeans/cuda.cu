@@ -46,7 +46,7 @@ __device__ inline void make_centroids(
     const int32_t* count = step.before + at * counted;
     const int32_t members = count[63];
     uint64_t majority = 0;
-#pragma unroll 8
+#pragma unroll 21
     for (int p = 0; p < 63; ++p) majority |= static_cast<uint64_t>(2ll * count[p] > members) << p;
     const int32_t restart = step.restart_C[at];
     centroid[c] = members > 0    ? static_cast<int64_t>(majority)

@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(threads) near_softmax(
     CudaShape shape, NearShape near, int64_t first_head, int64_t heads, Dropout dropout, const int32_t* top,
     TileSums far, float* band, float* top_scores, float* softmax, float* factors) {
   __shared__ float part[threads];
-  const int lane = threadIdx.x % 32, first_lane = threadIdx.x - lane;
+  const int lane = threadIdx.x % 32;
   const int64_t local = blockIdx.y, head = first_head + local,
                 i = static_cast<int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
   const int64_t n = length_of(shape.key_length_B, head, shape.H, shape.S);
@@ -23,23 +23,16 @@ __global__ void __launch_bounds__(threads) near_softmax(
   const int32_t* chosen = top + (head * shape.C + c) * shape.K;
   float* score = band + (local * shape.N + query) * near.band;
   float* top_score = top_scores + (local * shape.N + i) * shape.K;
-  const auto join = [&](float value, auto join_two) {  // over the lanes of a warp, in order
-    part[threadIdx.x] = value;
-    __syncthreads();
-    for (int j = 0; j < 32; ++j) value = j == 0 ? part[first_lane] : join_two(value, part[first_lane + j]);
-    __syncthreads();
-    return value;
-  };
 
   float highest = used ? far.highest[at] : 0.0f, sum = 0;
   for (int64_t s = first + lane; s < end; s += 32) highest = fmaxf(highest, score[s]);
   for (int j = lane; used && j < shape.K; j += 32)
     if (chosen[j] >= 0) highest = fmaxf(highest, top_score[j]);
-  highest = join(highest, [](float a, float b) { return fmaxf(a, b); });
+  highest = group_maximum<32>(highest, part);
   for (int64_t s = first + lane; s < end; s += 32) sum += expf(score[s] - highest);
   for (int j = lane; used && j < shape.K; j += 32)
     if (chosen[j] >= 0) sum += expf(top_score[j] - highest);
-  sum = join(sum, [](float a, float b) { return a + b; });
+  sum = group_sum<32>(sum, part);
   if (!used) {
     if (lane == 0 && i < shape.N)
       softmax[2 * head * shape.N + query] = softmax[(2 * head + 1) * shape.N + query] = 0.0f;
@@ -230,8 +223,8 @@ std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
           "exact_products", exact_products<T, true>, in.query_tiles, tiles_of(K), count, shape, first, top_CK, q_rows,
           k_rows, v_rows, g_rows, data_of<float>(top_weights), data_of<float>(top_grads));
       launch(
-          "top_slopes", top_slopes, ceil_div(N, threads), count, 1, shape, first, dropout_of(in), top_CK, query_softmax,
-          data_of<float>(top_weights), data_of<float>(top_grads));
+          "top_slopes", top_slopes, ceil_div(N * K, threads), count, 1, shape, first, dropout_of(in), top_CK,
+          query_softmax, data_of<float>(top_weights), data_of<float>(top_grads));
       launch(
           "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(D), count, shape, first, top_CK,
           data_of<float>(top_grads), k_rows, D, data_of<float>(query_sums), true, data_of<T>(grad_q));

@@ -17,11 +17,8 @@ __global__ void __launch_bounds__(threads) query_deltas(CudaShape shape, Rows<T>
     const T *g = grad.head(head, shape.H) + query * grad.stride_n, *o = out.head(head, shape.H) + query * out.stride_n;
     for (int e = lane; e < shape.E; e += 32) sum += static_cast<float>(g[e]) * static_cast<float>(o[e]);
   }
-  part[threadIdx.x] = sum;
-  __syncthreads();
-  if (lane != 0 || query >= shape.N) return;
-  for (int j = 1; j < 32; ++j) sum += part[threadIdx.x + j];
-  delta_N[head * shape.N + query] = sum;
+  sum = group_sum<32>(sum, part);
+  if (lane == 0 && query < shape.N) delta_N[head * shape.N + query] = sum;
 }
 
 // What a far key's exp(score + highest) is multiplied by: the sums over each cluster's members in each tile of queries
@@ -132,24 +129,22 @@ __global__ void __launch_bounds__(threads)
 }
 
 // Replace the top keys' scores by weights after dropout, and the gradients of the weights by those of the products q·k.
-// One thread per query. Grid (blocks of queries, heads).
+// Grid (blocks of pairs of query and top key, heads).
 __global__ void __launch_bounds__(threads) top_slopes(
     CudaShape shape, int64_t first_head, Dropout dropout, const int32_t* top, QuerySoftmax query_softmax, float* scores,
     float* grad_weights) {
   const int64_t local = blockIdx.y, head = first_head + local,
-                i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+                pair = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+  const int64_t i = pair / shape.K;
   if (i >= shape.starts[head * (shape.C + 2) + shape.C]) return;
-  const int64_t query = shape.order[head * shape.N + i];
-  const int32_t* chosen = top + (head * shape.C + shape.groups[head * shape.N + query]) * shape.K;
+  const int64_t query = shape.order[head * shape.N + i], at = local * shape.N * shape.K + pair;
+  const int32_t key =
+      top[(head * shape.C + shape.groups[head * shape.N + query]) * shape.K + static_cast<int>(pair % shape.K)];
+  const float weight = key >= 0 ? query_softmax.weight(head, query, scores[at]) : 0.0f;
+  const float keep = key >= 0 ? keep_factor(dropout, head * shape.N + query, key) : 0.0f;
   const float delta = query_softmax.delta_N[head * shape.N + query];
-  float *score = scores + (local * shape.N + i) * shape.K, *slope = grad_weights + (local * shape.N + i) * shape.K;
-  for (int j = 0; j < shape.K; ++j) {
-    const bool valid = chosen[j] >= 0;
-    const float weight = valid ? query_softmax.weight(head, query, score[j]) : 0.0f;
-    const float keep = valid ? keep_factor(dropout, head * shape.N + query, chosen[j]) : 0.0f;
-    slope[j] = weight * (slope[j] * keep - delta) * shape.scale;
-    score[j] = weight * keep;
-  }
+  grad_weights[at] = weight * (grad_weights[at] * keep - delta) * shape.scale;
+  scores[at] = weight * keep;
 }
 
 // dV = Pᵀ G and dK = dSᵀ Q of the far field and of the band. Grid (tiles of keys, blocks of columns of dV followed by

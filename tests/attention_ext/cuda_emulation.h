@@ -21,6 +21,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
 // One section, whose start and end the linker provides.
 #define __shared__ static __attribute__((section("emulated_shared")))
 
