@@ -122,10 +122,17 @@ __global__ void __launch_bounds__(threads) finish_keys(
   }
   __syncthreads();
   if (column >= size) return;
+  const int64_t splits = member_splits(shape.N, shape.C);
+  const int64_t used = member_splits(length_of(shape.query_length_B, head, shape.H, shape.N), shape.C);
   for (int c = 0; c < clusters; ++c)
     for (int j = first_of[c]; j < last_of[c]; ++j) {
-      const int64_t slot = static_cast<int64_t>(c) * shape.K + j, s = top_CK[slot];
-      if (s % 4 == residue) sum_of[s - s0][lane] += parts[(local * shape.C * shape.K + slot) * size + column];
+      const int64_t s = top_CK[static_cast<int64_t>(c) * shape.K + j];
+      if (s % 4 != residue) continue;
+      const float* part = parts + (((local * shape.C + c) * splits) * shape.K + j) * size + column;
+      float sum = 0;
+#pragma unroll 4
+      for (int64_t split = 0; split < used; ++split) sum += part[split * shape.K * size];
+      sum_of[s - s0][lane] += sum;
     }
 #pragma unroll
   for (int i = 0; i < keys; ++i) {

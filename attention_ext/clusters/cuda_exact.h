@@ -102,27 +102,64 @@ __global__ void __launch_bounds__(threads) exact_rows(
   });
 }
 
-// Σ a[member, key] · row[member] over members. Grid (C, tiles of top keys · blocks of columns, heads).
+// Σ a[member, key] · row[member] over the members of each split, [heads, C, splits, K, size]. Grid (C · splits, tiles
+// of top keys · blocks of columns, heads).
 template <class T>
-__global__ void __launch_bounds__(threads)
-    exact_key_gradients(CudaShape shape, int64_t first_head, const float* a, Rows<T> b, int size, float* parts) {
+__global__ void __launch_bounds__(threads) exact_key_gradients(
+    CudaShape shape, int64_t first_head, int64_t splits, const float* a, Rows<T> b, int size, float* parts) {
   __shared__ TileMemory memory;
-  const int64_t local = blockIdx.z, head = first_head + local, c = blockIdx.x;
+  const int64_t local = blockIdx.z, head = first_head + local, c = blockIdx.x / splits, split = blockIdx.x % splits;
+  const int64_t used = member_splits(length_of(shape.query_length_B, head, shape.H, shape.N), shape.C);
+  if (split >= used) return;
   const int blocks = (size + tile - 1) / tile;
   const int64_t j0 = blockIdx.y / blocks * tile, column0 = blockIdx.y % blocks * tile;
   const int32_t* start = shape.starts + head * (shape.C + 2) + c;
-  const int32_t members = start[1] - start[0];
+  const int64_t members = start[1] - start[0], share = ceil_div(ceil_div(members, used), depth) * depth;
+  const int64_t begin = split * share, end = begin + share < members ? begin + share : members;
   const auto weights = matrix(a + (local * shape.N + start[0]) * shape.K, shape.K, members, shape.K);
   const auto rows = matrix(b.head(head, shape.H), b.stride_n, members, size, shape.order + head * shape.N + start[0]);
   Tile<typename Multiplier<T, true, false>::type> product;
   product.multiply(
-      memory, 0, members, [&](int64_t i) { load_along(memory.a, weights, j0, i); },
+      memory, begin, end, [&](int64_t i) { load_along(memory.a, weights, j0, i); },
       [&](int64_t i) { load_along(memory.b, rows, column0, i); });
-  float* to = parts + (local * shape.C + c) * shape.K * size;
+  float* to = parts + (local * shape.C * splits + blockIdx.x) * shape.K * size;
   product.each([&](int row, int column, float value) {
     if (j0 + row < shape.K && column0 + column < size) to[(j0 + row) * size + column0 + column] = value;
   });
 }
+
+// Adds what the top keys' exact scores and weights give to dK and dV of a wave of heads, and finishes both.
+class TopKeyGradients {
+ public:
+  static int64_t floats(const CudaShape& shape) {
+    return member_splits(shape.N, shape.C) * shape.C * shape.K * (shape.D + shape.E);
+  }
+  TopKeyGradients(const Tensor& like, int64_t wave, const CudaShape& shape)
+      : splits_(member_splits(shape.N, shape.C)),
+        key_parts_(new_tensor(like, {wave, shape.C, splits_, shape.K, shape.D}, ScalarType::Float)),
+        value_parts_(new_tensor(like, {wave, shape.C, splits_, shape.K, shape.E}, ScalarType::Float)) {}
+
+  template <class T>
+  void finish(
+      const CudaHeads& in, int64_t first, int64_t count, const int32_t* top, const Tensor& slopes,
+      const Tensor& weights, Rows<T> q, Rows<T> grad, const Tensor& key_sums, const Tensor& value_sums,
+      const Tensor& grad_k, const Tensor& grad_v) const {
+    const Launcher launch(slopes);
+    const auto add = [&](const Tensor& a, Rows<T> rows, int64_t size, const Tensor& parts, const Tensor& sums,
+                         const Tensor& to) {
+      launch(
+          "exact_key_gradients", exact_key_gradients<T>, in.shape.C * splits_, tiles_of(in.shape.K) * tiles_of(size),
+          count, in.shape, first, splits_, data_of<float>(a), rows, size, data_of<float>(parts));
+      cuda_finish_keys(in, first, count, size, top, data_of<float>(parts), sums, to);
+    };
+    add(slopes, q, in.shape.D, key_parts_, key_sums, grad_k);
+    add(weights, grad, in.shape.E, value_parts_, value_sums, grad_v);
+  }
+
+ private:
+  int64_t splits_;
+  Tensor key_parts_, value_parts_;
+};
 
 // Top keys that a caller hands to backward; a position that is no key reads as −1.
 __global__ void __launch_bounds__(threads) check_top(int64_t count, int64_t S, const int32_t* top, int32_t* checked) {

@@ -72,8 +72,8 @@ void cuda_dense_backward(
 // Working memory of cuda_dense_backward per head, in floats.
 int64_t cuda_dense_backward_floats(const CudaShape& shape);
 
-// dK or dV of `count` heads from `first`: add the top keys' gradients, `parts` [count, C, K, size], to `sums` and
-// convert the result to `to`'s type.
+// dK or dV of `count` heads from `first`: add the top keys' gradients, `parts` [count, C, splits, K, size] with the
+// splits of `member_splits`, to `sums` and convert the result to `to`'s type.
 void cuda_finish_keys(
     const CudaHeads& in, int64_t first, int64_t count, int64_t size, const int32_t* top, const float* parts,
     const Tensor& sums, const Tensor& to);

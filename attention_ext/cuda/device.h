@@ -39,6 +39,12 @@ __host__ __device__ inline int64_t split_keys(int64_t keys) {
   return share < 128 ? 128 : share;
 }
 
+// Splits of the members of each cluster, of about 256 members; like `split_keys`, by the length alone.
+__host__ __device__ inline int64_t member_splits(int64_t queries, int64_t clusters) {
+  const int64_t splits = clusters < 1 ? 1 : ceil_div(queries, 256 * clusters);
+  return splits < 1 ? 1 : splits > 16 ? 16 : splits;
+}
+
 // Random numbers as in cpu/kernels.h, so that a seed drops the same weights on every device.
 __device__ inline uint32_t scramble(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85ebca6bu;

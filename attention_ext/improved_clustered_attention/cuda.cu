@@ -119,12 +119,12 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
       static_cast<const int32_t*>(top.const_data_ptr()), data_of<int32_t>(checked_top));
   const float* mass_C = static_cast<const float*>(mass.const_data_ptr());
 
-  const int64_t exact_floats = 2 * N * K + C * K * (D + E);
+  const int64_t exact_floats = 2 * N * K + TopKeyGradients::floats(in.shape);
   const int64_t wave = heads_at_a_time(in, cuda_dense_backward_floats(in.shape) + exact_floats);
   const auto floats = [&](const std::vector<int64_t>& size) { return new_tensor(q, size, ScalarType::Float); };
   const Tensor key_sums = floats({wave, S, D}), value_sums = floats({wave, S, E});
   const Tensor weights = floats({wave, N, K}), slopes = floats({wave, N, K});
-  const Tensor key_parts = floats({wave, C, K, D}), value_parts = floats({wave, C, K, E});
+  const TopKeyGradients top_gradients(q, wave, in.shape);
   with_type(q, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const Rows<T> q_rows(in.q_BHND), k_rows(in.k_BHSD), v_rows(in.v_BHSE), g_rows(grad_rows);
@@ -140,14 +140,8 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
       launch(
           "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(D), count, in.shape, first, top_CK,
           data_of<float>(slopes), k_rows, D, data_of<float>(gradients.shares), false, data_of<T>(grad_q));
-      launch(
-          "exact_key_gradients", exact_key_gradients<T>, C, tiles_of(K) * tiles_of(D), count, in.shape, first,
-          data_of<float>(slopes), q_rows, D, data_of<float>(key_parts));
-      launch(
-          "exact_key_gradients", exact_key_gradients<T>, C, tiles_of(K) * tiles_of(E), count, in.shape, first,
-          data_of<float>(weights), g_rows, E, data_of<float>(value_parts));
-      cuda_finish_keys(in, first, count, D, top_CK, data_of<float>(key_parts), key_sums, grad_k);
-      cuda_finish_keys(in, first, count, E, top_CK, data_of<float>(value_parts), value_sums, grad_v);
+      top_gradients.finish<T>(
+          in, first, count, top_CK, slopes, weights, q_rows, g_rows, key_sums, value_sums, grad_k, grad_v);
     }
   });
   return {grad_q, grad_k, grad_v};

@@ -169,13 +169,13 @@ std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
 
   const int64_t splits = most_splits_of(N);
   const int64_t wave = heads_at_a_time(
-      in, C * (2 * N + splits * D) + 2 * N * (near.band + K + D) + N * E + C * K * (D + E) +
+      in, C * (2 * N + splits * D) + 2 * N * (near.band + K + D) + N * E + TopKeyGradients::floats(shape) +
               2 * SumBuffers::floats(shape, near, E));
   const Tensor weights = floats({wave, C, N}), slopes = floats({wave, C, N}), parts = floats({wave, splits, C, D});
   const Tensor band = floats({wave, N, near.band}), band_slopes = floats({wave, N, near.band});
   const Tensor top_weights = floats({wave, N, K}), top_grads = floats({wave, N, K});
   const Tensor key_sums = floats({wave, N, D}), value_sums = floats({wave, N, E}), query_sums = floats({wave, N, D});
-  const Tensor key_parts = floats({wave, C, K, D}), value_parts = floats({wave, C, K, E});
+  const TopKeyGradients top_gradients(q, wave, shape);
   const SumBuffers tile_sums(q, wave, shape, near, E), far_sums(q, wave, shape, near, E);
   with_type(q, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -203,8 +203,8 @@ std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
           "far_slopes", far_slopes<T>, near.tiles, tiles_of(C), count, shape, near, first, in.heads, dropout_of(in),
           far_sums.view(), v_rows, data_of<float>(weights), data_of<float>(slopes));
       launch(
-          "add_band_slopes", add_band_slopes, near.tiles, C, count, shape, near, first, data_of<float>(band_slopes),
-          data_of<float>(slopes));
+          "add_band_slopes", add_band_slopes, near.tiles, ceil_div(C, slope_clusters), count, shape, near, first,
+          data_of<float>(band_slopes), data_of<float>(slopes));
       launch(
           "near_key_gradients", near_key_gradients<T>, near.tiles, tiles_of(E) + tiles_of(D), count, shape, near, first,
           data_of<float>(weights), data_of<float>(slopes), data_of<float>(band), data_of<float>(band_slopes),
@@ -228,14 +228,8 @@ std::tuple<Tensor, Tensor, Tensor> near_attention_backward(
       launch(
           "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(D), count, shape, first, top_CK,
           data_of<float>(top_grads), k_rows, D, data_of<float>(query_sums), true, data_of<T>(grad_q));
-      launch(
-          "exact_key_gradients", exact_key_gradients<T>, C, tiles_of(K) * tiles_of(D), count, shape, first,
-          data_of<float>(top_grads), q_rows, D, data_of<float>(key_parts));
-      launch(
-          "exact_key_gradients", exact_key_gradients<T>, C, tiles_of(K) * tiles_of(E), count, shape, first,
-          data_of<float>(top_weights), g_rows, E, data_of<float>(value_parts));
-      cuda_finish_keys(in, first, count, D, top_CK, data_of<float>(key_parts), key_sums, grad_k);
-      cuda_finish_keys(in, first, count, E, top_CK, data_of<float>(value_parts), value_sums, grad_v);
+      top_gradients.finish<T>(
+          in, first, count, top_CK, top_grads, top_weights, q_rows, g_rows, key_sums, value_sums, grad_k, grad_v);
     }
   });
   return {grad_q, grad_k, grad_v};

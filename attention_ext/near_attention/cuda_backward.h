@@ -90,42 +90,43 @@ __global__ void __launch_bounds__(threads) far_slopes(
   });
 }
 
-// The first of the ascending positions from `low` to `high` that is not before `position`.
-__device__ inline int32_t first_not_before(const int32_t* positions, int32_t low, int32_t high, int64_t position) {
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (positions[middle] < position)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
+constexpr int slope_clusters = 32;  // clusters of a block of add_band_slopes
 
-// Add the gradients of the clusters' scores on keys near their members. Grid (tiles of keys, C, heads).
+// Add the gradients of the clusters' scores on keys near their members. A thread owns a key and every fourth query.
+// Grid (tiles of keys, blocks of clusters, heads).
 __global__ void __launch_bounds__(threads)
     add_band_slopes(CudaShape shape, NearShape near, int64_t first_head, const float* band_slopes, float* slopes) {
-  __shared__ float part[threads];
-  const int64_t local = blockIdx.z, head = first_head + local, c = blockIdx.y, number = blockIdx.x,
+  constexpr int residues = threads / tile, some = 8;
+  __shared__ float sum_of[residues][slope_clusters][tile];
+  const int64_t local = blockIdx.z, head = first_head + local, number = blockIdx.x,
                 n = length_of(shape.key_length_B, head, shape.H, shape.S);
   if (number * tile >= n) return;
-  const int32_t* start = shape.starts + head * (shape.C + 2) + c;
-  const int32_t* order = shape.order + head * shape.N;
-  const int32_t low = first_not_before(order, start[0], start[1], near.first_key(number));
-  const int32_t high = first_not_before(order, low, start[1], near.first_key(number) + near.band);
-  const int64_t key = number * tile + threadIdx.x % tile;
-  float sum = 0;
-  if (key < n)
-    for (int32_t i = low + static_cast<int32_t>(threadIdx.x) / tile; i < high; i += threads / tile) {
-      const int64_t query = order[i];
-      if (near.sees(query, key)) continue;
-      sum += band_slopes[(local * shape.N + query) * near.band + key - near.first_key(query / tile)];
+  const int c0 = blockIdx.y * slope_clusters, column = threadIdx.x % tile, residue = threadIdx.x / tile;
+  const int64_t key = number * tile + column;
+  for (int c = 0; c < slope_clusters; ++c) sum_of[residue][c][column] = 0.0f;
+  const int64_t first = near.first_key(number) > 0 ? near.first_key(number) : 0;
+  const int64_t end = near.first_key(number) + near.band < n ? near.first_key(number) + near.band : n;
+  for (int64_t start = first + residue; start < end; start += some * residues) {
+    float slope[some];
+    int cluster[some];
+#pragma unroll
+    for (int i = 0; i < some; ++i) {
+      const int64_t query = start + i * residues;
+      cluster[i] = query < end && key < n && !near.sees(query, key) ? group_of(shape, head, query) - c0 : -1;
+      const bool mine = cluster[i] >= 0 && cluster[i] < slope_clusters;
+      slope[i] = mine ? band_slopes[(local * shape.N + query) * near.band + key - near.first_key(query / tile)] : 0.0f;
     }
-  part[threadIdx.x] = sum;
+#pragma unroll
+    for (int i = 0; i < some; ++i)
+      if (cluster[i] >= 0 && cluster[i] < slope_clusters) sum_of[residue][cluster[i]][column] += slope[i];
+  }
   __syncthreads();
-  if (threadIdx.x >= tile || key >= n) return;
-  for (int j = 1; j < threads / tile; ++j) sum += part[threadIdx.x + j * tile];
-  slopes[(local * shape.C + c) * shape.S + key] += sum;
+  if (key >= n) return;
+  for (int c = residue; c < slope_clusters && c0 + c < shape.C; c += residues) {
+    float sum = sum_of[0][c][column];
+    for (int j = 1; j < residues; ++j) sum += sum_of[j][c][column];
+    slopes[(local * shape.C + c0 + c) * shape.S + key] += sum;
+  }
 }
 
 // Replace the top keys' scores by weights after dropout, and the gradients of the weights by those of the products q·k.
