@@ -70,6 +70,8 @@ def test_commands_have_the_options_shown(line: str, tmp_path: Path, monkeypatch:
         monkeypatch.chdir(tmp_path)
         transformers.Wav2Vec2Config().save_pretrained("wav2vec2-base")
         transformers.Wav2Vec2FeatureExtractor().save_pretrained("wav2vec2-base")
+    if "./nystrom.py" in line:
+        monkeypatch.chdir(ROOT / "docs" / "examples")
     if "./my_corpus" in line:
         monkeypatch.chdir(tmp_path)
         write_recipe(tmp_path / "my_corpus")
@@ -101,6 +103,7 @@ def test_the_commands_of_readme_and_docs_run(
     asr("prepare demo", f"asr prepare demo {SMALL['prepare demo']}")
     recordings(tmp_path)
     save_ctc(tmp_path / "models" / "mine")
+    shutil.copy(ROOT / "docs" / "examples" / "nystrom.py", tmp_path)
     done = {"asr prepare demo"}
     for line in commands(DOCS):
         if line in done or any(word in line for word in NEEDS):
@@ -137,6 +140,7 @@ def recordings(folder: Path) -> None:
         shutil.copy(wavs[0], folder / name)  # the content determines the format
 
 
+@pytest.mark.usefixtures("user_modules")
 def test_python_examples_run() -> None:
     examples = [block for path in DOCS for block in blocks(path.read_text(), "python")]
     elsewhere = ("exp/demo", "asr.train(")  # tests/test_library.py runs docs/python.md
@@ -153,6 +157,11 @@ def test_the_table_of_mechanisms_matches_the_code() -> None:
     assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
     shown = (ROOT / "docs" / "attention.md").read_text().split("option_table() -->\n")[1]
     assert shown.split("<!-- /options -->")[0].strip() == option_table()
+
+
+def test_the_example_of_a_mechanism_is_the_file() -> None:
+    (shown,) = [x for x in blocks((ROOT / "docs" / "attention.md").read_text(), "python") if "Nystrom(" in x]
+    assert shown == (ROOT / "docs" / "examples" / "nystrom.py").read_text()
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""Write the tables of attention mechanisms into README and docs, and their names for completion."""
+"""Write tables of mechanisms and an example into README and docs, and names for completion."""
 
 import re
 from pathlib import Path
@@ -18,6 +18,8 @@ def insert(table: str, name: str, path: Path) -> None:
 
 insert(mechanism_table(), "mechanisms", ROOT / "README.md")
 insert(option_table(), "options", ROOT / "docs" / "attention.md")
+example = (ROOT / "docs" / "examples" / "nystrom.py").read_text()
+insert(f"```python\n{example}```", "example", ROOT / "docs" / "attention.md")
 NAMES = ROOT / "asr" / "config" / "names.py"
 quoted = "".join(f'    "{name}",\n' for name in default_names())
 write_text(re.sub(r"(?<=MECHANISMS = \(\n).*?(?=\)\n)", quoted, NAMES.read_text(), flags=re.S), NAMES)
