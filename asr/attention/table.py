@@ -115,7 +115,7 @@ def canonical(names: list[str]) -> list[str]:
         >>> canonical(["lsh-4:chunk=16,buckets=64"])
         ['lsh-4:chunk=16']
     """
-    return [parse_name(own.load(name)).name for name in names]
+    return [given_name(name) for name in names]
 
 
 def code_digests(*names: str) -> dict[str, str]:
@@ -213,14 +213,13 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> Q
 
 
 def is_causal(name: str) -> bool:
-    """Return whether no position sees later ones.
+    """Return whether no position sees later ones, in any layer.
 
     Example:
-        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full")
+        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full*1,local-0*1")
         (True, True, False)
     """
-    spec = parse_name(name)
-    return mechanism_class(spec.mechanism).is_causal(spec.arguments)
+    return all(mechanism_class(spec.mechanism).is_causal(spec.arguments) for spec, _ in layer_runs(name))
 
 
 def exchange(mechanism: str) -> str:

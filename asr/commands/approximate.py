@@ -33,6 +33,8 @@ def parse(overrides: list[str]) -> Options:
     (baseline,) = canonical([options.baseline])
     if baseline not in (FULL, *attentions):
         raise UserError(f"baseline={baseline}: expected one of attentions, {', '.join(attentions)}")
+    if options.sweep and any("*" in name for name in attentions):
+        raise UserError(f"sweep={options.sweep}: expected one mechanism for all layers in each of attentions")
     return replace(
         options,
         attentions=attentions,

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.table import class_named, given_name, is_causal, mechanism_class, parse_name
+from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
 from asr.compare.options import LARGEST_SEED
 from asr.compare.records import Candidate
 from asr.compare.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
@@ -19,6 +19,7 @@ from asr.training.sizes import settled
 # Entries that are read here, not by `asr train`. By hand: two are no options of training, and no fact about
 # the others tells that a comparison gives them another form, such as a candidate's label in `init_from`.
 OWN_KEYS = ("attention", "label", "seeds", "init_from")
+LAYERWISE = "layers"  # in place of a family, with a mechanism for each layer
 
 
 def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainConfig]]:
@@ -59,8 +60,8 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
 
 def is_exchangeable(attention: str) -> bool:
-    """Return whether a mechanism belongs to the softmax family."""
-    return issubclass(class_named(attention), SoftmaxMechanism)
+    """Return whether a mechanism, or that of every layer, belongs to the softmax family."""
+    return all(issubclass(mechanism_class(x.mechanism), SoftmaxMechanism) for x, _ in layer_runs(attention))
 
 
 def can_run(trained: str, other: str) -> bool:
@@ -74,7 +75,7 @@ def can_run(trained: str, other: str) -> bool:
         return True
     both = is_exchangeable(trained) and is_exchangeable(other)
     sees_later = is_causal(trained) and not is_causal(other)
-    return both and not sees_later and (_ties_keys(trained) or not _ties_keys(other))
+    return both and not sees_later and (all(_ties_keys(trained)) or not any(_ties_keys(other)))
 
 
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
@@ -83,9 +84,10 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
     return [name for name in names if can_run(candidate.attention, name)]
 
 
-def _ties_keys(attention: str) -> bool:
-    mechanism = class_named(attention)
-    return issubclass(mechanism, QueryKeyMechanism) and mechanism.needs_shared_keys
+def _ties_keys(attention: str) -> list[bool]:
+    """Return whether keys are tied to the queries, for each run of layers."""
+    classes = [mechanism_class(spec.mechanism) for spec, _ in layer_runs(attention)]
+    return [issubclass(found, QueryKeyMechanism) and found.needs_shared_keys for found in classes]
 
 
 def _keys(entry: Any) -> dict[str, Any]:
@@ -122,20 +124,22 @@ def _plan(
     entry: dict[str, Any], protocol: Mapping[str, Any], request: Request
 ) -> tuple[Candidate, TrainConfig]:
     entry = entry | {"attention": given_name(str(entry["attention"]))}
-    spec = parse_name(entry["attention"])
+    name = entry["attention"]
     changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
-    training = settled(train_options([*request.shared, *changes, f"attention={spec.name}"]))
+    training = settled(train_options([*request.shared, *changes, f"attention={name}"]))
+    layer_names(name, training.model.layers)
     resolved = flat(to_dict(training))
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
     }
     training.init_from = str(entry.get("init_from", ""))
+    (spec, layers), *others = layer_runs(name)
     schema_size = mechanism_class(spec.mechanism).schema.size
-    size = spec.arguments[schema_size.name] if schema_size else None
+    size = spec.arguments[schema_size.name] if schema_size and not layers else None
     candidate = Candidate(
         label=_label(entry, overrides),
-        attention=spec.name,
-        mechanism=spec.mechanism,
+        attention=name,
+        mechanism=spec.mechanism if not others else LAYERWISE,
         size=size if isinstance(size, int) else None,
         layers=training.model.layers,
         subsampling=training.model.subsampling,
@@ -150,7 +154,7 @@ def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     """Return e.g. `6 layers, i-clustered-200` or `full → i-clustered-25`."""
     if "label" in entry:
         return str(entry["label"])
-    name = parse_name(str(entry["attention"])).name
+    name = str(entry["attention"])
     if entry.get("init_from"):
         name = f"{entry['init_from']} → {name}"
     rest = as_overrides({key: value for key, value in overrides.items() if key != "model.layers"})

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 WITH_OPTIONS = re.compile(r"[^=]*:\w+=")  # the start of `i-clustered-100:topk=32`
 OPTION = re.compile(r"\w+=[^:=]*")
+RUN = re.compile(r"[^*,]+\*[1-9]\d{0,3}")  # a number of layers ends the part of a name
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
@@ -54,24 +55,35 @@ def literal(value: Any) -> Any:
 
 
 def join_options(entries: list[str]) -> list[str]:
-    """Rejoin entries that are the further options of a mechanism's name.
+    """Rejoin entries that are the further options or layers of a mechanism's name.
 
     An entry `key=value` belongs to the one before if that is a name with options, `name:key=value`. Options
-    of a command, `key=value` without a name before them, stay apart.
+    of a command, `key=value` without a name before them, stay apart. An entry `name*layers` belongs to one
+    like it before; where two such names follow each other, quotes divide them.
 
     Example:
         >>> join_options(["i-clustered-100:topk=32", "bits=63", "full"])
         ['i-clustered-100:topk=32,bits=63', 'full']
+        >>> join_options(["full", "full*3", "lsh-1:chunk=16", "bits=8*9"])
+        ['full', 'full*3,lsh-1:chunk=16,bits=8*9']
+        >>> join_options(["full*3,local-4*9", "full*6,local-4*6"])
+        ['full*3,local-4*9', 'full*6,local-4*6']
         >>> join_options(["checkpoint=best", "jobs=2"])
         ['checkpoint=best', 'jobs=2']
     """
-    whole: list[str] = []
+    names: list[list[str]] = []  # the entries of each
     for entry in entries:
-        if whole and WITH_OPTIONS.match(whole[-1]) and OPTION.fullmatch(entry):
-            whole[-1] += f",{entry}"
+        if names and WITH_OPTIONS.match(names[-1][0]) and OPTION.fullmatch(entry):
+            names[-1].append(entry)
         else:
-            whole.append(entry)
-    return whole
+            names.append([entry])
+    whole: list[list[str]] = []
+    for name in names:
+        if whole and RUN.fullmatch(whole[-1][-1]) and RUN.fullmatch(name[-1]):
+            whole[-1] += name
+        else:
+            whole.append(name)
+    return [",".join(name) for name in whole]
 
 
 def expectation(kind: str) -> str:

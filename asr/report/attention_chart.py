@@ -117,6 +117,7 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
         name
         for name in named
         if theme.family(name) not in ("full", "shared-full")
+        and "*" not in name  # those are maps of one layer
         and is_exchangeable(name)
         and can_run(candidate.attention, name)
     ]

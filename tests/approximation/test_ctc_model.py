@@ -77,12 +77,22 @@ def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_p
     assert (tmp_path / "transcription/predictions-fullx1,local-0x1.json").is_file()
     assert "| local-0 | 2 |" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "layers.png").is_file()
+    options = ["attentions=full,full*1,local-0*1"]
+    assert main(arguments(published, voices, tmp_path / "named", *options)) == 0
+    named = rows(tmp_path / "named")
+    assert list(named) == ["full", "full*1,local-0*1"]
+    assert named["full*1,local-0*1"]["scores"] == found["full*1,local-0*1"]["scores"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["sweep=layers", "attentions=full"], "sweep=layers: expected baseline=full and other attentions"),
+        (
+            ["sweep=layers", "attentions=full,full*1,local-0*1"],
+            "sweep=layers: expected one mechanism for all",
+        ),
+        (["attentions=full,full*1,local-0*2"], "expected mechanisms for 2 layers, found 3"),
         (["language=de"], "language=de: has no effect with a CTC model"),
         (["attentions=full,lsh-1"], "needs keys tied to the queries"),
         (["model=nowhere/else/model"], "nowhere/else/model"),

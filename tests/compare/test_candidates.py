@@ -109,3 +109,26 @@ def test_flat_and_nested_are_inverse() -> None:
     values = {"a": {"b": 1, "c": {"d": [2, 3]}}, "e": None}
     assert flat(values) == {"a.b": 1, "a.c.d": [2, 3], "e": None}
     assert nested(flat(values)) == values
+
+
+def test_a_mechanism_for_each_layer_is_a_candidate() -> None:
+    """In lists, too, whose commas it shares."""
+    found = candidates("attentions=full,full*1,i-clustered-25:topk=8,bits=31*3,lsh-1")
+    layers = "full*1,i-clustered-25:topk=8,bits=31*3"
+    assert [(x.label, x.attention, x.mechanism, x.size) for x in found] == [
+        ("full", "full", "full", None),
+        (layers, layers, "layers", None),
+        ("lsh-1", "lsh-1", "lsh", 1),
+    ]
+    assert evaluated_with(found[1], [*ALL, layers]) == [
+        layers,
+        "full",
+        "clustered-25",
+        "oracle-top-32",
+        "local-64",
+    ]
+    assert evaluated_with(found[2], [layers]) == ["lsh-1", layers]
+    two = candidates('attentions=["full*1,local-4*3","full*2,local-4*2"]')
+    assert [x.attention for x in two] == ["full*1,local-4*3", "full*2,local-4*2"]
+    with pytest.raises(UserError, match=r"'full\*2,lsh-1\*1': expected mechanisms for 4 layers, found 3"):
+        candidates("attentions=[full*2,lsh-1*1]")
