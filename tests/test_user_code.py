@@ -9,6 +9,7 @@ from asr.cli import main
 from asr.config import user_code
 from asr.errors import UserError
 from asr.files import digest
+from asr.parallel import in_new_process
 
 pytestmark = pytest.mark.usefixtures("user_modules")
 
@@ -76,6 +77,12 @@ def test_two_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
     user_code.load(str(tmp_path / "c" / "my_mixing.py"))  # the same code
     with pytest.raises(UserError, match=r"b/my_mixing\.py: the name my_mixing is that of .*a/my_mixing\.py"):
         user_code.load(str(tmp_path / "b" / "my_mixing.py"))
+
+
+def test_another_process_loads_the_same_code(tmp_path: Path) -> None:
+    (tmp_path / "my_mixing.py").write_text("size = 1\n")
+    user_code.load(str(tmp_path / "my_mixing.py"))
+    assert in_new_process(user_code.all_digests) == user_code.all_digests() != {}
 
 
 def test_every_command_takes_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

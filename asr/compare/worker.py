@@ -18,6 +18,7 @@ from typing import Any
 import lightning
 import torch
 
+from asr.attention.table import layer_runs
 from asr.compare.cell import (
     GRACE_S,
     Cell,
@@ -65,8 +66,7 @@ def work(folder: Path, cell: Cell) -> None:
         write_state(folder, cell, "running")
     started = time.monotonic()
     try:
-        if line := user_code.changed(cell.settings.get("code", {})):
-            raise UserError(line)
+        _check_code(cell)
         result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
     except Exception as error:
         traceback.print_exc()
@@ -90,6 +90,15 @@ class FractionWriter(lightning.Callback):
             self.written = time.monotonic()
             done, total = position(task)
             write_fraction(self.path, done / total)
+
+
+def _check_code(cell: Cell) -> None:
+    """Raise UserError if a mechanism's code isn't loaded, or not as it was when the comparison began."""
+    models = [cell.settings, cell.settings.get("options", {}), *cell.settings.get("models", [])]
+    for name in filter(None, (model.get("attention") for model in models)):
+        layer_runs(name)
+    if line := user_code.changed(cell.settings.get("code", {})):
+        raise UserError(line)
 
 
 def _train(folder: Path, cell: Cell) -> dict[str, Any]:

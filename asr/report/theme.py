@@ -87,8 +87,8 @@ def further_look(number: int) -> Look:
 
 
 FURTHER = [name for name in MECHANISMS if name not in CHOSEN]
-# Families from outside this package join when they are drawn; their colours follow the order of legends.
 FAMILIES = CHOSEN | {name: further_look(number) for number, name in enumerate(FURTHER)}
+_drawn: dict[str, Look] = {}  # mechanisms from outside this package, in the order in which they are drawn
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
 
 # Charts refer to colours by these tokens; page and export substitute those of their theme.
@@ -123,10 +123,12 @@ def family(attention: str) -> str:
 
 
 def look(name: str) -> Look:
-    """Return the look of a family: one from outside this package gets the next free one; others `OTHER`."""
-    if name not in FAMILIES and (split_source(name)[0] or name in own.entry_points()):
-        FAMILIES[name] = further_look(len(FAMILIES) - len(CHOSEN))
-    return FAMILIES.get(name, OTHER)
+    """Return the look of a family; one from outside this package gets the next that is free."""
+    if name in FAMILIES:
+        return FAMILIES[name]
+    if name not in _drawn and (split_source(name)[0] or name in own.entry_points()):
+        _drawn[name] = further_look(len(FURTHER) + len(_drawn))
+    return _drawn.get(name, OTHER)
 
 
 def token(name: str) -> str:
@@ -140,7 +142,8 @@ def in_family_order(attentions: list[str]) -> list[str]:
     def rank(attention: str) -> tuple[int, int, str]:
         name = family(attention)
         number = split_name(attention.partition("@")[0])[1]
-        place = list(FAMILIES).index(name) if name in FAMILIES else len(FAMILIES)
+        known = [*FAMILIES, *_drawn]
+        place = known.index(name) if name in known else len(known)
         return place, int(number or 0), attention
 
     return sorted(attentions, key=rank)
@@ -148,7 +151,8 @@ def in_family_order(attentions: list[str]) -> list[str]:
 
 def colours(dark: bool) -> dict[str, str]:
     """Return the colour of every token."""
-    families = {token(name): entry.dark if dark else entry.light for name, entry in FAMILIES.items()}
+    looks = FAMILIES | _drawn
+    families = {token(name): entry.dark if dark else entry.light for name, entry in looks.items()}
     families["~other"] = OTHER.dark if dark else OTHER.light
     return families | {name: pair[dark] for name, pair in INK.items()}
 

@@ -338,6 +338,21 @@ def test_every_mechanism_looks_different() -> None:
         assert len(set(values)) == len(values)
 
 
+def test_mechanisms_of_ones_own_look_different_and_come_last_in_legends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(theme, "_drawn", {})
+    names = ["my_mixing:Mean", "full", "b.c:Mean-8", "b.c:Mean-4:half=true", "unknown-3"]
+    families = [theme.family(name) for name in names]
+    assert families == ["my_mixing:Mean", "full", "b.c:Mean", "b.c:Mean", "unknown"]
+    assert [theme.token(name) for name in families[:3]] == ["~my_mixing-Mean", "~full", "~b-c-Mean"]
+    assert theme.token("unknown") == "~other"
+    looks = [*theme.FAMILIES.values(), theme.look("my_mixing:Mean"), theme.look("b.c:Mean"), theme.OTHER]
+    assert len({x.light for x in looks}) == len(looks)
+    assert theme.colours(dark=True)["~b-c-Mean"] == theme.look("b.c:Mean").dark
+    assert theme.in_family_order(names) == [names[1], names[0], names[3], names[2], names[4]]
+
+
 def test_colour_tokens_in_data_are_kept() -> None:
     spec = {"mark": {"color": "~full"}, "data": {"values": [{"token": "~full"}]}}
     assert theme.coloured(spec, {"~full": "#123456"}) == {

@@ -1,0 +1,139 @@
+"""A mechanism of one's own in the commands: training, decoding, exchange; code runs only if named."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tone_corpora import TINY
+
+import asr
+from asr.cli import main
+from asr.config import user_code
+from asr.files import file_digest
+
+NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
+NAME = "./nystrom.py:Nystrom-4:iterations=3"
+STORED = "nystrom:Nystrom-4:iterations=3"
+pytestmark = pytest.mark.usefixtures("user_modules")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Working folder with the example."""
+    shutil.copy(NYSTROM, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def train(tone_corpus: Path, place: Path) -> Callable[..., int]:
+    """Function that trains for six steps, or what the options say, and returns the exit status."""
+
+    def train(*options: str) -> int:
+        steps = ["trainer.max_steps=6", "trainer.validate_every=3", "recipe.name=tones"]
+        return main(["train", *TINY, f"data.train=[{tone_corpus}]", *steps, f"attention={NAME}", *options])
+
+    return train
+
+
+def forget() -> None:
+    """Forget the code, as a new process would."""
+    user_code._loaded.clear()
+    sys.modules.pop("nystrom", None)
+
+
+def test_train_decode_exchange_and_export(
+    train: Callable[..., int], trained: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train() == 0
+    run = place / "exp" / "tones" / STORED
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["attention"] == STORED
+    assert environment["code"] == {"nystrom": file_digest(NYSTROM)}
+    capsys.readouterr()
+
+    forget()
+    assert main(["decode", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert (
+        "attention 'nystrom:Nystrom' is code that runs only if you name it: give attention=./nystrom.py"
+        in error
+    )
+    assert error.count("\n") == 1
+    assert "nystrom" not in sys.modules
+    assert main(["decode", str(run), f"attention={NAME}"]) == 0
+    about = json.loads((run / "decode" / "test" / f"{STORED}-greedy" / "decode.json").read_text())
+    assert about["attention"] == STORED
+
+    forget()
+    assert main(["decode", str(run), "attention=full", "--code", "nystrom.py"]) == 0
+    assert (run / "decode" / "test" / "full-greedy" / "hyp.jsonl").is_file()
+    assert main(["decode", str(trained), f"attention={NAME}", f"output={place / 'exchanged'}"]) == 0
+    assert json.loads((place / "exchanged" / "decode.json").read_text())["attention"] == STORED
+
+    assert main(["export", str(run), f"out={place / 'model'}"]) == 0
+    forget()
+    with pytest.raises(asr.UserError, match="is code that runs only if you name it"):
+        asr.Recognizer.load(place / "model")
+    assert asr.Recognizer.load(place / "model", attention=NAME).model.attention == STORED
+
+
+def test_a_training_does_not_resume_with_a_changed_file(
+    train: Callable[..., int],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert train() == 0
+    forget()
+    assert train("trainer.max_steps=8", "resume=auto") == 0
+    with (place / "nystrom.py").open("a") as file:
+        file.write("# another version\n")
+    capsys.readouterr()
+    assert train("trainer.max_steps=9", "resume=auto") == 1
+    error = capsys.readouterr().err
+    now, was = file_digest(place / "nystrom.py"), file_digest(NYSTROM)
+    assert f"inputs have changed since the run began: code.nystrom {now} (was {was})" in error
+    assert main(["decode", str(place / "exp" / "tones" / STORED), f"attention={NAME}"]) == 0
+    assert f"nystrom.py has changed: its digest was {was}, is now {now}" in caplog.text
+
+
+def test_a_mechanism_for_each_layer_and_faults(
+    train: Callable[..., int], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("model.layers=2", "attention=full*1,./nystrom.py:Nystrom-4*1") == 0
+    assert (place / "exp" / "tones" / "fullx1,nystrom:Nystrom-4x1").is_dir()
+    capsys.readouterr()
+    for name, expected in (
+        ("./nothing.py:Nystrom-4", "nothing.py: expected a file with Python code, found none"),
+        ("./nystrom.py:Nystrom-0", "landmarks=0, expected 1 … 4096"),
+        ("./nystrom.py:Linformer-4", "expected a class Linformer in"),
+    ):
+        assert train(f"attention={name}") == 1
+        error = capsys.readouterr().err
+        assert expected in error
+        assert error.count("\n") == 1
+
+
+def test_bench_times_it(place: Path) -> None:
+    options = ["lengths=[64]", "batch=1", "rounds=1", "seconds=0.1", "passes=[forward]", "out=bench.json"]
+    assert main(["bench", f"attentions=full,{NAME}@reference", *options, "peak_memory=false"]) == 0
+    record = json.loads((place / "bench.json").read_text())
+    assert [x["name"] for x in record["timings"]] == ["full", f"{STORED}@reference"]
+    assert record["environment"]["code"] == {"nystrom": file_digest(NYSTROM)}
+
+
+def test_completion_offers_the_classes_of_a_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["train", "", "attention=./nystrom.py:", "2"],
+        ["compare", "", "attentions=full,./nystrom.py:N", "2"],
+    ):
+        assert main(["completion", "words", *words]) == 0
+        printed = capsys.readouterr().out
+        assert printed == f"{words[2].rpartition('.')[0]}.py:Nystrom-32\n"
+    assert main(["completion", "words", "train", "", "attention=./nothing.py:", "2"]) == 0
+    assert main(["help", "attention", "./nystrom.py:Nystrom"]) == 0
+    assert "iterations of the pseudoinverse" in capsys.readouterr().out
