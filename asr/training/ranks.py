@@ -2,10 +2,12 @@
 
 import os
 import platform
+import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,37 @@ def connect_restarted(place: ClusterEnvironment, backend: str) -> None:
         rank=place.global_rank(),
         world_size=place.world_size(),
     )
+
+
+@contextmanager
+def ended_by_signals(started: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
+    """End at once on SIGINT and SIGTERM while the ranks connect, with the processes that this one started.
+
+    PyTorch waits in C++, where Python's handlers don't run. A thread reads what the signals write.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    threading.Thread(target=_end, args=(ours, started), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(theirs)  # ends the thread
+
+
+def _end(pipe: int, started: Sequence[subprocess.Popen[Any]]) -> None:
+    with open(pipe, "rb", buffering=0) as signals:
+        while number := signals.read(1):
+            if number[0] in (signal.SIGINT, signal.SIGTERM):
+                for process in started:
+                    process.kill()
+                name = signal.Signals(number[0]).name
+                print(f"asr: stopped by {name} before the first step", file=sys.stderr, flush=True)
+                os._exit(128 + number[0])
 
 
 def check_processes(options: TrainerConfig) -> None:

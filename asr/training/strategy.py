@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from asr.model.encoder import Encoder
 from asr.training.options import TrainerConfig
-from asr.training.ranks import Launcher, connect_restarted, waiting
+from asr.training.ranks import Launcher, connect_restarted, ended_by_signals, waiting
 
 
 def training_strategy(options: TrainerConfig) -> str | Strategy:
@@ -58,7 +58,8 @@ class _Ranks(ParallelStrategy):
         if self.num_nodes > 1 and place.node_rank() == place.local_rank() == 0:
             seconds = default_pg_timeout.total_seconds()
             print(waiting(place, self.num_nodes, self.num_processes, seconds), file=sys.stderr, flush=True)
-        super().setup_environment()
+        with ended_by_signals(self._launcher.procs if isinstance(self._launcher, Launcher) else []):
+            super().setup_environment()
 
 
 class AverageGradients(_Ranks, DDPStrategy):

@@ -24,7 +24,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities import rank_zero_only
-from processes import fork_server, in_a_fork
+from processes import Asr, fork_server, in_a_fork
 from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY, make_corpus
 from torch.distributed.launcher.api import elastic_launch
@@ -370,3 +370,19 @@ def test_training_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> Non
         "waiting for 2 machines with 4 processes each, which a launcher starts, at 127.0.0.1:29500 for up to "
         "30 min 00 s"
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait_for_other_machines(
+    number: signal.Signals, corpus: Path, tmp_path: Path
+) -> None:
+    """PyTorch waits in C++ for up to half an hour, where Python's handlers don't run."""
+    options = [*OVERRIDES, f"data.train=[{corpus}]", f"run={tmp_path / 'run'}", "trainer.nodes=2"]
+    with open(tmp_path / "said", "w+") as said:
+        asr = Asr(["train", *options], stderr=said.fileno(), MASTER_PORT=str(free_port()))
+        while "waiting for 2 machines" not in (tmp_path / "said").read_text():
+            assert asr.poll() is None, (tmp_path / "said").read_text()
+            time.sleep(0.05)
+        os.kill(asr.pid, number)
+        assert asr.wait() == 128 + number
+    assert f"asr: stopped by {number.name} before the first step" in (tmp_path / "said").read_text()
