@@ -118,7 +118,7 @@ class TrainingData:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a saved cursor."""
-        self.cursor = Cursor(**state_dict)
+        self.cursor = Cursor(**{name: state_dict[name] for name in asdict(self.cursor)})
 
 
 class Batches(Protocol):

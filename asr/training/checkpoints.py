@@ -37,10 +37,12 @@ class SaveResumePoint(lightning.Callback):
         self.whole = whole
         self.signals = signals
         self.written = 0
+        self.first = 0  # step at the start
+        self.went_on = False  # whether a step has ended since
 
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Take signals back from Lightning, and defer them to the end of a step."""
-        self.written = trainer.global_step
+        self.first = self.written = trainer.global_step
         self.signals.handle()
         self.signals.deferred = True
 
@@ -54,6 +56,7 @@ class SaveResumePoint(lightning.Callback):
         """
         _correct_batch_counts(trainer)
         steps = trainer.global_step
+        self.went_on = steps > self.first
         if batch_idx % trainer.accumulate_grad_batches or steps % self.whole:
             return
         received = torch.tensor(self.signals.received, device=task.device)  # perhaps by another rank

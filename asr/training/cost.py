@@ -129,7 +129,7 @@ class Cost(lightning.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the totals from a checkpoint."""
-        vars(self).update(state_dict)
+        vars(self).update({name: state_dict[name] for name in self.state_dict()})
 
     def summary(self) -> dict[str, Any]:
         """Return frames, time, throughput, share of waiting for data and peak memory, all of this process."""

@@ -2,15 +2,19 @@
 
 import json
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from asr import config
 from asr.config import affecting, flat
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import digest, file_digest
+from asr.files import digest, file_digest, type_name
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
@@ -21,6 +25,8 @@ from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan
 
 if TYPE_CHECKING:  # loads Lightning
+    from torch.optim import Optimizer
+
     from asr.training.cost import Cost
     from asr.training.task import TrainingTask
 
@@ -163,6 +169,85 @@ def check_model(point: ResumePoint, task: "TrainingTask") -> None:
             )
 
 
+def check_state(point: ResumePoint, task: "TrainingTask", data: TrainingData, cost: "Cost") -> None:
+    """Raise UserError unless what is read here of the state of training has the types that are written."""
+    from lightning.pytorch.loops.progress import _BatchProgress
+
+    from asr.training.data_module import DataModule
+
+    written = {
+        "global_step": 0,
+        "counts": task.counts,
+        "dev_error": task.dev_error,
+        "callbacks": {cost.state_key: cost.state_dict()},
+        "loops": {"fit_loop": {"epoch_loop.batch_progress": _BatchProgress().state_dict()}},
+        DataModule.__qualname__: data.state_dict(),
+    }
+    _check_like(written, point.state, str(point.path))
+    if task.plan.options.trainer.strategy != "fsdp":  # whose states are in another order, and checked by it
+        states = point.state["optimizer_states"]
+        if not isinstance(states, list) or len(states) != 1:
+            raise UserError(f"{point.path}: expected the state of an optimiser, found {str(states)[:60]!r}")
+        _check_optimizer(states[0], task.configure_optimizers()["optimizer"], str(point.path))
+
+
+def _check_optimizer(found: Any, optimizer: "Optimizer", where: str) -> None:
+    """Raise UserError unless a state fits an optimiser; its compiled steps read beyond smaller tensors."""
+    where = f"{where}: optimizer_states"
+    groups = optimizer.state_dict()["param_groups"]
+    _check_like({"state": {}, "param_groups": groups}, found, where)
+    order, wanted = ([group["params"] for group in x] for x in (found["param_groups"], groups))
+    if order != wanted:
+        raise UserError(f"{where}: expected the parameters {wanted}, found {order}"[:200])
+    number = 0
+    for group in optimizer.param_groups:
+        names: set[str] = set()
+        for parameter in group["params"]:
+            _check_moments(found["state"].get(number, {}), parameter, names, f"{where}: {number}")
+            number += 1
+
+
+def _check_moments(state: Any, parameter: Tensor, names: set[str], where: str) -> None:
+    """Raise UserError unless a parameter's state is empty, or tensors of its size and a number of steps.
+
+    Args:
+        state: state of one parameter; empty if no step has changed it.
+        parameter: the parameter.
+        names: names in the states of the group's other parameters; empty at first.
+        where: place for messages.
+    """
+    if not isinstance(state, dict) or (state and names and state.keys() != names):
+        wanted = ", ".join(sorted(names)) or "tensors by name"
+        raise UserError(f"{where}: expected {wanted}, found {str(state)[:60]!r}")
+    names.update(state)
+    for name, value in state.items():
+        shape = torch.Size() if name == "step" else parameter.shape
+        if not isinstance(value, Tensor) or value.shape != shape or value.is_complex():
+            found = str(value)[:60]
+            raise UserError(f"{where}: {name}: expected numbers of shape {list(shape)}, found {found!r}")
+
+
+def _check_like(written: Any, found: Any, where: str) -> None:
+    """Raise UserError unless plain data have the keys and types of others, and numbers are no less than 0."""
+    if isinstance(written, dict) and isinstance(found, dict):
+        for key, value in written.items():
+            if key not in found:
+                raise UserError(f"{where}: expected {key}, found none")
+            _check_like(value, found[key], f"{where}: {key}")
+        return
+    if isinstance(written, list | tuple) and isinstance(found, list | tuple) and len(written) == len(found):
+        for number, (value, other) in enumerate(zip(written, found, strict=True)):
+            _check_like(value, other, f"{where}: {number}")
+        return
+    if written is None or (found is None and isinstance(written, bool)):  # left to PyTorch, as `foreach`
+        return
+    kinds = (int, float) if isinstance(written, float) else (type(written),)
+    # An error rate is NaN before the first validation.
+    sized = isinstance(written, dict | list | tuple)
+    if sized or type(found) not in kinds or not (written != written or 0 <= found < math.inf):
+        raise UserError(f"{where}: expected {type_name(type(written))}, found {str(found)[:60]!r}")
+
+
 def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> None:
     """Set the cursor of the data, and the checkpoint's counts of batches per rank to those of the options.
 
@@ -176,7 +261,7 @@ def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> No
     cursor["batches"] += more
     data.load_state_dict(cursor)
     for counts in (progress["total"], progress["current"]):
-        counts |= {name: count + more for name, count in counts.items()}
+        counts |= {name: count + more for name, count in counts.items() if type(count) is int}
 
 
 def finished(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> bool:

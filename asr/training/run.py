@@ -15,10 +15,11 @@ from lightning.pytorch.loggers import Logger
 from asr import config
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, device_words
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 from asr.files import locked, write_json
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
+from asr.training.checkpoints import SaveResumePoint
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
 from asr.training.loggers import check_loggers, check_objects, log_options, open_loggers
@@ -31,6 +32,7 @@ from asr.training.resume import (
     carry_on,
     check_inputs,
     check_model,
+    check_state,
     clear,
     find_resume_point,
     finished,
@@ -111,6 +113,7 @@ def _train(
     if point:
         check_inputs(point, environment)
         check_model(point, task)
+        check_state(point, task, data, cost)
         carry_on(point, options, data)
         task.plan = training_plan(options, data, point.step)
         task.on_load_checkpoint(point.state)
@@ -131,7 +134,7 @@ def _train(
 
     log_options(loggers, options)
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers, loggers)
-    with _named_failures(options, folder):
+    with _named_state(point, trainer), _named_failures(options, folder):
         last = str(RunFolder(folder).last) if point else None
         # weights_only: reading a checkpoint never runs code.
         trainer.fit(task, DataModule(data, trainer), ckpt_path=last, weights_only=True)
@@ -171,6 +174,24 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
         raise
     finally:
         threading.excepthook = print_failure
+
+
+@contextmanager
+def _named_state(point: ResumePoint | None, trainer: lightning.Trainer) -> Iterator[None]:
+    """Raise UserError if training can't go on from a checkpoint: Lightning and PyTorch take any state."""
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        callbacks: list[lightning.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        went_on = any(isinstance(x, SaveResumePoint) and x.went_on for x in callbacks)
+        if point is None or went_on:
+            raise
+        raise UserError(
+            f"{point.path}: expected the state of this training, found one from which its first step fails: "
+            f"{in_words(error)}"
+        ) from error
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
