@@ -26,7 +26,12 @@ def load(name: str) -> str:
         ('full', 'nystrom:Nystrom-32')
     """
     source, rest = split_source(name)
-    return f"{user_code.load(source)}:{rest}" if source else name
+    if not source:
+        return name
+    module = user_code.load(source)
+    if not split_source(f"{module}:{rest}")[0]:
+        raise UserError(f"attention {name!r}: {module} is a mechanism of this program; rename the file")
+    return f"{module}:{rest}"
 
 
 def find(mechanism: str) -> Mechanism | None:

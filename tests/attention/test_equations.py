@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import CROSS, LENGTHS, QUERY_KEY, C, build, inputs, oracle_weights
+from mechanisms import CROSS, FURTHER, LENGTHS, QUERY_KEY, C, build, inputs, oracle_weights
 
 from asr.attention.multihead import shared_keys
 from asr.lengths import keep_mask
@@ -35,6 +35,8 @@ def test_output_and_weights_equal_the_oracle(name: str, dtype: torch.dtype) -> N
     torch.testing.assert_close(out.double(), expected @ v.double().nan_to_num(), **close)
     weights = mechanism.weights(q, k, LENGTHS)
     torch.testing.assert_close(weights.double(), expected, **close)
+    if name in FURTHER:  # whose weights may be negative, and sum to another number
+        return
     rows = keep_mask(LENGTHS, q.shape[2]).to(dtype).unsqueeze(1).expand(weights.shape[:3])
     torch.testing.assert_close(weights.sum(-1), rows, **close)
     assert (weights >= 0).all()

@@ -173,6 +173,12 @@ def test_faults_of_classes_and_names_are_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_a_file_has_another_name_than_the_mechanisms_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "linear.py").write_text(MEAN)
+    with pytest.raises(UserError, match="linear is a mechanism of this program; rename the file"):
+        given_name(f"{tmp_path / 'linear.py'}:Mean-2")
+
+
 def test_a_class_without_number_and_options_needs_none(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     path.write_text(
