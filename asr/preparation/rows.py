@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Row:
         split: name of the split; empty: to be chosen.
         start_s: start time in the file.
         duration_s: duration; None: to the end of the file.
+        stated: whether the duration was stated without a start: the whole file, rounded, or its beginning.
+        times: file and line of the times, for messages; empty: `where`.
         channel: channel of the file; None: the file must have one channel.
         recording: recording id; empty: derived from the file name.
     """
@@ -42,6 +45,8 @@ class Row:
     split: str = ""
     start_s: float = 0.0
     duration_s: float | None = None
+    stated: bool = False
+    times: str = ""
     channel: int | None = None
     recording: str = ""
 
@@ -163,12 +168,19 @@ def fitted(row: Row, facts: Sequence[int]) -> Row:
             f"{row.where}: expected a channel from 0 to {channels - 1} of {row.audio}, found {row.channel}"
         )
     end_s = length_s if row.duration_s is None else row.start_s + row.duration_s
+    if row.stated and abs(end_s - length_s) <= ROUNDING_S + _last_digit(end_s):
+        end_s = length_s
     if not 0 <= row.start_s < end_s or end_s > length_s + ROUNDING_S:
         raise UserError(
-            f"{row.where}: expected {row.name} to lie within the {length_s:.3f} s of {row.audio}, "
-            f"found {row.start_s:.3f} s to {end_s:.3f} s",
+            f"{row.times or row.where}: expected {row.name} to lie within the {length_s:.3f} s of "
+            f"{row.audio}, found {row.start_s:.3f} s to {end_s:.3f} s",
             "times",
         )
     whole = row.start_s == 0 and end_s >= length_s
     duration_s = length_s if whole else round(min(end_s, length_s) - row.start_s, 9)
     return replace(row, duration_s=duration_s, channel=row.channel or 0)
+
+
+def _last_digit(number: float) -> float:
+    """Return the value of a number's last decimal place: 0.1 for 2.3."""
+    return 10.0 ** min(0, int(Decimal(repr(number)).as_tuple().exponent)) if number % 1 else 1.0

@@ -164,8 +164,8 @@ def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
         speaker=fields.get("speaker", ""),
         split=fields.get("split") or split,
         start_s=start_s or 0.0,
-        # For whole files the header has the exact duration; the table may have rounded it.
-        duration_s=duration_s if start_s is not None or end_s is not None else None,
+        duration_s=duration_s,
+        stated=start_s is None and end_s is None,
         channel=channel_field(fields.get("channel"), entry.where),
     )
 

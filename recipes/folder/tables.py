@@ -62,6 +62,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
         raise UserError(f"{path}:{reader.line_num}: expected a table, found {error}") from None
     if not lines:
         raise UserError(f"{path}: expected lines with audio and text, found none")
+    width = len(lines[0][1])
     header = _known([cell.strip() for cell in lines[0][1]], columns)
     if "audio" in header and "text" in header:
         lines = lines[1:]
@@ -78,6 +79,9 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
         where = f"{path}:{number}"
         if len(cells) <= max(header["audio"], header["text"]):
             raise UserError(f"{where}: expected {max(header.values()) + 1} columns, found {len(cells)}")
+        # Divided at a mark in its text, a row would be a shorter transcript, or have a part of it as speaker.
+        if any(cell.strip() for cell in cells[width:]):
+            raise UserError(f"{where}: expected {width} columns, found {len(cells)}", "damaged_text")
         entries.append(Entry(where, {n: cells[i].strip() for n, i in header.items() if i < len(cells)}))
     return entries
 

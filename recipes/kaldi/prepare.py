@@ -101,6 +101,7 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
                     split=split,
                     start_s=start_s,
                     duration_s=None if end_s == -1 else end_s - start_s,  # -1: the end of the recording
+                    times=where,
                     recording=recording,
                 )
     for name, (line, _) in texts.items():

@@ -83,7 +83,7 @@ def with_ids(rows: list[Row]) -> Iterator[Row]:
     names = distinct_names(row.audio for row in rows if not row.name)
     for row in rows:
         if not row.name:
-            part = f"-{round(1000 * row.start_s):08d}" if row.start_s or row.duration_s else ""
+            part = f"-{round(1000 * row.start_s):08d}" if row.start_s or not row.stated else ""
             row = replace(row, name=names[row.audio].replace(" ", "_") + part)
         yield row
 
@@ -107,7 +107,7 @@ def _row(where: str, line: str, folder: Path, split: str) -> Row:
         speaker=text_field(entry.get("speaker"), "speaker", where),
         split=split,
         start_s=start_s,
-        # Without an offset the entry is the whole file; its duration may be rounded.
-        duration_s=duration_s if offset is not None else None,
+        duration_s=duration_s,
+        stated=offset is None,
         channel=channel_field(entry.get("channel"), where),
     )

