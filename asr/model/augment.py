@@ -8,6 +8,8 @@ from torch import Tensor
 from asr.lengths import keep_mask
 from asr.model.options import AugmentConfig
 
+LARGEST_SHARE = 0.5  # of an utterance's frames that a time mask covers
+
 
 def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:
     """Return options with 2.5 times as many time masks, as CR-CTC uses (Yao et al. 2024)."""
@@ -44,7 +46,8 @@ def spec_augment(
     """Mask bins with zeros (the mean of normalised features) and frames with zeros or a vector.
 
     SpecAugment (Park et al. 2019) without time warping. The number and the positions of the time masks
-    depend on the length of the utterance, not on the padding.
+    depend on the length of the utterance, not on the padding; none covers more than half of it (the paper's
+    p), so that some of a short word stays.
 
     Args:
         features: [B, T, F], normalised.
@@ -58,7 +61,9 @@ def spec_augment(
     batch, frames, bins = features.shape
     device = features.device
     hidden_bins = _intervals(
-        torch.full((batch, config.frequency_masks), bins, device=device), config.frequency_mask_bins, bins
+        torch.full((batch, config.frequency_masks), bins, device=device),
+        torch.full((batch, 1), config.frequency_mask_bins, device=device),
+        bins,
     )
     features = features.masked_fill(hidden_bins.unsqueeze(1), 0.0)
     if config.time_mask_every <= 0:
@@ -66,16 +71,23 @@ def spec_augment(
     masks = (lengths + config.time_mask_every - 1) // config.time_mask_every
     size = frames // config.time_mask_every + 1
     spans = torch.where(keep_mask(masks, size), lengths.unsqueeze(1), 0)
-    hidden_frames = _intervals(spans, config.time_mask_frames, frames)
+    widest = (LARGEST_SHARE * lengths).long().clamp(max=config.time_mask_frames)
+    hidden_frames = _intervals(spans, widest.unsqueeze(1), frames)
     if masked_frame is None:
         return features.masked_fill(hidden_frames.unsqueeze(2), 0.0)
     masked = masked_frame.masked_fill(hidden_bins.unsqueeze(1), 0.0).to(features.dtype)
     return torch.where(hidden_frames.unsqueeze(2), masked, features)
 
 
-def _intervals(spans: Tensor, widest: int, size: int) -> Tensor:
-    """Draw one interval within 0 … span for each of `spans` [B, masks]; return their union [B, size]."""
-    width = (torch.rand(spans.shape, device=spans.device) * (widest + 1)).floor().clamp(max=widest)
+def _intervals(spans: Tensor, widest: Tensor, size: int) -> Tensor:
+    """Draw one interval within 0 … span for each of `spans` [B, masks]; return their union [B, size].
+
+    Args:
+        spans: [B, masks] ends of the ranges that intervals lie in; 0: none.
+        widest: [B, 1] largest width of an interval.
+        size: number of positions.
+    """
+    width = torch.minimum((torch.rand(spans.shape, device=spans.device) * (widest + 1)).floor(), widest)
     start = (torch.rand(spans.shape, device=spans.device) * (spans - width + 1).clamp(min=1)).floor()
     width = torch.where(spans > 0, width, 0)
     positions = torch.arange(size, device=spans.device)

@@ -51,6 +51,7 @@ class TrainingTask(lightning.LightningModule):
         self.batch: StreamBatch | None = None  # the current one
         self.usable = False  # whether its loss is finite
         self.usable_in_window = False
+        self.window_loss = torch.zeros(2)  # sum of the losses of a step's batches, and their number
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
         self.dev_loss = float("nan")  # per target
@@ -128,7 +129,7 @@ class TrainingTask(lightning.LightningModule):
             )
             return loss if self._scaled else self._no_gradient()
         self.usable = True
-        self.log("loss", loss.detach())
+        self.window_loss += torch.stack([loss.detach().float().cpu(), torch.ones(())])
         return loss
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -216,6 +217,7 @@ class TrainingTask(lightning.LightningModule):
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         self.log("gradient_norm", norm)
+        self._log_loss()
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
         finite = bool(norm.isfinite())
         if self.plan.options.trainer.average_every:  # gradients differ between processes: skip on all or none
@@ -228,6 +230,14 @@ class TrainingTask(lightning.LightningModule):
                 log.warning("step %d skipped: the gradient norm is %s", self.global_step, norm.item())
             optimizer.zero_grad(set_to_none=True)
         self.usable_in_window = False
+
+    def _log_loss(self) -> None:
+        """Log the mean loss of a step's batches on all ranks, whose gradients are averaged."""
+        sums = self.trainer.strategy.reduce(self.window_loss.to(self.device), reduce_op="sum")
+        total, count = sums.tolist()
+        if count:
+            self.log("loss", total / count)
+        self.window_loss.zero_()
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and its schedule."""

@@ -37,6 +37,13 @@ def test_the_number_of_time_masks_follows_the_length_of_the_utterance() -> None:
     assert int(hidden_frames.sum(dim=1).max()) <= 2 * 12
 
 
+def test_no_time_mask_covers_more_than_half_of_a_short_utterance() -> None:
+    """One of 12 frames could hide a whole word of 12."""
+    hidden = torch.stack([masked([12, 3, 1, 200], 200, seed).all(dim=2).sum(dim=1) for seed in range(60)])
+    assert hidden[:, :3].amax(dim=0).tolist() == [6, 1, 0]
+    assert int(hidden[:, 3].max()) > 12
+
+
 def test_masks_depend_on_the_random_state() -> None:
     assert torch.equal(masked([100, 90], 100, 1), masked([100, 90], 100, 1))
     assert not torch.equal(masked([100, 90], 100, 1), masked([100, 90], 100, 2))

@@ -227,6 +227,8 @@ def assert_same_run(found: Ranks, expected: Ranks) -> None:
     rows, wanted = metrics(found.folder), metrics(expected.folder)
     assert [row["step"] for row in rows] == [row["step"] for row in wanted]
     for row, expectation in zip(rows, wanted, strict=True):
+        # The loss was the first process's, and its last batch's.
+        assert float(row["loss"]) == pytest.approx(float(expectation["loss"]), rel=1e-3)
         if expectation["dev_loss"]:  # a run that is to be extended validates at its end, too
             assert float(row["dev_loss"]) == pytest.approx(float(expectation["dev_loss"]), rel=1e-4)
     summaries = [json.loads((run.folder / "training.json").read_text()) for run in (found, expected)]

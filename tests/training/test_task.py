@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -240,3 +241,21 @@ def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -
     assert [int(row["step"]) for row in rows] == list(range(30))
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
     assert json.loads((tmp_path / "training.json").read_text())["epochs"] == pytest.approx(15)
+
+
+def test_the_logged_loss_is_the_mean_of_a_steps_batches(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With accumulation, it was that of the last batch."""
+    step, losses = RecognitionTask.training_step, []
+
+    def training_step(task: RecognitionTask, batch: Any, index: int) -> torch.Tensor:
+        losses.append(float(loss := step(task, batch, index)))
+        return loss
+
+    monkeypatch.setattr(RecognitionTask, "training_step", training_step)
+    options = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.accumulate=3"]
+    train(train_options([*options, "trainer.max_steps=2", "tokenizer.kind=character"]))
+    logged = [float(row["loss"]) for row in metrics(tmp_path)]
+    assert logged == pytest.approx([sum(losses[:3]) / 3, sum(losses[3:]) / 3], rel=1e-5)
+    assert losses[2] != pytest.approx(logged[0], rel=1e-3)
