@@ -1,8 +1,10 @@
 """`asr approximate`: a trained transformers model's score with its attention exchanged."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress, TaskID
 
@@ -12,7 +14,7 @@ from asr.approximation.ctc_model import Opened
 from asr.approximation.options import FULL, SQUAD, TRANSCRIPTION, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import check_choice, question_map
-from asr.approximation.run import TaskEvaluation, open_task
+from asr.approximation.run import TaskEvaluation, TaskResult, open_task
 from asr.attention.table import canonical
 from asr.attention.transformers_adapter import ReplacedAttention
 from asr.console import open_console, progress
@@ -20,8 +22,9 @@ from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.files import check_writable, locked, write_json, write_text
 from asr.recognizer import Recognizer
-from asr.report import layer_chart, question_chart
-from asr.report.figure import export
+from asr.report import exchange_chart, layer_chart, question_chart
+from asr.report.exchange_page import write_exchange_page
+from asr.report.figure import Figure, export
 
 
 def parse(overrides: list[str]) -> Options:
@@ -79,7 +82,7 @@ def run(paths: list[Path], options: Options) -> None:
         shown = [tables.table_4(results)]
         for result in results:
             shown += [tables.score_table(result, clock), tables.ratio_table(result, clock)]
-            if options.sweep and result.task == TRANSCRIPTION:
+            if swept(result, options):
                 shown.append(tables.layer_table(result))
         for table in shown:
             console.print(table)
@@ -89,16 +92,30 @@ def run(paths: list[Path], options: Options) -> None:
             "environment": describe_environment() | {"device": options.device},
             "tasks": [result.as_dict() for result in results],
         }
-        written = [folder / "results.json", folder / "results.md"]
+        figures = list(_figures(results, options, record))
         if mapped:
             record["map"] = mapped.as_json()
-            written += export(question_chart.figure(mapped, record), folder)
-        for result in results:
-            if options.sweep and result.task == TRANSCRIPTION:
-                drawn = layer_chart.figure(result, tables.by_layer(result), record)
-                written += export(drawn, folder)
+            figures.append(question_chart.figure(mapped, record))
+        drawn = [(figure, export(figure, folder)) for figure in figures]
+        page = write_exchange_page(results, shown[len(results) == 1 :], drawn, record, folder)
+        written = [folder / "results.json", folder / "results.md", page]
+        written += [file for _, files in drawn for file in files]
         write_json(record, folder / "results.json")
     console.print(f"written: {', '.join(map(str, written))}")
+
+
+def swept(result: TaskResult, options: Options) -> bool:
+    """Return whether one layer at a time was exchanged."""
+    return bool(options.sweep) and result.task == TRANSCRIPTION
+
+
+def _figures(results: list[TaskResult], options: Options, record: dict[str, Any]) -> Iterator[Figure]:
+    """Yield the figures of all tasks."""
+    for result in results:
+        if swept(result, options):
+            yield layer_chart.figure(result, tables.by_layer(result), record)
+        elif found := exchange_chart.figure(result, record):
+            yield found
 
 
 def open_model(path: Path, device: str) -> Opened:

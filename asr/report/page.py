@@ -3,7 +3,7 @@
 import base64
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib import resources
@@ -129,7 +129,57 @@ def _render(
     source: Provenance,
     exported: dict[str, list[Path]],
 ) -> str:
-    for name in [x.attention for x in results.candidates] + results.attentions():
+    return render(
+        "report.html.jinja",
+        body,
+        source,
+        exported,
+        [x.attention for x in results.candidates] + results.attentions(),
+        {"errors": errors},
+        heading=f"{results.recipe}: attention mechanisms compared",
+        eyebrow=f"asr compare · {created_words(results.created)}",
+        files="results.json and results.csv",
+        sections=_sections(body, results, errors),
+        findings=findings(results),
+        protocol_line=protocol_line(results),
+        failures=results.failures,
+        errors=errors,
+        candidates=results.candidates,
+        data=results.data,
+        conditions=[(conditions_words(split, x), x.busy()) for split, x in results.conditions.items()],
+        settings=list(settings(results.protocol)),
+        environment=list(settings(results.environment)),
+        commands=[x.command for x in results.trainings if x.command]
+        + [x.command for x in results.evaluations if x.command],
+    )
+
+
+def created_words(created: str) -> str:
+    """Return an ISO 8601 date as text."""
+    return f"{datetime.fromisoformat(created):%Y-%m-%d %H:%M} UTC"
+
+
+def render(
+    template: str,
+    body: Sequence[Figure | Table],
+    source: Provenance,
+    exported: dict[str, list[Path]],
+    attentions: list[str],
+    script_data: dict[str, Any],
+    **content: Any,
+) -> str:
+    """Return a page that needs no other file.
+
+    Args:
+        template: one that extends `page.html.jinja`.
+        body: figures and tables in page order.
+        source: provenance of the tables.
+        exported: files of each figure, by key.
+        attentions: mechanisms whose colours the page may use.
+        script_data: further data for the page's script.
+        content: what the template shows.
+    """
+    for name in attentions:
         theme.look(theme.family(name))  # before the style sheet, which lists all colours
     files = resources.files("asr.report") / "templates"
     library = _library()
@@ -145,26 +195,13 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.jinja").render(
+    return environment.get_template(template).render(
+        **content,
         policy=_policy([library, script]),
         style=_style((files / "style.css").read_text(encoding="utf-8")),
         library=library,
         script=script,
-        heading=f"{results.recipe}: attention mechanisms compared",
-        created=f"{datetime.fromisoformat(results.created):%Y-%m-%d %H:%M} UTC",
-        sections=_sections(body, results, errors),
-        findings=findings(results),
-        protocol_line=protocol_line(results),
-        failures=results.failures,
         body=body,
-        errors=errors,
-        candidates=results.candidates,
-        data=results.data,
-        conditions=[(conditions_words(split, x), x.busy()) for split, x in results.conditions.items()],
-        settings=list(settings(results.protocol)),
-        environment=list(settings(results.environment)),
-        commands=[x.command for x in results.trainings if x.command]
-        + [x.command for x in results.evaluations if x.command],
         source=source,
         # In the page itself, so that the buttons work in a copy of it.
         downloads={
@@ -191,7 +228,7 @@ def _render(
             "config": theme.coloured(theme.vega_config(), theme.css_references()),
             "light": {f"--{name[1:]}": colour for name, colour in theme.colours(dark=False).items()},
             "widths": [ALONE_WIDTH, STATIC_WIDTH],
-            "errors": errors,
+            **script_data,
         },
     )
 

@@ -252,11 +252,11 @@ def _begin(
     write_json(environment, run.environment)
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
-    trained, total = _parameters(task), sum(x.numel() for x in task.model.parameters())
-    of_all = "" if trained == total else f" of {total / 1e6:.2f}"
+    total = sum(x.numel() for x in task.model.parameters())
+    of_all = f" of {total / 1e6:.2f}" if options.model.lora.rank else ""
     print(
         f"{folder}: {options.attention} on {device_words(environment)}, {options.trainer.precision}, "
-        f"{trained / 1e6:.2f}{of_all} M parameters, {data.describe()}, "
+        f"{_parameters(task) / 1e6:.2f}{of_all} M parameters, {data.describe()}, "
         f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
         flush=True,
     )

@@ -77,11 +77,19 @@ def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_p
     assert (tmp_path / "transcription/predictions-fullx1,local-0x1.json").is_file()
     assert "| local-0 | 2 |" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "layers.png").is_file()
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<figure") == 1
+    assert "one layer exchanged, full in the others" in page
     options = ["attentions=full,full*1,local-0*1"]
     assert main(arguments(published, voices, tmp_path / "named", *options)) == 0
     named = rows(tmp_path / "named")
     assert list(named) == ["full", "full*1,local-0*1"]
     assert named["full*1,local-0*1"]["scores"] == found["full*1,local-0*1"]["scores"]
+    page = (tmp_path / "named" / "report.html").read_text()
+    assert "Closest to full attention</dt><dd>full*1,local-0*1: KL 0." in page
+    assert page.count('<section class="card" id="table-') == 2
+    assert page.count("data-series=") == 2  # in the legend
+    assert (tmp_path / "named" / "exchange-transcription.pdf").is_file()
 
 
 @pytest.mark.parametrize(
