@@ -14,9 +14,9 @@ def exchange_table(results: Results, split: str) -> Table | None:
     if not (results.metrics(split) and results.exchanges(split)):
         return None
     metric = results.metrics(split)[0]
-    family = [x for x in results.candidates if _is_softmax(x.attention)]
+    family = [x for x in results.candidates if _is_softmax(results, x.attention)]
     others = ", ".join(x.label for x in results.candidates if x not in family)
-    attentions = [name for name in results.attentions() if _is_softmax(name)]
+    attentions = [name for name in results.attentions() if _is_softmax(results, name)]
     rates = {
         (candidate.label, attention): results.error_rate(candidate.label, split, metric, attention)
         for candidate in family
@@ -64,16 +64,20 @@ def gap(results: Results, label: str, split: str, attention: str) -> str:
     if not results.trainings_of(label):
         return "not trained"
     trained = results.candidate(label).attention
-    if can_run(trained, attention):
+    try:
+        if can_run(trained, attention):
+            return "not evaluated"
+        if is_causal(trained) and not is_causal(attention):
+            return "not causal"
+        both = is_exchangeable(trained) and is_exchangeable(attention)
+        return "keys not tied" if both else "not exchangeable"
+    except UserError:  # see `_is_softmax`
         return "not evaluated"
-    if is_causal(trained) and not is_causal(attention):
-        return "not causal"
-    both = is_exchangeable(trained) and is_exchangeable(attention)
-    return "keys not tied" if both else "not exchangeable"
 
 
-def _is_softmax(attention: str) -> bool:
+def _is_softmax(results: Results, attention: str) -> bool:
     try:
         return is_exchangeable(attention)
-    except UserError:  # a name from a later version
-        return False
+    except UserError:  # code that isn't loaded, or a name from a later version: what the results show
+        pairs = ((results.candidate(x.candidate).attention, x.attention) for x in results.evaluations)
+        return any(attention in pair and pair[0] != pair[1] for pair in pairs)

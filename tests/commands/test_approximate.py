@@ -13,6 +13,7 @@ from asr.approximation.options import Options  # noqa: E402
 from asr.approximation.run import TaskEvaluation  # noqa: E402
 from asr.cli import main  # noqa: E402
 from asr.errors import UserError  # noqa: E402
+from asr.files import file_digest  # noqa: E402
 
 ATTENTIONS = "full,clustered-3,i-clustered-3:topk=4,i-clustered-64:topk=64"
 LABELS = {
@@ -255,3 +256,16 @@ def test_regression_and_padding(side: str, folder: Path, tmp_path: Path) -> None
             first, second, _ = text.split("\t")
             inputs = tokenizer()(first, second, return_tensors="pt")
             assert value == pytest.approx(float(plain(**inputs).logits[0, 0]), abs=1e-4)
+
+
+@pytest.mark.usefixtures("user_modules")
+def test_a_mechanism_of_ones_own(folder: Path, tmp_path: Path) -> None:
+    """With a landmark for each token, Nyström attention has the scores of full attention."""
+    source = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
+    name = f"{source}:Nystrom-64:iterations=20"
+    assert main(arguments(folder, tmp_path, f"attentions=full,{name}", task="rte")) == 0
+    (task,) = results(tmp_path)["tasks"]
+    full, own = task["rows"]
+    assert own["attention"] == "nystrom:Nystrom-64:iterations=20"
+    assert own["scores"] == full["scores"]
+    assert results(tmp_path)["environment"]["code"] == {"nystrom": file_digest(source)}

@@ -18,6 +18,7 @@ from asr.compare.results import read_results
 from asr.config import user_code
 from asr.files import file_digest
 from asr.report import theme
+from asr.report.exchange_table import exchange_table
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
 
@@ -51,7 +52,11 @@ def test_compared_exchanged_and_drawn(
     assert pairs == [("full", "full"), (STORED, STORED), (STORED, "full")]
     assert results.environment["code"] == {"nystrom": file_digest(file)}
 
+    table = exchange_table(results, "test")
+    assert table
+    assert [row[0].text for row in table.rows] == ["full", STORED]
     forget()  # the report needs no code, except for attention maps
+    assert exchange_table(results, "test") == table
     text = write_report(results, folder, ReportOptions(maps=False)).read_text()
     assert f"--nystrom-Nystrom: {theme.look('nystrom:Nystrom').light};" in text
     assert "var(--nystrom-Nystrom)" in text
