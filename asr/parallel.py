@@ -26,6 +26,8 @@ from asr.files import atomic_text
 # Starting processes takes seconds, so fewer items than this are handled in the current process.
 WORTH_A_POOL = 200
 CONNECT_S = 10.0  # time for a Ray cluster to answer
+HTTP2_SETTINGS, HTTP2_HEADER = b"\4", 9  # type of frame; bytes of a frame's header (RFC 9113, section 4.1)
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + bytes(5)
 _packages: dict[str, Path] = {}  # folders that `import_folder` has made packages
 
 
@@ -154,7 +156,7 @@ def ray_cluster(address: str) -> Iterator[None]:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         if host and port.isdecimal():
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+            _check_answer(host.strip("[]"), int(port))
         ray.init(
             address=address or None,
             include_dashboard=False,
@@ -167,6 +169,16 @@ def ray_cluster(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answer(host: str, port: int) -> None:
+    """Raise OSError unless a server answers in gRPC's protocol, HTTP/2, as Ray's do, within CONNECT_S."""
+    with socket.create_connection((host, port), CONNECT_S) as server:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":  # which a plain greeting would break
+            return
+        server.sendall(HTTP2_GREETING)
+        if server.recv(HTTP2_HEADER, socket.MSG_WAITALL)[3:4] != HTTP2_SETTINGS:
+            raise ConnectionError("something else than Ray answers there")
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,6 +1,7 @@
 """Results of interrupted work on disk."""
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,37 @@ def test_a_ray_cluster_that_is_not_there_is_one_line() -> None:
             ray_cluster(address),
         ):
             pass
+
+
+REPLIES = [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None]
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("client", ["", "ray://"])
+def test_something_else_than_a_ray_cluster_is_noticed(
+    reply: bytes | None, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray waited for half a minute for the answer of an SSH server, and said nothing useful."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr("asr.parallel.CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(64)
+                if reply is None:
+                    connection.recv(64)  # until the other side gives up
+                else:
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"{client}127.0.0.1:{server.getsockname()[1]}"
+        with (
+            pytest.raises(UserError, match=f"^address={address}: no connection to a Ray cluster: ") as error,
+            ray_cluster(address),
+        ):
+            pass
+        thread.join()
+    assert "\n" not in str(error.value)

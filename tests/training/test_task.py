@@ -250,7 +250,8 @@ def test_the_logged_loss_is_the_mean_of_a_steps_batches(
     step, losses = RecognitionTask.training_step, []
 
     def training_step(task: RecognitionTask, batch: Any, index: int) -> torch.Tensor:
-        losses.append(float(loss := step(task, batch, index)))
+        loss = step(task, batch, index)
+        losses.append(loss.item())
         return loss
 
     monkeypatch.setattr(RecognitionTask, "training_step", training_step)
