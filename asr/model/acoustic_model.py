@@ -31,7 +31,7 @@ from asr.model.pretrained import (
     pretrained_parts,
 )
 from asr.model.pretrained_conformer import ConformerEncoder
-from asr.model.pretrained_folder import Pretrained, check_pretrained, empty_model
+from asr.model.pretrained_folder import Pretrained, check_count, check_pretrained, empty_model
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
@@ -279,6 +279,9 @@ class AcousticModel(AttentionModel):
 def _check_size(config: AcousticModelConfig, weights: dict[str, Tensor]) -> None:
     """Raise UserError for a configuration of many more weights than there are, before memory is taken."""
     model, found = config.model, sum(x.numel() for x in weights.values())
+    if config.pretrained:
+        check_count(config.pretrained, model, found)
+        return
     # Projections of attention and feed-forward layers; all blocks have at least these.
     needed = model.layers * model.size * (model.size + model.feedforward)
     if needed > found:

@@ -6,7 +6,7 @@ to code. Weights are read from safetensors only.
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from math import prod
@@ -98,6 +98,7 @@ PROBABILITIES = (
     "conformer_conv_dropout",
 )
 LARGEST = 100_000  # size of a layer, far above any published one
+MOST_LAYERS = 1000  # likewise; even without weights, each takes milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +343,8 @@ def _check(config: dict[str, Any], source: str) -> None:
             raise UserError(f"{source}: expected {name} {expected}, found {str(config[name])[:60]}")
 
     for name in (x for x in SIZES if x in config):
-        expect(1 <= config[name] <= LARGEST, name, f"1 … {LARGEST}")
+        most = MOST_LAYERS if name == "num_hidden_layers" else LARGEST
+        expect(1 <= config[name] <= most, name, f"1 … {most}")
     for name in (x for x in CONVOLUTIONS if x in config):
         expect(1 <= len(config[name]) <= 100, name, "with 1 to 100 sizes")
         expect(all(1 <= size <= LARGEST for size in config[name]), name, f"1 … {LARGEST}")
@@ -516,12 +518,32 @@ def _check_files(folder: Path, config: Any, kind: Any) -> None:
         others = sorted(x.name for x in folder.glob("*.bin")) + sorted(x.name for x in folder.glob("*.pt"))
         found = f"{others[0]}, a pickle, which may run code when read" if others else "none"
         raise UserError(f"{folder}: expected weights in {WEIGHTS}, found {found}")
-    # Before memory is taken for a model of any size.
-    with torch.device("meta"), quiet(), one_line(folder / CONFIG, "the sizes of a model"):
-        needed = sum(x.numel() for x in kind(config).parameters())
+    needed = _weights(lambda: kind(config), str(folder / CONFIG))
     size = sum(file.stat().st_size for file in files)
     if needed > size:
         raise UserError(f"{folder}: expected {needed:,} weights, as {CONFIG} says, found {size:,} bytes")
+
+
+def _weights(make: Callable[[], Any], source: str) -> int:
+    """Return the number of weights of a model of transformers, before memory is taken for any size."""
+    with torch.device("meta"), quiet(), one_line(source, "the sizes of a model"):
+        return sum(x.numel() for x in make().parameters())
+
+
+def check_count(pretrained: dict[str, Any], model: ModelConfig, found: int) -> None:
+    """Raise UserError for an encoder of more than twice as many weights as there are.
+
+    Args:
+        pretrained: what `check_pretrained` returned.
+        model: dropouts.
+        found: number of stored weights; some of the encoder's may not be among them.
+    """
+    config = _configuration(pretrained["transformers"], model)
+    needed = _weights(lambda: encoder_of(_class(config, "Model")(config)), "pretrained")
+    if needed > 2 * found:
+        raise UserError(
+            f"expected about {needed:,} weights, as the encoder's configuration says, found {found:,}"
+        )
 
 
 def pretrained_files(folder: str) -> list[Path]:

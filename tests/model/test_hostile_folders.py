@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from published_models import save_ctc, save_parakeet
 from safetensors.torch import load_file, save_file
 
 from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import FORMAT, save
 from asr.recognizer import Recognizer
 
@@ -181,7 +183,7 @@ def test_weights_of_peft_are_refused(folder: Path, tmp_path: Path) -> None:
             "config.json: expected num_attention_heads 1 … 100000, found 0",
         ),
         ("config.json", {"hidden_act": "foo"}, "expected hidden_act to be an activation function"),
-        ("config.json", {"num_hidden_layers": 10**6}, "expected num_hidden_layers 1 … 100000"),
+        ("config.json", {"num_hidden_layers": 10**6}, "expected num_hidden_layers 1 … 1000,"),
         (
             "config.json",
             {"intermediate_size": 90_000},
@@ -207,3 +209,25 @@ def test_what_is_wrong_is_named(
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
     with pytest.raises(UserError, match=expected):
         Recognizer.load(tmp_path / "x")
+
+
+SIZES = {
+    "hidden_size": 96_000,
+    "intermediate_size": 100_000,
+    "num_hidden_layers": 200,
+    "num_conv_pos_embeddings": 100_000,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_stored_encoder_of_other_sizes_takes_no_memory(name: str, folder: Path) -> None:
+    """Two kilobytes of configuration asked for hundreds of gigabytes."""
+    state = Recognizer.load(folder).model.state()
+    settings = state["config"]["pretrained"]["transformers"]
+    settings[name] = SIZES[name]
+    if name == "hidden_size":
+        settings["num_attention_heads"] = 1
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"^x\.ckpt: expected about [\d,]+ weights, as the encoder's config"):
+        AcousticModel.from_state(state, 32, "x.ckpt")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - taken < 200_000  # KiB
