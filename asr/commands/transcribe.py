@@ -4,11 +4,13 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
 
+from asr.attention import given_name
 from asr.config import to_dict, values_affecting
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
@@ -148,6 +150,8 @@ def _on_ray(
         [(left[i], files[left[i]][0].absolute(), str(files[left[i]][0])) for i in group]
         for group in groups_in_order(sizes)
     ]
+    # Without a path: actors have another working folder, and get the code that is loaded here.
+    options = replace(options, attention=options.attention and given_name(options.attention))
     found = on_actors(
         partial(_set_up, local_folder(model).absolute(), options),
         groups,
