@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ CHARACTER = 800  # samples, five frames of the tiny models
 LEVEL = 0.01
 
 
-def save_processor(folder: Path, family: str = "wav2vec2", **options: Any) -> None:
+def save_processor(
+    folder: Path, family: str = "wav2vec2", symbols: list[str] = SYMBOLS, **options: Any
+) -> None:
     """Write vocabulary and feature extractor."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.json").write_text(json.dumps({symbol: i for i, symbol in enumerate(SYMBOLS)}))
+    (folder / "vocab.json").write_text(json.dumps({symbol: i for i, symbol in enumerate(symbols)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(folder / "vocab.json", **options)
     if family == "wav2vec2-bert":
         extractor = transformers.SeamlessM4TFeatureExtractor(feature_size=20, num_mel_bins=20)
@@ -35,14 +38,14 @@ def save_processor(folder: Path, family: str = "wav2vec2", **options: Any) -> No
     transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
 
 
-def save_ctc(folder: Path, family: str = "wav2vec2", **options: Any) -> Any:
+def save_ctc(folder: Path, family: str = "wav2vec2", symbols: list[str] = SYMBOLS, **options: Any) -> Any:
     """Write a model with random weights, whose texts are as random, and return it in evaluation mode."""
     torch.manual_seed(0)
     kind = CONFIGS.get(family) or type(transformers.AutoConfig.for_model(family))
-    config = kind(**(TINY | {"vocab_size": len(SYMBOLS), "pad_token_id": 9} | options))
+    config = kind(**(TINY | {"vocab_size": len(symbols), "pad_token_id": symbols.index("<pad>")} | options))
     model = transformers.AutoModelForCTC.from_config(config).eval()
     model.save_pretrained(folder)
-    save_processor(folder, family)
+    save_processor(folder, family, symbols)
     return model
 
 
@@ -67,26 +70,59 @@ def train_ctc(folder: Path) -> None:
 
     Every frame has a target, three of five the letter and the others blank: learnt in seconds, unlike CTC.
     """
+    model = trainable(folder)
+    source = random.Random(0)
+    batches = [[sentence(source) for _ in range(8)] for _ in range(60)]
+    fit(model, folder, [([voice(x) for x in texts], texts) for texts in batches], letters_of_tones)
+
+
+def trainable(folder: Path, symbols: list[str] = SYMBOLS) -> Any:
+    """Return a tiny Wav2Vec2ForCTC without dropout, whose processor is in a folder."""
     names = ("hidden", "attention", "activation", "feat_proj", "final")
     options = dict.fromkeys([*(f"{x}_dropout" for x in names), "layerdrop"], 0.0)
     layout = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "apply_spec_augment": False}
     sizes = {"hidden_size": 32, "conv_dim": [32, 32, 32], "initializer_range": 0.02}
-    model = save_ctc(folder, **{**options, **layout, **sizes}).train()
+    return save_ctc(folder, symbols=symbols, **{**options, **layout, **sizes}).train()
+
+
+def fit(
+    model: Any,
+    folder: Path,
+    batches: list[tuple[list[NDArray[np.float32]], list[str]]],
+    targets_of: Callable[[str, int], list[str]],
+    learning_rate: float = 3e-3,
+) -> None:
+    """Train a model on a target symbol for every frame, and save it.
+
+    Args:
+        model: what `trainable` returned.
+        folder: its folder.
+        batches: recordings and texts of each step.
+        targets_of: function of a text and a number of frames that returns the symbols.
+        learning_rate: Adam's.
+    """
     process = transformers.AutoProcessor.from_pretrained(folder)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    source = random.Random(0)
-    for _ in range(60):
-        texts = [sentence(source) for _ in range(8)]
-        audio = process([voice(x) for x in texts], sampling_rate=RATE, padding=True, return_tensors="pt")
+    numbers = process.tokenizer.get_vocab()
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    for recordings, texts in batches:
+        audio = process(recordings, sampling_rate=RATE, padding=True, return_tensors="pt")
         scores = model(audio.input_values).logits
-        targets = torch.full(scores.shape[:2], SYMBOLS.index("<pad>"))
-        for row, text in zip(targets, texts, strict=True):
-            for i, character in enumerate(text.replace(" ", "|")):
-                row[5 * i + 1 : 5 * i + 4] = SYMBOLS.index(character)
+        targets = torch.full(scores.shape[:2], numbers["<pad>"])
+        for row, recording, text in zip(targets, recordings, texts, strict=True):
+            count = int(model._get_feat_extract_output_lengths(len(recording)))
+            row[:count] = torch.tensor([numbers[x] for x in targets_of(text, count)])
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(scores.mT, targets).backward()
         optimizer.step()
     model.eval().save_pretrained(folder)
+
+
+def letters_of_tones(text: str, frames: int) -> list[str]:
+    """Return five symbols for each character of a `voice`, the first and last of them blanks."""
+    found = ["<pad>"] * frames
+    for i, character in enumerate(text.replace(" ", "|")):
+        found[5 * i + 1 : 5 * i + 4] = [character] * 3
+    return found[:frames]
 
 
 def make_voices(folder: Path, texts: list[str], split: str = "test") -> None:
