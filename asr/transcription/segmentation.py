@@ -19,6 +19,7 @@ from asr.errors import UserError
 from asr.search.forced_alignment import TokenSpan, fit, force_align, word_labels
 from asr.search.options import LEAST_FIT
 from asr.text.tokenizer import Tokenizer
+from asr.text.unspaced import is_unspaced
 
 # Probability of the wildcard relative to the most probable label of a frame. It takes up speech that fits
 # less well, so it lies between the fits of wrong and of right texts.
@@ -54,13 +55,22 @@ class _Piece(NamedTuple):
     fit: float
 
 
-_Line = tuple[str, list[tuple[str, list[int]]]]  # as written; its words with their labels
+class _Word(NamedTuple):
+    """A word, or in scripts without spaces one of its labels, which only after the first are `glued`."""
+
+    word: str
+    labels: list[int]
+    glued: bool = False
+
+
+_Line = tuple[str, list[_Word]]  # as written; its words
 
 
 @dataclass(frozen=True)
 class _Placed:
     word: str
     labels: list[int]
+    glued: bool
     spans: list[TokenSpan]
 
 
@@ -101,8 +111,8 @@ def segment(
     Raises:
         UserError: the recording has too few frames for the text, or the text no label of the vocabulary.
     """
-    parts = [(written, word_labels(spoken, tokenizer)) for written, spoken in lines]
-    parts = [(written, words) for written, words in parts if any(word for word, _ in words)]
+    parts = [(written, _words(spoken, tokenizer)) for written, spoken in lines]
+    parts = [(written, words) for written, words in parts if any(x.word for x in words)]
     if not parts:
         raise UserError(f"{name}: its text has no label of the model's vocabulary")
     aligner = _Aligner(log_probs_TV, longest_s / frame_s, name)
@@ -120,6 +130,18 @@ def segment(
     kept = _padded([x for x in every if x.fit >= min_fit], frame_s, len(log_probs_TV))
     others = [TimedText(x.text, x.start * frame_s, x.end * frame_s, x.fit) for x in every if x.fit < min_fit]
     return sorted([*kept, *others], key=lambda x: x.start_s)
+
+
+def _words(text: str, tokenizer: Tokenizer) -> list[_Word]:
+    """Return the words of a text, and the labels of those that no space divides where a pause may be."""
+    found = []
+    for word, labels in word_labels(text, tokenizer):
+        if tokenizer.unit == "phone" or not is_unspaced(word):
+            found.append(_Word(word, labels))
+        else:
+            names = [tokenizer.text([label]) or "" for label in labels]
+            found += [_Word(name, [x], i > 0) for i, (name, x) in enumerate(zip(names, labels, strict=True))]
+    return found
 
 
 class _Aligner:
@@ -143,7 +165,7 @@ class _Aligner:
         wildcard = self.log_probs_TV.shape[1]
         ids = [wildcard]
         for _, words in lines:
-            ids += [*(label for _, labels in words for label in labels), wildcard]
+            ids += [*(label for x in words for label in x.labels), wildcard]
         spans = force_align(self.scores_TV[start:end], ids, self.name)[1:]
         moved = (replace(x, start_frame=x.start_frame + start, end_frame=x.end_frame + start) for x in spans)
         return [self._divide(line, moved) for line in lines]
@@ -171,11 +193,12 @@ class _Aligner:
     def _divide(self, line: _Line, spans: Iterator[TokenSpan]) -> list[_Piece]:
         """Take the spans of a line's labels and of the wildcard after it; return its parts."""
         written, words = line
-        placed = [_Placed(word, labels, [next(spans) for _ in labels]) for word, labels in words]
+        placed = [_Placed(*word, [next(spans) for _ in word.labels]) for word in words]
         next(spans)
         spoken = [item for item in placed if item.word]
         shown = written.split()
         texts = shown if len(shown) == len(spoken) else [item.word for item in spoken]
+        texts = [text if item.glued else f" {text}" for text, item in zip(texts, spoken, strict=True)]
         found = []
         for first, end in _division(spoken, self.longest):
             inner = placed[placed.index(spoken[first]) : placed.index(spoken[end - 1]) + 1]
@@ -183,7 +206,9 @@ class _Aligner:
             own = [span for item in inner for span in item.spans]
             start, stop = own[0].start_frame, own[-1].end_frame
             rate = fit(self.log_probs_TV[start:stop], own, labels, first=start)
-            found.append(_Piece(" ".join(texts[first:end]), start, stop, rate))
+            whole = end - first == len(spoken) and any(item.glued for item in spoken)
+            text = " ".join(shown) if whole else "".join(texts[first:end]).strip()
+            found.append(_Piece(text, start, stop, rate))
         return found
 
 

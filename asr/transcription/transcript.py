@@ -2,11 +2,14 @@
 
 import logging
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+
+from rich.cells import cell_len
 
 from asr.search.path import TimedWord, TokenPath, Word, text_of, words_of
 from asr.text.tokenizer import Tokenizer
+from asr.text.unspaced import is_unspaced, units
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +110,7 @@ def transcript_of(
         confidence=[round(x, 4) for x in path.confidences],
         words=None if path.words is None else [(word.word, times_s[word.start]) for word in path.words],
         duration_s=duration_s,
-        segments=split_segments(timed_words(path, tokenizer, frame_s), min_confidence),
+        segments=split_segments(*_breakable(path, tokenizer, frame_s), min_confidence=min_confidence),
         mean_confidence=round(path.confidence, 4),
         low_confidence=path.confidence < min_confidence,
         channel=channel,
@@ -134,23 +137,51 @@ def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[T
     return path.timed(words, frame_s)
 
 
-def split_segments(words: Sequence[TimedWord], min_confidence: float) -> list[Segment]:
+def _breakable(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> tuple[list[TimedWord], set[int]]:
+    """Return timed words, with the labels of those in place of words without spaces that need a break.
+
+    Returns:
+        Words and labels in order, and the positions of labels that no space precedes.
+    """
+    found: list[TimedWord] = []
+    glued: set[int] = set()
+    words = words_of(path, tokenizer)
+    for number, word in enumerate(timed_words(path, tokenizer, frame_s)):
+        place = words[number] if words is not None else None
+        long = word.end_s - word.start_s > SEGMENT_S or len(subtitle_lines(f"- {word.word} [?]")) > LINES
+        if place is None or not long or not is_unspaced(word.word):
+            found.append(word)
+            continue
+        names = [(tokenizer.text(path.ids[i : i + 1]) or "", i) for i in range(place.start, place.end)]
+        labels = [Word(name, i, i + 1) for name, i in names if name]
+        glued |= set(range(len(found) + 1, len(found) + len(labels)))
+        found += path.timed(labels, frame_s)
+    return found, glued
+
+
+def split_segments(
+    words: Sequence[TimedWord], glued: Collection[int] = (), *, min_confidence: float
+) -> list[Segment]:
     """Split words into segments at pauses, and before a segment exceeds two lines or seven seconds.
 
     Args:
         words: words in order.
+        glued: positions of those that no space precedes.
         min_confidence: segments with a lower confidence are marked.
     """
     groups: list[list[TimedWord]] = []
-    for word in words:
-        if groups and _fits(groups[-1], word):
+    texts: list[str] = []
+    for number, word in enumerate(words):
+        text = f"{texts[-1]}{'' if number in glued else ' '}{word.word}" if texts else word.word
+        if groups and _fits(groups[-1], word, text):
             groups[-1].append(word)
+            texts[-1] = text
         else:
             groups.append([word])
+            texts.append(word.word)
     segments = []
-    for group in groups:
+    for group, text in zip(groups, texts, strict=True):
         confidence = sum(word.confidence for word in group) / len(group)
-        text = " ".join(word.word for word in group)
         segments.append(
             Segment(
                 text,
@@ -164,15 +195,26 @@ def split_segments(words: Sequence[TimedWord], min_confidence: float) -> list[Se
     return segments
 
 
-def _fits(group: Sequence[TimedWord], word: TimedWord) -> bool:
+def _fits(group: Sequence[TimedWord], word: TimedWord, text: str) -> bool:
+    """Return whether a word goes into a group, whose text it makes `text`."""
     return (
         word.start_s - group[-1].end_s < PAUSE_S
         and word.end_s - group[0].start_s <= SEGMENT_S
         # Wrapped as subtitles are, with all the marks that these may have.
-        and len(subtitle_lines(f"- {' '.join(w.word for w in (*group, word))} [?]")) <= LINES
+        and len(subtitle_lines(f"- {text} [?]")) <= LINES
     )
 
 
 def subtitle_lines(text: str) -> list[str]:
-    """Break a text into lines of at most 42 characters; a longer word has its own."""
-    return textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False)
+    """Break a text into lines of at most 42 columns; a longer word has its own.
+
+    Scripts without spaces may be broken anywhere; most of their letters take two columns.
+    """
+    if not is_unspaced(text):
+        return textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False)
+    lines = [""]
+    for unit in units(text):
+        if lines[-1].strip() and cell_len(lines[-1] + unit.rstrip()) > LINE_CHARACTERS:
+            lines.append("")
+        lines[-1] += unit
+    return [line.strip() for line in lines]

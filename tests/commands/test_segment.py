@@ -1,17 +1,20 @@
 """`asr segment`: a long recording and its text become utterances that `asr prepare folder` reads."""
 
 import errno
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 from tone_corpora import tones
 
 from asr.cli import main
 from asr.data.manifest import read_cuts
 from asr.text.files import read_text
-from asr.transcription.segmentation import sentences
+from asr.text.tokenizer import CharacterTokenizer
+from asr.transcription.segmentation import segment, sentences
 
 LINES = ["a cat", "sea back be tea", "tea a cat be", "back sea", "be be a cat"]
 
@@ -144,3 +147,17 @@ def test_long_lines_are_divided_in_pauses(trained: Path, recording: Path, tmp_pa
 def test_sentences() -> None:
     text = "“Stop,” she said.  He didn't…\n\nMr Brown; and so on"
     assert sentences(text) == ["“Stop,” she said.", "He didn't…", "Mr Brown;", "and so on"]
+
+
+def test_lines_without_spaces_are_divided_in_pauses() -> None:
+    """A line of Chinese was one word, which was never divided."""
+    line = "今天天氣很好我們去公園"
+    tokenizer = CharacterTokenizer.train([line])
+    labels = [0, *itertools.chain(*([label, 0] for label in tokenizer.encode(line)))]
+    labels[13:13] = [0] * 6  # a pause after six letters
+    log_probs = torch.full((len(labels), len(tokenizer)), -9.0)
+    log_probs[range(len(labels)), labels] = -0.01
+    for longest_s, expected in ((9.0, [line]), (1.5, [line[:6], line[6:]])):
+        found = segment(log_probs, [(f"{line}。", line)], tokenizer, 0.1, longest_s)
+        assert [x.text.removesuffix("。") for x in found] == expected
+        assert all(x.end_s - x.start_s <= longest_s for x in found)

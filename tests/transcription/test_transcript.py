@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from rich.cells import cell_len
 
 from asr.search.path import TokenPath, Word
 from asr.text.lexicon import Lexicon
@@ -17,6 +18,7 @@ from asr.transcription.transcript import (
     split_segments,
     subtitle_lines,
     timed_words,
+    transcript_of,
 )
 
 LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N")]})
@@ -54,16 +56,53 @@ def test_times_of_words_from_the_search_or_else_of_phones() -> None:
 
 
 def test_segments_end_at_pauses_or_after_two_lines_or_seven_seconds() -> None:
-    paused = split_segments(words(("a", 0, 0.5), ("b", 0.6, 1), ("c", 1.8, 2)), 0.5)
+    paused = split_segments(words(("a", 0, 0.5), ("b", 0.6, 1), ("c", 1.8, 2)), min_confidence=0.5)
     assert [segment.text for segment in paused] == ["a b", "c"]
     assert [(segment.start_s, segment.end_s) for segment in paused] == [(0, 1), (1.8, 2)]
-    many = split_segments(words(*((f"word{i}", 0.1 * i, 0.1 * i + 0.1) for i in range(40))), 0.5)
+    many = split_segments(
+        words(*((f"word{i}", 0.1 * i, 0.1 * i + 0.1) for i in range(40))), min_confidence=0.5
+    )
     shown = [len(subtitle_lines(f"- {segment.text} [?]")) for segment in many]
     assert max(shown) == 2
     joined = (f"- {one.text} {two.words[0].word} [?]" for one, two in itertools.pairwise(many))
     assert all(len(subtitle_lines(text)) == 3 for text in joined)  # another word would not fit
-    slow = split_segments(words(*(("a", float(i), i + 0.9) for i in range(20))), 0.5)
+    slow = split_segments(words(*(("a", float(i), i + 0.9) for i in range(20))), min_confidence=0.5)
     assert max(segment.end_s - segment.start_s for segment in slow) == pytest.approx(6.9)
+
+
+CHINESE = (
+    "今天天氣很好我們一起去公園散步然後回家吃飯看書聽音樂最後"
+    "早點睡覺明天還要上班請不要忘記帶雨傘因為可能會下雨再見"
+)
+
+
+@pytest.mark.parametrize("spoken", [CHINESE, f"{CHINESE[:30]} {CHINESE[30:]} 12 好", "สวัสดีครับผมชื่อสมชาย" * 6])
+def test_subtitles_of_scripts_without_spaces_keep_to_the_limits(spoken: str) -> None:
+    """The whole of a Chinese recording was one word, hence one subtitle of one line."""
+    tokenizer = CharacterTokenizer.train([spoken])
+    ids = tokenizer.encode(spoken)
+    frames = [4 * i for i in range(len(ids))]
+    path = TokenPath(ids, frames, [x + 3 for x in frames], confidences=[0.9] * len(ids))
+    made = transcript_of(path, tokenizer, frame_s=0.05, duration_s=len(ids), min_confidence=0.5, name="x")
+    assert made.text == spoken
+    assert len(made.segments) > 1
+    for segment in made.segments:
+        lines = subtitle_lines(segment.text)
+        assert len(lines) <= 2
+        assert max(map(cell_len, lines)) <= 42
+        assert segment.end_s - segment.start_s <= 7.0
+    assert "".join(x.text for x in made.segments).replace(" ", "") == spoken.replace(" ", "")
+    if " " in spoken:
+        assert any("12 好" in segment.text for segment in made.segments)
+
+
+def test_short_words_without_spaces_stay_whole() -> None:
+    tokenizer = CharacterTokenizer.train(["今天 好"])
+    ids = tokenizer.encode("今天 好")
+    path = TokenPath(ids, [0, 2, 4, 6], [1, 3, 5, 7], confidences=[0.9] * 4)
+    made = transcript_of(path, tokenizer, frame_s=0.1, duration_s=1, min_confidence=0.5, name="x")
+    assert [word.word for word in made.segments[0].words] == ["今天", "好"]
+    assert made.segments[0].text == "今天 好"
 
 
 def test_segments_with_low_confidence_are_marked() -> None:
