@@ -51,7 +51,7 @@ def find(mechanism: str) -> Mechanism | None:
         file = source if source.endswith(".py") else f"./{source.rpartition('.')[2]}.py"
         raise UserError(
             f"attention {mechanism!r} is code that runs only if you name it: give attention={file}:"
-            f"{class_name}…, or --code {file} with any command; in Python, import it"
+            f"{class_name}…, or --code {file} with any command; in Python, import it or call given_name"
         )
     # Not getattr: a module may import more when it is asked for a name.
     found = vars(module).get(class_name)

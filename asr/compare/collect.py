@@ -22,7 +22,7 @@ from asr.compare.records import (
 )
 from asr.compare.request import PER_CANDIDATE
 from asr.compare.results import Results
-from asr.config import as_overrides, flat, to_dict
+from asr.config import as_overrides, flat, to_dict, user_code
 from asr.environment import describe_environment
 from asr.errors import UserError
 from asr.records.metrics import read_metrics
@@ -99,6 +99,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
         parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
         # The parent's run, so that the command can be repeated: asr train knows no labels.
         arguments += [f"init_from={plan.run_folder(*parent) if parent else candidate.finetuned_from}"]
+    arguments += user_code.options(cell.settings.get("code", {}))
     training = Training(
         candidate=candidate.label,
         seed=seed,
@@ -156,6 +157,9 @@ def _evaluation(
     command, options = plan.workload.command(split)
     run = str(plan.run_folder(label, seed))
     arguments = ["asr", command, run, f"split={split}", f"attention={attention}", *options]
+    arguments += user_code.options(
+        cell.settings.get("code", {}) | plan.trainings[label, seed].settings.get("code", {})
+    )
     evaluation = Evaluation(
         candidate=label,
         seed=seed,

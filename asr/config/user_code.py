@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -63,6 +64,13 @@ def use(name: str) -> None:
 def sources() -> list[str]:
     """Return what another process needs to `load`."""
     return [code.source for code in _loaded.values()]
+
+
+def options(names: Iterable[str]) -> list[str]:
+    """Return the options of a command that needs these modules: `--code nystrom.py`."""
+    codes = [_loaded[name] for name in sorted(set(names)) if name in _loaded]
+    places = (os.path.relpath(x.source) if x.source.endswith(".py") else x.source for x in codes)
+    return [word for place in places for word in ("--code", place)]
 
 
 def load_all(named: Iterable[str]) -> None:

@@ -219,6 +219,21 @@ def test_the_checks_find_what_is_wrong(
     assert not any("\n" in x for x in found.values())
 
 
+@pytest.mark.parametrize(
+    ("base", "module", "name"),
+    [("SummaryMixing", "summary", "Mine"), ("LinearAttention", "linear", "Mine:causal=true")],
+)
+def test_mechanisms_of_every_kind_are_checked(base: str, module: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"from asr.attention.{module} import {base}\n\n\nclass Mine({base}):\n    pass\n")
+    outcomes = list(run_checks(given_name(f"{path}:{name}")))
+    assert len(outcomes) >= 11
+    assert [x for x in outcomes if x.failure] == []
+    assert exchange("mine:Mine") == "no"
+    with pytest.raises(UserError, match=r"can't be exchanged for 'mine:Mine|has parameters of its own"):
+        build_self_attention("full", 12, 2).set_mechanism(f"mine:{name}")
+
+
 def test_failing_checks_are_listed(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     path = write("zero_padding(v, key_lengths)", "v")
     assert main(["attention", "check", f"{path}:Mean-2"]) == 1

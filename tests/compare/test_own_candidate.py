@@ -52,6 +52,8 @@ def test_compared_exchanged_and_drawn(
     assert pairs == [("full", "full"), (STORED, STORED), (STORED, "full")]
     assert results.environment["code"] == {"nystrom": file_digest(file)}
 
+    commands = [x.command for x in (*results.trainings, *results.evaluations)]
+    assert [x.partition("--code ")[2] for x in commands] == ["", "nystrom.py", "", "nystrom.py", "nystrom.py"]
     table = exchange_table(results, "test")
     assert table
     assert [row[0].text for row in table.rows] == ["full", STORED]
