@@ -15,6 +15,11 @@ from asr.model.portable import check_replaceable, write_portable
 from asr.model.published_export import check_target, write_published
 from asr.recognizer import Recognizer
 
+ROUNDING = (
+    "in minutes of audio, the graph's best labels may differ from PyTorch's in a few percent of the frames: "
+    "queries between two clusters go to either with the last bit"
+)
+
 
 def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     """Export one model and return the written files.
@@ -61,6 +66,8 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
             case _:
                 write_program(recognizer.model, out)
                 files = [out]
+    if suffix and any(hasattr(x, "grouping") for x in recognizer.model.modules()):
+        console.print(ROUNDING, soft_wrap=True, markup=False)
     for file in files:
         print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
     return files

@@ -334,3 +334,13 @@ def test_an_export_replaces_only_an_export(
     assert "expected the configuration of an exported model" in capsys.readouterr().err
     assert main(["export", str(trained), f"out={trained}"]) == 1
     assert "expected an empty folder or an exported model, found checkpoints" in capsys.readouterr().err
+
+
+def test_the_export_of_a_graph_says_that_clusters_depend_on_rounding(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In 120 s of audio, 1.5 % of the best labels differed, without a word."""
+    for attention, said in (("clustered-4", True), ("full", False)):
+        out = f"out={tmp_path / attention}.pt2"
+        assert main(["export", str(trained), out, f"attention={attention}"]) == 0
+        assert ("may differ from PyTorch's" in capsys.readouterr().err) is said
