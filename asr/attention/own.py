@@ -5,7 +5,7 @@ import inspect
 import re
 from importlib import metadata
 
-from asr.attention.layer import OwnParameterLayer
+from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Schema, Spec
 from asr.config import user_code
@@ -14,6 +14,7 @@ from asr.errors import UserError
 
 Mechanism = type[QueryKeyMechanism] | type[OwnParameterLayer]
 BASES = (QueryKeyMechanism, SoftmaxMechanism, OwnParameterLayer)
+ABSTRACT = (QueryKeyMechanism, SelfAttentionLayer)  # their methods that a mechanism overrides
 SIZES = ("model_dim", "heads", "head_dim")  # further arguments of an OwnParameterLayer
 KINDS = "SoftmaxMechanism, QueryKeyMechanism or OwnParameterLayer"
 
@@ -105,6 +106,9 @@ def _check(found: object, name: str) -> None:
         kind = f"a class of {found.__mro__[1].__name__}" if isinstance(found, type) else repr(found)[:60]
         raise UserError(f"{what}: expected a subclass of {KINDS}, found {kind}")
     assert isinstance(found, type)
+    for method in ("forward",) if issubclass(found, OwnParameterLayer) else ("attend", "dense"):
+        if any(getattr(found, method) is vars(base).get(method) for base in ABSTRACT):
+            raise UserError(f"{what}: expected a method {method}, found none")
     for attribute in ("source", "time", "memory", "family"):
         value = getattr(found, attribute, None)
         if not isinstance(value, str) or not value:

@@ -195,6 +195,8 @@ def _split_head(head: str, name: str, schemas: Mapping[str, Schema]) -> tuple[st
     mechanism, _, number = head.rpartition("-")
     if mechanism in schemas and schemas[mechanism].size and number.isascii() and number.isdigit():
         return mechanism, number
+    if head.endswith(".py"):
+        raise UserError(f"attention {name!r}: expected a class of the file, e.g. {head}:Nystrom-32")
     known = ", ".join(pattern(mechanism, schema) for mechanism, schema in schemas.items())
     raise UserError(
         f"unknown attention {name!r}: expected one of {known} (capital letters stand for numbers)"

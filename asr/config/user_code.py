@@ -172,4 +172,5 @@ def _failure(name: str, place: str, error: BaseException) -> UserError:
 def _described(error: BaseException, among: Callable[[str], bool]) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if among(frame.filename)]
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {in_words(error)}{where}"
+    name, words = type(error).__name__, in_words(error)
+    return f"{name}{where}" if words == name else f"{name}: {words}{where}"

@@ -154,6 +154,7 @@ def test_an_installed_mechanism_has_a_name_of_its_own(
         ("", "", "Mean-9", r"attention 'mean:Mean-9': power=9, expected 1 … 8"),
         ("", "", "Mean-2:whole=1", "unknown option 'whole=1', expected half=false | true"),
         ("", "", "Mean-2:half=yes", r"half=yes, expected false \| true"),
+        ("def attend", "def attends", "Mean-2", "'mean:Mean': expected a method attend, found none"),
         (', "N", "N"\n', ', "N", ""\n', "Mean-2", "expected text in the class attribute memory, found ''"),
         ('Schema("P", Opt', '("P", Opt', "Mean-2", r"expected a Schema in the class attribute schema"),
         ('Schema("P", ', 'Schema("", ', "Mean-2", "expected a letter and the option that its number sets"),
@@ -171,6 +172,12 @@ def test_faults_of_classes_and_names_are_one_line(
     with pytest.raises(UserError, match=expected) as error:
         given_name(f"{write(before, after)}:{name}")
     assert "\n" not in str(error.value)
+
+
+def test_a_file_alone_is_no_mechanism() -> None:
+    for name in ("./mean.py", "./mean.py:", "./mean.py:3", "./mean.py:Mean-2,full"):
+        with pytest.raises(UserError, match=r"expected a class of the file, e\.g\. \./mean\.py:Nystrom-32"):
+            given_name(name)
 
 
 def test_a_file_has_another_name_than_the_mechanisms_of_the_table(tmp_path: Path) -> None:
