@@ -148,16 +148,21 @@ def open_console(*, markup: bool = True, stderr: bool = False) -> Console:
         markup: interpret `[bold]` and the like; False prints square brackets as they are.
         stderr: for standard error instead of standard output.
     """
-    widgets = None if importlib.util.find_spec("ipywidgets") else False
-    console = Console(markup=markup, stderr=stderr, force_jupyter=widgets)
+    console = Console(markup=markup, stderr=stderr)
+    if console.is_jupyter and not importlib.util.find_spec("ipywidgets"):
+        # Jupyter asks for colours by FORCE_COLOR, from which Rich concludes that it is a terminal.
+        console = Console(markup=markup, stderr=stderr, force_jupyter=False, force_terminal=False)
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     return console
 
 
 def draws_bars(console: Console) -> bool:
-    """Return whether a console can redraw a bar: on a terminal, or in a notebook with ipywidgets."""
-    return console.is_terminal or console.is_jupyter
+    """Return whether a console can redraw a bar: on a terminal, or in a notebook with ipywidgets.
+
+    FORCE_COLOR alone, which a notebook's processes inherit, makes no terminal of a log file.
+    """
+    return console.is_jupyter or (console.is_terminal and console.file.isatty())
 
 
 def progress(

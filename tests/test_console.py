@@ -105,10 +105,25 @@ def test_a_table_is_printed_and_written_in_markdown_as_it_is() -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_a_notebook_has_bars_with_ipywidgets(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
-    """Without them, Rich would warn, and show nothing."""
+    """Without them, Rich warned and showed nothing, or took FORCE_COLOR, which Jupyter sets, for a terminal.
+
+    Then each notebook held thousands of bars.
+    """
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
     console = open_console(stderr=True)
     assert console.is_jupyter is installed
     assert draws_bars(console) is installed
     assert progress().disable is not installed
+
+
+def test_colours_in_a_file_are_no_reason_for_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a comparison that a notebook starts inherit FORCE_COLOR, and write logs."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    console = open_console(stderr=True)
+    assert console.is_terminal
+    assert not draws_bars(console)
+    monkeypatch.setattr("sys.stderr", _Terminal())
+    assert draws_bars(open_console(stderr=True))

@@ -32,7 +32,7 @@ LAYERS = [
     {"library"},
     {"commands", "cli", "__main__"},
 ]
-# They offer functions of asr/library.py, on first use.
+# They offer functions of asr/library, on first use.
 UP = ("asr", "asr.compare")
 
 

@@ -18,7 +18,8 @@ from tone_corpora import TINY
 import asr
 from asr import UserError, cli
 from asr.compare import launch
-from asr.library import Rows, overrides_of
+from asr.library.given import overrides_of
+from asr.library.outcomes import Rows
 from asr.preparation.skeleton import write_recipe
 from asr.training.loggers import open_loggers
 
