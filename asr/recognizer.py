@@ -82,8 +82,8 @@ class Recognizer:
                 loaded only if it is named here, e.g. `./nystrom.py:Nystrom-32`, or installed.
             backend: `auto`, `reference` or `native`; None: the one used in training, but `auto` for
                 `native`, so that a model runs where the kernels are missing.
-            precision: precision of the matrix products: `fp32`, `bf16`, `fp16` (CUDA), or `auto`, bf16 if the
-                processor has instructions for it.
+            precision: precision of the matrix products: `fp32`, `bf16`, `fp16` (CUDA), or `auto`, which is
+                fp32: bf16 can cost accuracy.
 
         Raises:
             UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
@@ -102,7 +102,7 @@ class Recognizer:
         else:
             recognizer = cls._own(place, checkpoint, backend)
         target = pick_device(device)
-        recognizer.model.to(target).precision = pick_precision(precision, target)
+        recognizer.model.to(target).precision = pick_precision(precision, target, recognising=True)
         if attention:
             recognizer.set_attention(attention)
         return recognizer

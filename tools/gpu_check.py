@@ -29,7 +29,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from asr.benchmark.timer import Seconds, in_turns, time_of
 from asr.environment import git_commit
-from asr.errors import run_program
 from asr.files import write_text
 from attention_ext import why_unavailable
 from attention_ext.clustered_attention.native import clustered_attention
@@ -38,7 +37,6 @@ from attention_ext.hashing.native import hash_sign
 from attention_ext.improved_clustered_attention.native import improved_clustered_attention
 from attention_ext.key_grouping.native import key_groups
 from attention_ext.kmeans.native import hamming_kmeans
-from attention_ext.library import require
 from attention_ext.local_attention.native import local_attention
 from attention_ext.near_attention.native import near_attention
 
@@ -374,21 +372,10 @@ def small() -> None:
     torch.cuda.synchronize()
 
 
-def model(overrides: list[str], dry: bool) -> int:
-    """Run `asr bench` with the compiled kernels, which `auto` uses only once this check has passed."""
-    from asr.attention.backend import UNPROVEN  # needs packages that the other steps don't
-    from asr.commands.bench import parse, run
-
-    require("cpu" if dry else "cuda")
-    UNPROVEN.update(dict.fromkeys(UNPROVEN, ""))
-    return run_program("gpu_check", lambda: run([], parse(overrides)))
-
-
 def main() -> None:
     """Run the step named by the first argument."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("build", "small", "benchmark", "flex", "model", "report"))
-    parser.add_argument("overrides", nargs="*", help="options of `asr bench`, for the step `model`")
+    parser.add_argument("step", choices=("build", "small", "benchmark", "flex", "report"))
     parser.add_argument("--out", type=Path, default=Path("gpu_check"), help="folder for results")
     parser.add_argument("--dry", action="store_true", help="run on the CPU with short sequences")
     options = parser.parse_args()
@@ -401,8 +388,6 @@ def main() -> None:
             benchmark(options.out, options.dry)
         case "flex":
             flex(options.out)
-        case "model":
-            raise SystemExit(model(options.overrides, options.dry))
         case "report":
             raise SystemExit(1 if report(options.out) else 0)
 

@@ -51,8 +51,12 @@ if [[ ${#DRY[@]} -eq 0 ]]; then
 else
   TESTS=tests/attention_ext/test_grouping_kernels.py
 fi
+PARALLEL=()
+# In parallel where pytest-xdist is installed: tests wait for oracles, which run on the CPU.
+"$PYTHON" -c 'import xdist' 2>/dev/null && PARALLEL=(-n $(($(nproc) < 8 ? $(nproc) : 8)))
 # Without tests/conftest.py, which needs the whole framework and would put tests/ on the path.
-step tests 200 env PYTHONPATH=.:tests "$PYTHON" -m pytest --confcutdir tests/attention_ext -p no:cacheprovider "$TESTS"
+step tests 200 env PYTHONPATH=.:tests "$PYTHON" -m pytest "${PARALLEL[@]}" \
+  --confcutdir tests/attention_ext -p no:cacheprovider "$TESTS"
 if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     step "$tool" 60 env PYTHONPATH=. compute-sanitizer --tool "$tool" --error-exitcode 1 \
@@ -63,16 +67,16 @@ step benchmark 180 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py benchmark "${DR
 if ! "$PYTHON" -c 'import altair, hydra, jiwer, lhotse, lightning, sentencepiece, vl_convert' 2>/dev/null; then
   echo "== training: skipped, because packages of asr are missing (README.md, install)"
 elif [[ ${#DRY[@]} -eq 0 ]]; then
-  step training 200 "$PYTHON" -m pytest -p no:cacheprovider -m gpu tests/training tests/attention tests/search
+  step training 200 "$PYTHON" -m pytest "${PARALLEL[@]}" -p no:cacheprovider -m gpu tests/training tests/attention
   for model in wsj:780 switchboard:2000; do
-    step "${model%:*}" 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model unit=model device=cuda dtype=bfloat16 \
+    step "${model%:*}" 60 "$PYTHON" -m asr bench unit=model device=cuda precision=bf16 \
       batch=8 "model=${model%:*}" "lengths=${model#*:}" attentions=[full,lsh-4,clustered-100,i-clustered-100,near-25,local-64] \
       passes=forward+backward rounds=7 "out=$OUT/${model%:*}.json"
   done
 else
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider --gpu-on-cpu tests/training/test_gpu.py -k "not compared"
-  step wsj 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model unit=model attentions=[full,clustered-8] \
-    lengths=50 passes=forward+backward rounds=2 peak_memory=false "out=$OUT/wsj.json" --dry
+  step wsj 60 "$PYTHON" -m asr bench unit=model attentions=[full,clustered-8] \
+    lengths=50 passes=forward+backward rounds=2 peak_memory=false "out=$OUT/wsj.json"
 fi
 [[ ${#DRY[@]} -eq 0 ]] && step flex 100 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py flex --out "$OUT"
 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"

@@ -18,13 +18,6 @@ MOST_CLUSTERS = 1_024  # limit of the compiled kernels
 MOST_KEYS_CUDA = 1_024  # topk: the CUDA search holds a cluster's chosen keys in shared memory
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
-# What `auto` doesn't use: the CUDA kernels have run only on an emulated device, and local attention's SDPA
-# only on the CPU. Remove an entry when tools/gpu_check.sh has passed on a GPU.
-UNPROVEN = {
-    "cuda": "the CUDA kernels have never run on a GPU; backend=native uses them",
-    "local": "block-banded SDPA has never run on a GPU; backend=native uses it",
-}
-
 log = logging.getLogger(__name__)
 
 
@@ -64,12 +57,11 @@ def load_operators(backend: str) -> Operators:
     )
 
 
-def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str | None]:
+def why_no_kernels(clusters: int, keys: int = 0) -> dict[str, str | None]:
     """Return the reason why the compiled kernels don't run, by device type; None where they do.
 
     Args:
         clusters: C.
-        backend: `auto`, `reference` or `native`.
         keys: K of improved clustered and near attention.
     """
     if clusters > MOST_CLUSTERS:
@@ -77,8 +69,6 @@ def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str 
     reasons = {device: attention_ext.why_unavailable(device) for device in DEVICES}
     if keys > MOST_KEYS_CUDA:
         reasons["cuda"] = f"the CUDA kernels support topk of at most {MOST_KEYS_CUDA}"
-    if backend == "auto":
-        reasons = {device: reason or UNPROVEN.get(device) for device, reason in reasons.items()}
     return reasons
 
 
@@ -86,7 +76,7 @@ class BackendChoice:
     """The choice of a backend for each device.
 
     Args:
-        requested: `auto` (native wherever it is proven to run), `reference` or `native`.
+        requested: `auto` (native wherever it runs), `reference` or `native`.
         mechanism: name of the mechanism, for messages.
         reasons: the reason why native can't run, by device type; None where it can.
 

@@ -44,7 +44,7 @@ class ClusteredAttention(SoftmaxMechanism):
         keys: int = 0,
         **options: Any,
     ) -> None:
-        reasons = self.why_no_kernels(clusters, backend, keys)
+        reasons = self.why_no_kernels(clusters, keys)
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.grouping = GROUPINGS[grouping](clusters, **options)
         self.operators = self.backend.operators()

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from torch import Tensor
 
 import attention_ext
-from asr.attention.backend import UNPROVEN
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
 from asr.attention.spec import Option, Schema, Value
 from attention_ext.local_attention.reference import local_weights
@@ -15,7 +14,7 @@ class LocalAttention(SoftmaxMechanism):
     """Query i sees key j if |i − j| ≤ W, j < G or i < G.
 
     *Longformer* (Beltagy et al. 2020) §3.1, with one set of projections, so that it is exchangeable; see
-    `attention_ext.local_attention`. On CUDA, native is block-banded `scaled_dot_product_attention`.
+    `attention_ext.local_attention`. On CUDA, native is PyTorch's flash or fused attention.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
@@ -33,10 +32,7 @@ class LocalAttention(SoftmaxMechanism):
     cross_attention = False  # distances are between positions of one sequence
 
     def __init__(self, name: str, backend: str, dropout: float, window: int, global_: int) -> None:
-        reasons = {
-            "cpu": attention_ext.why_unavailable("cpu"),
-            "cuda": UNPROVEN.get("local") if backend == "auto" else None,
-        }
+        reasons = {"cpu": attention_ext.why_unavailable("cpu"), "cuda": None}
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.window, self.first = window, global_
         self.operators = self.backend.operators()

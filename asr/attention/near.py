@@ -65,12 +65,12 @@ class NearFieldAttention(ClusteredAttention):
         self.topk, self.window = topk, window
 
     @staticmethod
-    def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str | None]:
+    def why_no_kernels(clusters: int, keys: int = 0) -> dict[str, str | None]:
         """See `asr.attention.backend.why_no_kernels`."""
         if lacks("near_attention"):
             reason = "the kernels were built before this mechanism: install the package again"
             return dict.fromkeys(DEVICES, reason)
-        return why_no_kernels(clusters, backend, keys)
+        return why_no_kernels(clusters, keys)
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
         """Return the operator that computes attention from clusters."""

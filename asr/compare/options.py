@@ -95,8 +95,8 @@ class CompareConfig(SearchOptions):
     device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda", affects="cost")
     precision: str = option(
         "fp32",
-        help=f"precision of evaluation and timing: {' | '.join(PRECISIONS)}; auto: bf16 if the processor has "
-        "instructions for it; trainings have trainer.precision",
+        help=f"precision of evaluation and timing: {' | '.join(PRECISIONS)}; auto: fp32; "
+        "trainings have trainer.precision",
         affects="result",
         choices=PRECISIONS,
     )

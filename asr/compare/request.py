@@ -4,8 +4,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from asr import config
 from asr.attention.table import canonical
 from asr.compare.grids import Paper, with_grid
@@ -79,7 +77,8 @@ def parse(overrides: list[str]) -> Request:
     options = config.parse(CompareConfig, own)
     if not options.launcher:  # the machines that it starts may have other devices
         # With what `auto` stands for, cells of machines that differ don't share a key.
-        options.precision = pick_precision(options.precision, pick_device(options.device)).name
+        device = pick_device(options.device)
+        options.precision = pick_precision(options.precision, device, recognising=True).name
     for override in shared:
         key = override.partition("=")[0]
         if key in TRAINING_SET_HERE:
@@ -160,8 +159,6 @@ def plan_decoding(options: CompareConfig) -> Decoding:
                 f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
             )
     decoder, beam, tune = options.decoder, options.beam, options.tune
-    if decoder == "cuda" and not options.launcher and not torch.cuda.is_available():
-        raise UserError("decoder=cuda: this machine has no CUDA device")
     own = {name: getattr(options, name) for name in OWN_DECODING}
     if not tune and decoder != "greedy":
         own["beam"] = beam.complete(decoder)

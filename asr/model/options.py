@@ -32,8 +32,7 @@ class LoadOptions:
     device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
     precision: str = option(
         "fp32",
-        help=f"precision of matrix products: {' | '.join(PRECISIONS)}; auto: bf16 if the processor has "
-        "instructions for it",
+        help=f"precision of matrix products: {' | '.join(PRECISIONS)}; auto: fp32, as bf16 can cost accuracy",
         affects="result",
         choices=PRECISIONS,
     )

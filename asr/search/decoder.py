@@ -6,7 +6,6 @@ from functools import partial
 from asr.config import check
 from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
-from asr.search.cuda_beam import CudaSearch
 from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
 from asr.search.options import DECODERS, WEIGHTED, BeamConfig, Weights
@@ -22,9 +21,8 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
     """Return a decoder.
 
     Args:
-        name: `greedy` (the best label of each frame), `beam` (only words of a lexicon), `prefix` (the most
-            probable label sequence) or `cuda` (as `prefix`, but on the GPU and without language model). For
-            phones, all but `beam` are followed by `WordSearch`.
+        name: `greedy` (the best label of each frame), `beam` (only words of a lexicon) or `prefix` (the most
+            probable label sequence). For phones, all but `beam` are followed by `WordSearch`.
         tokenizer: tokenizer of the model.
         beam: options; ignored by `greedy`.
         topology: topology of the labels.
@@ -80,10 +78,6 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 nbest=beam.nbest,
                 topology=topology,
             )
-        case "cuda":
-            if topology != "ctc":
-                raise UserError(f"decoder=cuda: expected the topology ctc, found {topology}: use prefix")
-            search = CudaSearch(tokenizer, beam=weights.size, nbest=beam.nbest)
         case _:
             search = partial(greedy_search, topology=topology)
     return (

@@ -9,9 +9,9 @@ from asr.records.options import ShardOptions
 
 # Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
 LEAST_FIT = 0.2
-DECODERS = ["greedy", "beam", "prefix", "cuda"]
+DECODERS = ["greedy", "beam", "prefix"]
 WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
-SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
+SIZES = {"greedy": 1, "beam": 300, "prefix": 50}
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class BeamConfig:
 
     size: int | None = option(
         None,
-        help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix, 10 for cuda",
+        help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix",
         affects="result",
-        only=("decoder", ("beam", "prefix", "cuda")),
+        only=("decoder", WEIGHTED),
         minimum=1,
         maximum=100_000,
     )
@@ -101,7 +101,7 @@ class BeamConfig:
         1,
         help="number of hypotheses to write per utterance",
         affects="result",
-        only=("decoder", ("beam", "prefix", "cuda")),
+        only=("decoder", WEIGHTED),
         minimum=1,
         maximum=100_000,
     )
@@ -160,10 +160,8 @@ class SearchOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError for a search on the GPU in several processes, or weights that have no effect."""
+        """Raise UserError for words or weights that have no effect."""
         self.beam.check_words(self.decoder)
-        if self.jobs > 1 and self.decoder == "cuda":
-            raise UserError(f"jobs={self.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
         if self.tune and self.decoder not in WEIGHTED:
             raise UserError(
                 f"tune={self.tune}: decoder={self.decoder} has no weights to tune; use beam or prefix"

@@ -51,8 +51,5 @@ def test_cross_attention_is_refused() -> None:
         mechanism(torch.zeros(1, 1, 4, 2), *torch.zeros(2, 1, 1, 5, 2))
 
 
-def test_auto_does_not_use_unproven_sdpa_on_cuda() -> None:
-    auto = build_mechanism("local-3")
-    assert auto.backend.on("cuda") == "reference"
-    assert "block-banded SDPA has never run on a GPU" in str(auto.backend.reasons["cuda"])
-    assert build_mechanism("local-3", backend="native").backend.on("cuda") == "native"
+def test_auto_is_pytorch_s_attention_on_cuda() -> None:
+    assert build_mechanism("local-3").backend.on("cuda") == "native"

@@ -56,7 +56,6 @@ def test_names_come_from_their_tables() -> None:
         "decoder=greedy",
         "decoder=beam",
         "decoder=prefix",
-        "decoder=cuda",
     ]
     names = [name.removeprefix("attention=") for name in candidates("train", "", "attention=", 2)]
     assert [parse_name(name).mechanism for name in names] == list(MECHANISMS)

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.search.beam import BeamSearch
-from asr.search.decoder import build_decoder
 from asr.search.forced_alignment import force_align
 from asr.search.fusion import NoModel
 from asr.search.greedy import greedy_search
-from asr.search.options import BeamConfig
 from asr.search.prefix import PrefixSearch
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer
@@ -171,5 +169,3 @@ def test_beam_search_of_characters_has_gaps_of_any_length() -> None:
 def test_options_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="tokens=5: has no effect"):
         BeamSearch(PHONES, tokens=5, topology="hmm")
-    with pytest.raises(UserError, match="expected the topology ctc, found hmm"):
-        build_decoder("cuda", PHONES, BeamConfig(), "hmm")
