@@ -18,6 +18,7 @@ CONFIGS = {
     "hubert": transformers.HubertConfig,
     "wavlm": transformers.WavLMConfig,
     "data2vec-audio": transformers.Data2VecAudioConfig,
+    "sew": transformers.SEWConfig,
 }
 # A frame sees 70 samples, and 160 samples lie between frames.
 TINY = {

@@ -30,6 +30,7 @@ from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
+from asr.model.pretrained import SqueezedEncoder
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
@@ -90,6 +91,8 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
     Raises:
         UserError: a mechanism that can't be exported.
     """
+    if isinstance(model.encoder, SqueezedEncoder):  # the number of its groups would be fixed as even or odd
+        raise UserError("SEW can't be exported as a graph: use format=safetensors or transformers")
     name = model.config.attention
     if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):
         raise UserError(

@@ -31,6 +31,7 @@ FAMILIES = {
     "data2vec-audio": "Data2VecAudio",
     "unispeech": "UniSpeech",
     "unispeech-sat": "UniSpeechSat",
+    "sew": "SEW",
     "wav2vec2-conformer": "Wav2Vec2Conformer",
     "wav2vec2-bert": "Wav2Vec2Bert",
     "parakeet_ctc": "Parakeet",
@@ -48,9 +49,8 @@ WHISPER_NAMES = {
 }
 # Other types of model with a CTC head, and why their encoders aren't run here.
 REFUSED = {
-    "sew": "its layers see every second frame",
     "sew-d": "its attention has logits of positions that aren't those of queries and keys",
-    "lasr_ctc": "its layers aren't adapted",
+    "lasr_ctc": "its front end and the weights of its residual connections aren't run here",
     "granite_speech5_ctc": "its attention is confined to blocks of frames",
 }
 STACKED = "wav2vec2-bert"
@@ -86,6 +86,7 @@ SIZES = (
     "left_max_position_embeddings",
     "right_max_position_embeddings",
     "max_source_positions",
+    "squeeze_factor",
 )
 CONVOLUTIONS = ("conv_dim", "conv_kernel", "conv_stride")
 PROBABILITIES = (

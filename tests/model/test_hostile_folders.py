@@ -189,7 +189,7 @@ def test_weights_of_peft_are_refused(folder: Path, tmp_path: Path) -> None:
             {"intermediate_size": 90_000},
             r"expected [\d,]+ weights, as config.json says, found",
         ),
-        ("config.json", {"model_type": "sew"}, "found sew: its layers see every second frame"),
+        ("config.json", {"model_type": "lasr_ctc"}, "found lasr_ctc: its front end and the weights"),
         ("processor_config.json", {"feature_extractor": {"sampling_rate": None}}, "found sampling_rate=None"),
         ("processor_config.json", {"feature_extractor": {"sampling_rate": "x"}}, "found sampling_rate='x'"),
         ("vocab.json", {"a": 90}, "expected symbols with different numbers from 0 to 9"),

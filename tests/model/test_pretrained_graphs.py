@@ -9,6 +9,7 @@ from pretrained_models import load_model, save_model, utterances
 from published_models import save_ctc, save_parakeet
 from tiny_whisper import SECONDS, save_whisper
 
+from asr.errors import UserError
 from asr.model.graph import write_onnx, write_program
 
 LENGTHS = torch.tensor([16000, 7000, 3001])
@@ -100,3 +101,9 @@ def test_graphs_map_samples_to_log_probabilities(
             log_probs, _ = run(samples, torch.tensor([16000 * seconds]))
             valid = log_probs[0, : 50 * SECONDS].isfinite().all(), log_probs[0, 50 * SECONDS :].isnan().all()
             assert valid == (seconds == SECONDS, True)
+
+
+def test_sew_is_no_graph(tmp_path: Path) -> None:
+    save_model(tmp_path, "sew")
+    with pytest.raises(UserError, match="SEW can't be exported as a graph: use format=safetensors"):
+        write_program(load_model(tmp_path), tmp_path / "x.pt2")
