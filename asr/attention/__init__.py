@@ -24,7 +24,9 @@ The mechanism alone, for a model with its own projections:
 >>> attend(q, k, v, lengths).shape, attend.clusters(q, lengths).shape
 (torch.Size([2, 4, 300, 16]), torch.Size([2, 4, 300]))
 
-For pretrained models see `asr.attention.transformers_adapter`.
+A mechanism of your own is a class in any module, derived from `SoftmaxMechanism`, `QueryKeyMechanism` or
+`OwnParameterLayer` and named `my_module:MyClass`; `given_name` loads one from a file. For pretrained models
+see `asr.attention.transformers_adapter`.
 """
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer

@@ -67,7 +67,9 @@ def _overview() -> Table:
         (pattern(key, found.schema), found.family, exchange(key), found.time, found.memory, found.source)
         for key, found in MECHANISMS.items()
     ]
-    rows += [(key, "installed", "", "", "", entry.value) for key, entry in own.entry_points().items()]
+    for key, entry in own.entry_points().items():
+        kind = "installed, but the name is taken" if key in MECHANISMS else "installed"
+        rows.append((key, kind, "", "", "", entry.value))
     names = ("family", "exchangeable", "time", "memory", "source")
     caption = (
         "capital letters stand for numbers; asr attention <name> describes a mechanism's options\n"
