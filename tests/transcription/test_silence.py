@@ -57,8 +57,13 @@ def labels_in(log_probs_TV: torch.Tensor, start_s: float, end_s: float, frame_s:
     return sum(start_s <= frame * frame_s < end_s for frame in path.frames)
 
 
+def hiss(seconds: float) -> Samples:
+    """Noise at −60 dB."""
+    return 1e-3 * np.random.default_rng(3).standard_normal(round(seconds * RATE)).astype(np.float32)
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("quiet", [zeros, dither])
+@pytest.mark.parametrize("quiet", [zeros, dither, hiss])
 def test_silence_between_speech_has_no_labels(
     recognizer: Recognizer, quiet: Fill, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,8 +80,9 @@ def test_silence_between_speech_has_no_labels(
     assert len(found) == model.encoder_frames(len(call) / RATE)
     assert not labels_in(found, *pause_s, model.frame_s)
     assert labels_in(found, 0, len(call) / RATE, model.frame_s) > 20
-    if quiet is dither and mode != "onepass":
+    if quiet is not zeros and mode != "onepass":
         monkeypatch.setattr(silence, "SILENT_PEAK", 0.0)
+        monkeypatch.setattr(silence, "NOISE_DB", np.inf)
         assert labels_in(posteriors(model, call, options), *pause_s, model.frame_s) > 5
 
 
@@ -125,7 +131,7 @@ def test_recordings_without_silence_are_encoded_as_before(
         speech(3),
         np.concatenate([speech(1), zeros(SHORTEST_S - 0.05), speech(1, seed=8)]),
         1e-3 / 0.3 * speech(3),  # peaks at −60 dB
-        np.concatenate([speech(1), 1e-3 * np.random.default_rng(2).standard_normal(RATE)]).astype(np.float32),
+        np.concatenate([speech(1), 1e-2 * np.random.default_rng(2).standard_normal(RATE)]).astype(np.float32),
     ]
     assert all(sound_of(model, samples).samples is samples for samples in batch)
     found = [posteriors(model, x, options) for x in batch for options in MODES.values()]
@@ -134,6 +140,15 @@ def test_recordings_without_silence_are_encoded_as_before(
     expected = [posteriors(model, x, options) for x in batch for options in MODES.values()]
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     assert torch.equal(together.log_probs_BTV, encode(model, batch).log_probs_BTV)
+
+
+@pytest.mark.parametrize("attenuation_db", [20, 30, 40, 50])
+def test_quiet_speech_beside_loud_speech_is_no_noise(recognizer: Recognizer, attenuation_db: int) -> None:
+    """Its level varies by more than that of steady noise, however far it is below."""
+    quiet = noise(20) * np.sin(np.arange(20 * RATE) * 2 * np.pi * 4 / RATE) ** 2  # four syllables a second
+    call = np.concatenate([speech(4), 10 ** (-attenuation_db / 20) * quiet, speech(4, seed=8)])
+    assert sound_of(recognizer.model, call.astype(np.float32)).whole
+    assert not sound_of(recognizer.model, np.concatenate([speech(4), hiss(4), speech(4)])).whole
 
 
 def test_silence_is_not_encoded(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
