@@ -71,15 +71,17 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
     except UserError as error:
         log.warning("%s", str(error).replace(str(path), name))
     clipped = total = 0
+    peak = 0.0  # of channels that are averaged
 
     def checked_blocks() -> Iterator[Samples]:
-        nonlocal clipped, total
+        nonlocal clipped, total, peak
         for block in _up_to_damage(file, name):
             if not total and block.shape[1] > 1 and channels == "mix":
                 log.warning(AVERAGED, name, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
             total += len(block)
             mixed = channels == "mix" and block.shape[1] > 1
+            peak = max(peak, float(np.abs(block).max())) if mixed else 0.0
             samples = block.mean(axis=1, keepdims=True) if mixed else block
             yield np.ascontiguousarray(samples.T)
 
@@ -92,7 +94,17 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
         log.warning("%s: clipped: %.1f %% of the samples are at full scale", name, 100 * clipped / total)
     recording = np.concatenate(parts, axis=1)
     parts.clear()
+    _check_mixed(recording, peak, name)
     return [checked_samples(channel, name) for channel in recording]
+
+
+def _check_mixed(samples: Samples, peak: float, name: str) -> None:
+    """Raise UserError if an average is silent and channels with this peak were not."""
+    if peak >= SILENT_PEAK and samples.size and is_silent(samples):
+        raise UserError(
+            f"{name}: expected channels that can be averaged, found some that cancel each other: "
+            "channels=separate"
+        )
 
 
 def _up_to_damage(file: AudioFile, name: str) -> Iterator[Samples]:
@@ -151,7 +163,9 @@ def channels_of(
     samples = np.atleast_2d(values).astype(np.float32) / np.float32(scale)
     if channels == "mix" and len(samples) > 1:
         log.warning(AVERAGED, name, len(samples))
+        peak = float(np.abs(samples).max(initial=0.0))
         samples = samples.mean(axis=0, keepdims=True)
+        _check_mixed(samples, peak, name)
     return [checked_samples(convert(checked_samples(own, name), rate, sample_rate), name) for own in samples]
 
 

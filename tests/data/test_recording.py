@@ -13,7 +13,7 @@ import soxr
 from asr.data import audio as audio_module
 from asr.data import recording
 from asr.data.audio import convert
-from asr.data.recording import is_silent, read_recording, resampled
+from asr.data.recording import channels_of, is_silent, read_recording, resampled
 from asr.errors import UserError
 
 
@@ -192,3 +192,19 @@ def test_a_sample_rate_that_no_recording_has_is_refused(rate: int, tmp_path: Pat
         UserError, match=f"x.wav: expected a sample rate of 4000 to 384000 Hz, found {rate} Hz"
     ):
         read_recording(tmp_path / "x.wav", 16000)
+
+
+def test_channels_that_cancel_each_other_are_not_called_silent(tmp_path: Path) -> None:
+    """A stereo recording with one channel inverted gave an empty transcript."""
+    tone = 0.3 * np.sin(np.arange(16000) / 7)
+    both = np.stack([tone, -tone], axis=1)
+    soundfile.write(tmp_path / "a.wav", both, 16000)
+    for read in (
+        lambda channels: read_recording(tmp_path / "a.wav", 16000, channels),
+        lambda channels: channels_of(both.T, 16000, 16000, channels),
+    ):
+        with pytest.raises(UserError, match="found some that cancel each other: channels=separate"):
+            read("mix")
+        assert len(read("separate")) == 2
+    soundfile.write(tmp_path / "a.wav", 0 * both, 16000)
+    assert len(read_recording(tmp_path / "a.wav", 16000, "mix")) == 1
