@@ -15,6 +15,7 @@ from asr.attention.linear import LinearAttention
 from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
 from asr.attention.near import NearFieldAttention
+from asr.attention.none import NoAttention
 from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Spec, parse, pattern, write_value
@@ -38,6 +39,7 @@ MECHANISMS: Mapping[str, own.Mechanism] = {
     "agglomerative": AgglomerativeAttention,
     "summary": SummaryMixing,
     "hyper": HyperMixing,
+    "none": NoAttention,
 }
 
 

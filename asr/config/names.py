@@ -20,6 +20,7 @@ MECHANISMS = (
     "agglomerative-8",
     "summary",
     "hyper",
+    "none",
 )
 
 # `./nystrom.py:Nystrom-32:landmarks=8`, `my_package.nystrom:Nystrom-32`: a file or module before the class.

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention import build_self_attention
+from asr.attention.none import NoAttention
 from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
 from asr.model.options import BlockConfig
@@ -133,7 +134,8 @@ class GatingMLP(nn.Module):
 class Branches(nn.Module):
     """E-Branchformer's parallel branches and their merge (Kim et al. 2022).
 
-    y = W(c + convolution(c)), where c is the concatenation of attention(x) and cgMLP(x).
+    y = W(c + convolution(c)), where c is the concatenation of attention(x) and cgMLP(x); without attention,
+    cgMLP(x) alone.
 
     Args:
         attention: self-attention layer, the global branch.
@@ -144,12 +146,15 @@ class Branches(nn.Module):
         super().__init__()
         self.attention = attention
         self.local = GatingMLP(config)
-        self.depthwise = DepthwiseConvolution(2 * config.size, config.convolution_kernel)
-        self.merge = nn.Linear(2 * config.size, config.size)
+        self.alone = isinstance(attention, NoAttention)
+        size = config.size if self.alone else 2 * config.size
+        self.depthwise = DepthwiseConvolution(size, config.convolution_kernel)
+        self.merge = nn.Linear(size, config.size)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""
-        both = torch.cat((self.attention(x, lengths), self.local(x, lengths)), dim=-1)
+        local = self.local(x, lengths)
+        both = local if self.alone else torch.cat((self.attention(x, lengths), local), dim=-1)
         return self.merge(both + self.depthwise(both, lengths))
 
 
@@ -159,6 +164,7 @@ class Block(nn.Module):
     transformer: attention, feed-forward (Vaswani et al. 2017). conformer: ½ feed-forward, attention,
     convolution, ½ feed-forward, norm (Gulati et al. 2020). ebranchformer: ½ feed-forward, branches, ½
     feed-forward, norm (Kim et al. 2022). The final norm is that of the last sublayer with norm=post.
+    attention=none leaves the attention sublayer or branch out.
 
     Args:
         config: kind, sizes, dropout.
@@ -182,10 +188,13 @@ class Block(nn.Module):
             rotary=rotary,
             bias=config.attention_bias,
         )
+        global_ = [attend]
+        if isinstance(attend, NoAttention):
+            global_, self.left_out = [], attend  # found by name among the model's layers
         if config.block == "transformer":
-            sublayers = [Residual(attend, config, skip), Residual(FeedForward(config), config, skip)]
+            sublayers = [Residual(x, config, skip) for x in (*global_, FeedForward(config))]
         else:
-            middle = [attend, ConvolutionModule(config)]
+            middle = [*global_, ConvolutionModule(config)]
             if config.block == "ebranchformer":
                 middle = [Branches(attend, config)]
             half = [Residual(FeedForward(config), config, skip, scale=0.5) for _ in range(2)]

@@ -122,6 +122,29 @@ def test_an_utterance_alone_equals_the_utterance_in_a_batch(
         assert torch.allclose(together[i, :length], alone[0], atol=1e-9)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_without_attention(kind: str, norm: str) -> None:
+    """What is left equals the same sublayers of a block with attention, and every parameter is used."""
+    full, module = (block(name, block=kind, norm=norm) for name in ("full", "none"))
+    x, lengths = torch.randn(2, 9, 16, dtype=torch.float64), torch.tensor([9, 9])
+    out = module(x, lengths)
+    out.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+    if kind == "ebranchformer":
+        assert len(module.sublayers) == 3
+        return
+    at = 0 if kind == "transformer" else 1
+    kept = [layer for i, layer in enumerate(full.sublayers) if i != at]
+    for mine, other in zip(module.sublayers, kept, strict=True):
+        mine.load_state_dict(other.state_dict())
+    module.norm.load_state_dict(full.norm.state_dict())
+    expected = x
+    for layer in kept:
+        expected = layer(expected, lengths)
+    torch.testing.assert_close(module(x, lengths), full.norm(expected))
+
+
 @pytest.mark.parametrize("kind", ["conformer", "ebranchformer"])
 def test_neither_padding_nor_other_utterances_change_gradients(kind: str) -> None:
     """Batch normalisation in the convolution would mix utterances in training."""
