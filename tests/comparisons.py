@@ -6,7 +6,7 @@ from pathlib import Path
 from runs import in_process
 from tone_corpora import TINY
 
-from asr.compare.cell import Cell
+from asr.comparison.cell import Cell
 
 SHORT = [
     "steps=4",

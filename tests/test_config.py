@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr import config
-from asr.compare import request
+from asr.comparison import request
 from asr.config import option, options_of
 from asr.errors import UserError
 from asr.scoring.options import FOLDER, ScoreOptions

@@ -15,9 +15,9 @@ from tone_corpora import LEXICON
 from torch import Tensor
 
 from asr.commands import NoOptions, merge
-from asr.compare.cell import Cell, State, read_cell, read_state
-from asr.compare.records import Candidate
-from asr.compare.results import Results, read_results
+from asr.comparison.cell import Cell, State, read_cell, read_state
+from asr.comparison.records import Candidate
+from asr.comparison.results import Results, read_results
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.files import digest

@@ -28,12 +28,12 @@ LAYERS = [
     {"search", "scoring"},
     {"transcription", "approximation"},
     {"training", "recognizer"},
-    {"compare", "report"},
+    {"comparison", "report"},
     {"library"},
     {"commands", "cli", "__main__"},
 ]
-# They offer functions of asr/library, on first use.
-UP = ("asr", "asr.compare")
+# It offers functions of asr/library, on first use.
+UP = ("asr",)
 
 
 def modules(package: str) -> dict[str, Path]:

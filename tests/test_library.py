@@ -17,7 +17,7 @@ from tone_corpora import TINY
 
 import asr
 from asr import UserError, cli
-from asr.compare import launch
+from asr.comparison import launch
 from asr.library.given import overrides_of
 from asr.library.outcomes import Rows
 from asr.preparation.skeleton import write_recipe
@@ -72,7 +72,7 @@ def test_options_from_a_dataclass_of_ones_own() -> None:
 
 
 def test_corpus_to_comparison_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package `asr.compare` took the place of the function: the second call was one of a module."""
+    """A package of the function's name took its place: the second call was one of a module."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "run_job", in_process)
     monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")

@@ -219,14 +219,14 @@ COMMANDS = {
     "compare": Command(
         "train, decode and time mechanisms side by side: "
         "asr compare recipe=demo attentions=full,i-clustered-25",
-        "asr.compare.options:CompareConfig",
+        "asr.comparison.options:CompareConfig",
         "[options of asr train for all candidates]",
         trains=True,
         reads=True,
     ),
     "advise": Command(
         "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
-        "asr.compare.options:AdviceConfig",
+        "asr.comparison.options:AdviceConfig",
         "<manifest or prepared folder> [options of asr train, for model and frame budget]",
         trains=True,
         reads=True,

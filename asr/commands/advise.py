@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import canonical, class_named
-from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
-from asr.compare.options import AdviceConfig
+from asr.comparison.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.comparison.options import AdviceConfig
 from asr.console import Column, Table, duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts

@@ -1,6 +1,6 @@
 """`asr compare`: train, evaluate and time attention mechanisms under one protocol, with a report."""
 
-from asr.compare.request import parse
+from asr.comparison.request import parse
 from asr.errors import UserError
 from asr.library import run_comparison
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asr.commands import COMMANDS
-from asr.compare.results import read_results
+from asr.comparison.results import read_results
 from asr.errors import UserError
 from asr.report.options import ReportOptions
 from asr.report.page import write_report

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lightning import Callback
     from lightning.pytorch.loggers import Logger
 
-    from asr.compare.request import Request
-    from asr.compare.results import Results
+    from asr.comparison.request import Request
+    from asr.comparison.results import Results
     from asr.search.options import DecodePartOptions
 
 Place = str | PathLike[str]
@@ -160,17 +160,17 @@ def compare(options: Options = None, /, **keywords: Any) -> Comparison:
     Example:
         >>> asr.compare(recipe="demo", attentions=["full", "lsh-4"], budget="10min")  # doctest: +SKIP
     """
-    from asr.compare.request import parse
+    from asr.comparison.request import parse
 
     return run_comparison(parse(overrides_of(options, keywords)))
 
 
 def run_comparison(request: "Request") -> Comparison:
     """Run a comparison, print its tables and write its report, or print its plan; see `compare`."""
-    from asr.compare.collect import collect
-    from asr.compare.plan import make_plan
-    from asr.compare.progress import print_grid, print_plan
-    from asr.compare.run import run_plan
+    from asr.comparison.collect import collect
+    from asr.comparison.plan import make_plan
+    from asr.comparison.progress import print_grid, print_plan
+    from asr.comparison.run import run_plan
     from asr.console import open_console
     from asr.files import check_writable
     from asr.report.words import print_results

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from asr.compare.results import Results
+from asr.comparison.results import Results
 from asr.console import duration, is_share
 from asr.report import theme
 from asr.report.axes import extent, log_axis, log_ticks, needs_log

@@ -11,9 +11,9 @@ import torch
 from PIL import Image, ImageColor
 from torch import Tensor
 
-from asr.compare.candidates import can_run, is_exchangeable
-from asr.compare.records import Candidate
-from asr.compare.results import Results
+from asr.comparison.candidates import can_run, is_exchangeable
+from asr.comparison.records import Candidate
+from asr.comparison.results import Results
 from asr.config.names import split_name
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts

@@ -8,9 +8,9 @@ from typing import Any
 
 import soundfile
 
-from asr.compare.options import OFFICIAL
-from asr.compare.records import Evaluation
-from asr.compare.results import Results
+from asr.comparison.options import OFFICIAL
+from asr.comparison.records import Evaluation
+from asr.comparison.results import Results
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError

@@ -1,8 +1,8 @@
 """Table 1: every model run with every mechanism it can run with."""
 
 from asr.attention.table import MECHANISMS, exchange, is_causal
-from asr.compare.candidates import can_run, is_exchangeable
-from asr.compare.results import Results
+from asr.comparison.candidates import can_run, is_exchangeable
+from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
 from asr.errors import UserError
 from asr.report.tables import model_cell, rate_cell, tone

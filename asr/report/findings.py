@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from asr.compare.results import Results
+from asr.comparison.results import Results
 from asr.console import duration, is_share
 from asr.report.words import clock_words, conditions_words, duration_range, measured, metric_words
 from asr.scoring.estimates import Estimate, fastest

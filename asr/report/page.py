@@ -14,7 +14,7 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from asr.compare.results import Results
+from asr.comparison.results import Results
 from asr.console import Table
 from asr.errors import UserError
 from asr.files import check_writable, digest, write_text

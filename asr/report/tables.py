@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from asr.compare.records import Candidate
-from asr.compare.results import Results
+from asr.comparison.records import Candidate
+from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, duration
 from asr.report import theme
 from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading

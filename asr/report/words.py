@@ -5,8 +5,8 @@ from typing import Any
 from rich.console import Console
 
 from asr.attention.table import mechanism_class, parse_name
-from asr.compare.records import Conditions
-from asr.compare.results import Results
+from asr.comparison.records import Conditions
+from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, duration, is_share
 from asr.errors import UserError
 from asr.scoring.estimates import DASH, Estimate, fastest, percent, spread

@@ -15,7 +15,7 @@ from asr_recipes.language.text import load_text
 from runs import assert_same_weights, in_process, killed, metrics, weights
 
 from asr.cli import main
-from asr.compare.results import read_results
+from asr.comparison.results import read_results
 from asr.config import load_yaml
 from asr.data.sampler import BatchPlan
 from asr.errors import UserError
@@ -240,7 +240,7 @@ def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) ->
 def test_comparisons_and_reports_name_the_measure(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.compare.launch.run_job", in_process)
+    monkeypatch.setattr("asr.comparison.launch.run_job", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
     monkeypatch.setattr("asr.library.write_report", plain)
     overrides = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]

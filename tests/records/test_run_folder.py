@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from asr.compare.cell import Cell, State, TrainingResult, read_cell, read_state, result_of
-from asr.compare.records import ForwardTimes, TimingResult
+from asr.comparison.cell import Cell, State, TrainingResult, read_cell, read_state, result_of
+from asr.comparison.records import ForwardTimes, TimingResult
 from asr.errors import UserError
 from asr.files import read_as
 from asr.records.run_folder import (

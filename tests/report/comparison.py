@@ -10,8 +10,8 @@ from hypothesis_files import write_hypotheses
 from lhotse import CutSet
 from tone_corpora import save_cuts
 
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
-from asr.compare.results import Results
+from asr.comparison.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
+from asr.comparison.results import Results
 from asr.data.manifest import read_cuts
 from asr.report import theme
 from asr.scoring.hypotheses import Hypothesis

@@ -14,7 +14,7 @@ from hypothesis_files import write_hypotheses
 
 from asr import config
 from asr.cli import main
-from asr.compare.results import write_results
+from asr.comparison.results import write_results
 from asr.errors import UserError
 from asr.report import bench_chart, curves_chart
 from asr.report.page import ReportOptions, benchmarks_beside, write_report

@@ -8,8 +8,8 @@ import pytest
 from comparison import forward_times, make_comparison
 
 from asr.attention import MECHANISMS
-from asr.compare.records import Conditions, Failure
-from asr.compare.results import Results
+from asr.comparison.records import Conditions, Failure
+from asr.comparison.results import Results
 from asr.console import duration
 from asr.report import theme
 from asr.report.accuracy_chart import _log_axes, figure, points

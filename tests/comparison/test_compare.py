@@ -21,13 +21,13 @@ from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
-from asr.compare import jobs, launch, worker
-from asr.compare.cell import Cell, read_state, write_cell, write_state
-from asr.compare.collect import collect
-from asr.compare.plan import Plan, make_plan, timing_cells
-from asr.compare.request import parse, plan_decoding
-from asr.compare.results import read_results
-from asr.compare.speech import find_manifests
+from asr.comparison import jobs, launch, worker
+from asr.comparison.cell import Cell, read_state, write_cell, write_state
+from asr.comparison.collect import collect
+from asr.comparison.plan import Plan, make_plan, timing_cells
+from asr.comparison.request import parse, plan_decoding
+from asr.comparison.results import read_results
+from asr.comparison.speech import find_manifests
 from asr.errors import UserError
 from asr.report.findings import findings
 from asr.report.options import ReportOptions

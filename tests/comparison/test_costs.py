@@ -15,10 +15,10 @@ from torch import Tensor
 
 from asr.benchmark.timer import Seconds
 from asr.cli import main
-from asr.compare import costs, launch
-from asr.compare.cell import Cell
-from asr.compare.costs import StepTimer, step_costs, steps_within
-from asr.compare.progress import _expected, _timed_steps
+from asr.comparison import costs, launch
+from asr.comparison.cell import Cell
+from asr.comparison.costs import StepTimer, step_costs, steps_within
+from asr.comparison.progress import _expected, _timed_steps
 from asr.config import flat, to_dict
 from asr.training.config import train_options
 from asr.training.options import TrainConfig

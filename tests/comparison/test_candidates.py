@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.records import Candidate
-from asr.compare.request import parse
+from asr.comparison.candidates import evaluated_with, plan_candidates
+from asr.comparison.records import Candidate
+from asr.comparison.request import parse
 from asr.config import flat, nested
 from asr.errors import UserError
 

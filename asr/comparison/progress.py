@@ -10,11 +10,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from asr.benchmark.timer import Seconds
-from asr.compare.candidates import plan_candidates
-from asr.compare.cell import Cell, is_done, read_state
-from asr.compare.grids import Paper
-from asr.compare.plan import Plan
-from asr.compare.request import Request
+from asr.comparison.candidates import plan_candidates
+from asr.comparison.cell import Cell, is_done, read_state
+from asr.comparison.grids import Paper
+from asr.comparison.plan import Plan
+from asr.comparison.request import Request
 from asr.config import as_overrides, nested
 from asr.console import Table, draws_bars, duration
 from asr.report.words import counted
@@ -258,7 +258,7 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
 
     For training on a GPU, none is timed, and the last two are NaN.
     """
-    from asr.compare.costs import StepTimer  # loads Lightning
+    from asr.comparison.costs import StepTimer  # loads Lightning
 
     options = train_options_from(nested(cell.settings["options"]), cell.name)
     timer, trainer = StepTimer(options), options.trainer

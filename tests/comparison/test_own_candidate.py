@@ -9,12 +9,12 @@ import pytest
 from comparisons import arguments
 
 from asr.cli import main
-from asr.compare import jobs, worker
-from asr.compare.cell import read_cell, read_state, write_cell
-from asr.compare.launch import Job
-from asr.compare.plan import make_plan
-from asr.compare.request import parse
-from asr.compare.results import read_results
+from asr.comparison import jobs, worker
+from asr.comparison.cell import read_cell, read_state, write_cell
+from asr.comparison.launch import Job
+from asr.comparison.plan import make_plan
+from asr.comparison.request import parse
+from asr.comparison.results import read_results
 from asr.config import user_code
 from asr.files import file_digest
 from asr.report import theme

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
-from asr.compare.results import Results, read_results, write_results
-from asr.compare.speech import rates_of
-from asr.compare.timing import OtherProcesses
+from asr.comparison.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
+from asr.comparison.results import Results, read_results, write_results
+from asr.comparison.speech import rates_of
+from asr.comparison.timing import OtherProcesses
 from asr.errors import UserError
 from asr.report.words import candidate_table, conditions_words, duration_range, print_results
 from asr.scoring.estimates import Estimate, fastest, over_seeds, pareto_front, spread

@@ -8,7 +8,7 @@ from once import once
 from runs import in_process
 
 from asr.cli import main
-from asr.compare import launch
+from asr.comparison import launch
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from asr.compare.cell import Cell
-from asr.compare.records import Evaluation, SplitData
-from asr.compare.timing import Passes
+from asr.comparison.cell import Cell
+from asr.comparison.records import Evaluation, SplitData
+from asr.comparison.timing import Passes
 from asr.training.options import TrainConfig
 
 

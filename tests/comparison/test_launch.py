@@ -15,10 +15,10 @@ from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
-from asr.compare import launch
-from asr.compare.cell import Cell, State, read_state, write_cell, write_state
-from asr.compare.launch import Job
-from asr.compare.options import CompareConfig
+from asr.comparison import launch
+from asr.comparison.cell import Cell, State, read_state, write_cell, write_state
+from asr.comparison.launch import Job
+from asr.comparison.options import CompareConfig
 from asr.errors import UserError
 from asr.training.task import TrainingTask
 
@@ -189,7 +189,7 @@ def processes(*parts: str) -> list[int]:
     ("cluster", "victim", "reason"),
     [
         ("submitit_local", ["submitit.core._submit"], "job lost: "),
-        ("ray", ["asr.compare.worker", "trainings/full/seed0"], "worker killed by signal 9"),
+        ("ray", ["asr.comparison.worker", "trainings/full/seed0"], "worker killed by signal 9"),
     ],
     indirect=["cluster"],
 )
@@ -206,8 +206,8 @@ def test_a_comparison_goes_on_after_a_kill(
     Evaluations and timing, which are left out, are jobs like trainings.
     """
     monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
-    monkeypatch.setattr("asr.compare.run._evaluations", lambda plan, trainings: [])
-    monkeypatch.setattr("asr.compare.run.timing_cells", lambda plan: [])
+    monkeypatch.setattr("asr.comparison.run._evaluations", lambda plan, trainings: [])
+    monkeypatch.setattr("asr.comparison.run.timing_cells", lambda plan: [])
     arguments = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]
     arguments += ["attentions=[full,linear]", "steps=150", "trainer.accelerator=cpu", f"folder={tmp_path}"]
     arguments += [f"launcher={cluster}", "trainer.threads=1", "evaluate=[own]", "timing_repeats=1"]

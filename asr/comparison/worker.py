@@ -1,6 +1,6 @@
 """The worker process of a comparison, which runs cells one after the other and records their states.
 
-`python -m asr.compare.worker [--code=<file or module> …] <folder> <cell> …` ends when its parent's death
+`python -m asr.comparison.worker [--code=<file or module> …] <folder> <cell> …` ends when its parent's death
 closes its standard input.
 """
 
@@ -19,7 +19,7 @@ import lightning
 import torch
 
 from asr.attention.table import layer_runs
-from asr.compare.cell import (
+from asr.comparison.cell import (
     GRACE_S,
     Cell,
     TrainingResult,
@@ -28,12 +28,12 @@ from asr.compare.cell import (
     write_fraction,
     write_state,
 )
-from asr.compare.jobs import CODE
-from asr.compare.labels import Labels
-from asr.compare.records import TimingResult
-from asr.compare.speech import Speech
-from asr.compare.timing import forward_times
-from asr.compare.workload import Workload
+from asr.comparison.jobs import CODE
+from asr.comparison.labels import Labels
+from asr.comparison.records import TimingResult
+from asr.comparison.speech import Speech
+from asr.comparison.timing import forward_times
+from asr.comparison.workload import Workload
 from asr.config import nested, user_code
 from asr.environment import pick_device
 from asr.errors import UserError, in_words

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.progress import print_grid
-from asr.compare.request import Request, parse
+from asr.comparison.candidates import evaluated_with, plan_candidates
+from asr.comparison.progress import print_grid
+from asr.comparison.request import Request, parse
 from asr.config import configurations
 from asr.console import open_console
 from asr.errors import UserError

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import torch
 
-from asr.compare.cell import Cell, code_entry, current_state, result_of
-from asr.compare.options import CompareConfig
-from asr.compare.records import Evaluation, SplitData
-from asr.compare.timing import Runner
+from asr.comparison.cell import Cell, code_entry, current_state, result_of
+from asr.comparison.options import CompareConfig
+from asr.comparison.records import Evaluation, SplitData
+from asr.comparison.timing import Runner
 from asr.data.stream import Batches, NumberedBatches, StreamBatch
 from asr.environment import pick_device
 from asr.errors import UserError

@@ -10,12 +10,12 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from asr.compare.cell import Cell, TrainingResult, is_done, read_state, write_cell, write_state
-from asr.compare.collect import collect
-from asr.compare.launch import launch
-from asr.compare.plan import Plan, settle_changes, timing_cells
-from asr.compare.progress import CellProgress
-from asr.compare.results import Results, write_results
+from asr.comparison.cell import Cell, TrainingResult, is_done, read_state, write_cell, write_state
+from asr.comparison.collect import collect
+from asr.comparison.launch import launch
+from asr.comparison.plan import Plan, settle_changes, timing_cells
+from asr.comparison.progress import CellProgress
+from asr.comparison.results import Results, write_results
 from asr.files import locked
 
 

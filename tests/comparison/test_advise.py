@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from asr.benchmark.mechanisms import Timing
 from asr.benchmark.problem import BenchProblem
 from asr.cli import main
-from asr.compare import advice
-from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
-from asr.compare.options import AdviceConfig
+from asr.comparison import advice
+from asr.comparison.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.comparison.options import AdviceConfig
 from asr.training.options import TrainConfig
 
 

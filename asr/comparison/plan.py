@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.cell import (
+from asr.comparison.candidates import evaluated_with, plan_candidates
+from asr.comparison.cell import (
     Cell,
     as_stored,
     code_entry,
@@ -20,12 +20,12 @@ from asr.compare.cell import (
     trained_run,
     training_result,
 )
-from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
-from asr.compare.records import Candidate
-from asr.compare.request import Decoding, Request, plan_decoding
-from asr.compare.reuse import finished_runs, read_run
-from asr.compare.speech import Speech
-from asr.compare.workload import Workload
+from asr.comparison.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
+from asr.comparison.records import Candidate
+from asr.comparison.request import Decoding, Request, plan_decoding
+from asr.comparison.reuse import finished_runs, read_run
+from asr.comparison.speech import Speech
+from asr.comparison.workload import Workload
 from asr.config import affecting, flat, refuse, to_dict
 from asr.errors import UserError
 from asr.model import checkpoint
@@ -106,7 +106,7 @@ def make_plan(request: Request) -> Plan:
                     f"candidate {candidate.label}: {min(own)}= has no effect with budget_clock={STEPS}, "
                     "which sets the number of steps"
                 )
-        from asr.compare.costs import steps_within  # loads Lightning
+        from asr.comparison.costs import steps_within  # loads Lightning
 
         steps = steps_within(budget.seconds, training_options, folder, store=not options.dry_run)
         for candidate in candidates:
@@ -115,7 +115,7 @@ def make_plan(request: Request) -> Plan:
     decoding = plan_decoding(options)
     workload: Workload
     if labelled:
-        from asr.compare.labels import Labels  # loads Lightning
+        from asr.comparison.labels import Labels  # loads Lightning
 
         workload = Labels(options, training_options)
     else:

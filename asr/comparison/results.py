@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from asr.compare.options import METRICS, OFFICIAL
-from asr.compare.records import Candidate, Conditions, Evaluation, Failure, SplitData, Training
+from asr.comparison.options import METRICS, OFFICIAL
+from asr.comparison.records import Candidate, Conditions, Evaluation, Failure, SplitData, Training
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread

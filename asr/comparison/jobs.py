@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from asr.compare.cell import GRACE_S, Cell, current_state, log_path, read_fraction, read_state, write_state
+from asr.comparison.cell import GRACE_S, Cell, current_state, log_path, read_fraction, read_state, write_state
 from asr.config import user_code
 
 CODE = "--code="  # before what the worker loads first
@@ -37,7 +37,7 @@ def run_job(
 def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
     """Return the command of a worker, which runs cells one after the other."""
     code = [f"{CODE}{source}" for source in user_code.sources()]
-    return [sys.executable, "-m", "asr.compare.worker", *code, str(folder), *(cell.name for cell in cells)]
+    return [sys.executable, "-m", "asr.comparison.worker", *code, str(folder), *(cell.name for cell in cells)]
 
 
 def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 from asr import config
 from asr.attention.table import canonical
-from asr.compare.grids import Paper, with_grid
-from asr.compare.options import LENGTHS, OWN, STEPS, CompareConfig
+from asr.comparison.grids import Paper, with_grid
+from asr.comparison.options import LENGTHS, OWN, STEPS, CompareConfig
 from asr.config import affecting, flat, to_dict
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError

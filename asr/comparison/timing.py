@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from asr.benchmark.timer import Seconds, in_turns, now, time_of, torch_threads
-from asr.compare.records import Conditions, ForwardTimes
+from asr.comparison.records import Conditions, ForwardTimes
 
 
 @dataclass

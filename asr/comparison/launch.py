@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import yaml
 
-from asr.compare.cell import Cell, is_done, read_cell, read_state, write_state
-from asr.compare.jobs import POLL_S, run_job, show_progress
-from asr.compare.options import CompareConfig
+from asr.comparison.cell import Cell, is_done, read_cell, read_state, write_state
+from asr.comparison.jobs import POLL_S, run_job, show_progress
+from asr.comparison.options import CompareConfig
 from asr.config import user_code
 from asr.errors import UserError, in_words
 from asr.parallel import ray_cluster

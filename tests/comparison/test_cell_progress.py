@@ -10,11 +10,11 @@ import pytest
 from comparisons import arguments
 from rich.console import Console
 
-from asr.compare import progress as progress_module
-from asr.compare.cell import Cell, write_cell, write_state
-from asr.compare.plan import Plan, make_plan
-from asr.compare.progress import CellProgress, TrainingTime, print_grid, print_plan
-from asr.compare.request import parse
+from asr.comparison import progress as progress_module
+from asr.comparison.cell import Cell, write_cell, write_state
+from asr.comparison.plan import Plan, make_plan
+from asr.comparison.progress import CellProgress, TrainingTime, print_grid, print_plan
+from asr.comparison.request import parse
 
 TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) for name in "abc"]
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
@@ -53,8 +53,8 @@ def test_a_failure_is_shown_with_its_reason(tmp_path: Path) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock to set, and a line for every update."""
     now = [0.0]
-    monkeypatch.setattr("asr.compare.progress.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("asr.compare.progress.LINE_EVERY_S", -1.0)
+    monkeypatch.setattr("asr.comparison.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("asr.comparison.progress.LINE_EVERY_S", -1.0)
     return now
 
 

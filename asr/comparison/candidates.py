@@ -7,9 +7,9 @@ import yaml
 
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
-from asr.compare.options import LARGEST_SEED
-from asr.compare.records import Candidate
-from asr.compare.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
+from asr.comparison.options import LARGEST_SEED
+from asr.comparison.records import Candidate
+from asr.comparison.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
 from asr.config import as_overrides, flat, to_dict
 from asr.errors import UserError
 from asr.training.config import train_options

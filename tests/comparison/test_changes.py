@@ -12,13 +12,13 @@ from comparisons import arguments, reusing
 from runs import killed
 
 from asr.cli import main
-from asr.compare import reuse, worker
-from asr.compare.cell import is_done, read_state, write_cell, write_state
-from asr.compare.collect import collect
-from asr.compare.plan import make_plan, settle_changes
-from asr.compare.request import parse
-from asr.compare.results import read_results
-from asr.compare.reuse import read_run
+from asr.comparison import reuse, worker
+from asr.comparison.cell import is_done, read_state, write_cell, write_state
+from asr.comparison.collect import collect
+from asr.comparison.plan import make_plan, settle_changes
+from asr.comparison.request import parse
+from asr.comparison.results import read_results
+from asr.comparison.reuse import read_run
 from asr.files import file_digest
 from asr.model import checkpoint
 

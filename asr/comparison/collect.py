@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from asr.compare.cell import Cell, current_state, log_path, result_of, training_result
-from asr.compare.options import STEPS
-from asr.compare.plan import Plan, timing_cells
-from asr.compare.records import (
+from asr.comparison.cell import Cell, current_state, log_path, result_of, training_result
+from asr.comparison.options import STEPS
+from asr.comparison.plan import Plan, timing_cells
+from asr.comparison.records import (
     Candidate,
     Conditions,
     CurvePoint,
@@ -20,8 +20,8 @@ from asr.compare.records import (
     TimingResult,
     Training,
 )
-from asr.compare.request import PER_CANDIDATE
-from asr.compare.results import Results
+from asr.comparison.request import PER_CANDIDATE
+from asr.comparison.results import Results
 from asr.config import as_overrides, flat, to_dict, user_code
 from asr.environment import describe_environment
 from asr.errors import UserError

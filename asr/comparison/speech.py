@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from asr.compare.cell import Cell, code_entry
-from asr.compare.options import CompareConfig
-from asr.compare.records import Evaluation, SplitData
-from asr.compare.request import Decoding
-from asr.compare.results import METRICS
-from asr.compare.timing import Runner
+from asr.comparison.cell import Cell, code_entry
+from asr.comparison.options import CompareConfig
+from asr.comparison.records import Evaluation, SplitData
+from asr.comparison.request import Decoding
+from asr.comparison.results import METRICS
+from asr.comparison.timing import Runner
 from asr.config import from_dict, to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.lines import shards

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.compare.options import LENGTHS
+from asr.comparison.options import LENGTHS
 from asr.config import as_overrides, configurations, load_yaml
 from asr.errors import UserError, did_you_mean
 from asr.files import build

@@ -18,7 +18,7 @@ from asr.benchmark.memory import peak_memory_bytes
 from asr.benchmark.options import PASSES
 from asr.benchmark.problem import BenchProblem
 from asr.benchmark.timer import in_turns, time_of, torch_threads, usual_clock
-from asr.compare.options import AdviceConfig
+from asr.comparison.options import AdviceConfig
 from asr.model.encoder import Encoder
 from asr.training.options import TrainConfig
 

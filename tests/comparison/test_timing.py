@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pretrained_models import load_model, save_model
 
-from asr.compare.labels import LabelPasses
-from asr.compare.speech import SpeechPasses
-from asr.compare.timing import forward_times
+from asr.comparison.labels import LabelPasses
+from asr.comparison.speech import SpeechPasses
+from asr.comparison.timing import forward_times
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import FeatureConfig
 from asr.model.portable import write_portable
