@@ -107,6 +107,8 @@ def _own_module(name: str, part: str) -> ModuleType:
     # Edited code is another package, which a notebook that prepares again imports anew.
     files = sorted(folder.glob("*.py"))
     package = f"own_recipe_{digest(f'{folder} {contents_digest(files)}', 12)}"
+    # Bytecode of a file that is edited within a second, to the same length, would pass for the edited file's.
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         if package not in sys.modules:
             import_folder(package, folder)
@@ -115,3 +117,5 @@ def _own_module(name: str, part: str) -> ModuleType:
         raise
     except Exception as error:  # whatever the user's code raises
         raise UserError(f"{folder / part}.py: {type(error).__name__}: {in_words(error)}") from error
+    finally:
+        sys.dont_write_bytecode = writes_none

@@ -51,7 +51,9 @@ OWN = [
     "hyper",
     "hyper:hidden=6,tie=true",
 ]
-FURTHER = [name for mechanism in unlisted(SOFTMAX + LINEAR + OWN) for name in small_names(mechanism)]
+FURTHER = [
+    name for mechanism in unlisted([*SOFTMAX, *LINEAR, *OWN, "none"]) for name in small_names(mechanism)
+]
 for further in FURTHER:
     described = MECHANISMS[parse_name(further).mechanism]
     if not issubclass(described, QueryKeyMechanism):

@@ -237,11 +237,6 @@ def gelu(x: Tensor) -> Tensor:
     ).view(x.shape)
 
 
-def none(x: Tensor, layer: torch.nn.Module) -> Tensor:
-    """No attention: nothing is added."""
-    return torch.zeros(x.shape, dtype=torch.float64)
-
-
 def summary(x: Tensor, layer: torch.nn.Module) -> Tensor:
     """SummaryMixing, eq. 1 and 2; x is [N, M]."""
     parameters = {name: value.detach().double() for name, value in layer.named_parameters()}

@@ -50,7 +50,7 @@ LINEAR = [
     "summary",
     "hyper",
 ]
-for mechanism in unlisted(LINEAR):
+for mechanism in unlisted([*LINEAR, "none"]):
     if "N²" not in (MECHANISMS[mechanism].time, MECHANISMS[mechanism].memory):
         LINEAR.extend(small_names(mechanism))
 

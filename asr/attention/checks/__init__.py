@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from asr.attention.checks import layers, mechanisms
 from asr.attention.checks.inputs import small_names
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.none import NoAttention
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import class_named, parse_name
 from asr.config import user_code
@@ -36,6 +37,14 @@ OF_MECHANISMS: tuple[Check, ...] = (
     mechanisms.empty_batches,
     *OF_LAYERS,
 )
+# For a layer without parameters, whose output does not depend on its input.
+OF_NO_PARAMETERS: tuple[Check, ...] = (
+    layers.layer_padding_and_batch,
+    layers.determinism,
+    layers.layer_half_precision,
+    layers.layer_gradients,
+    layers.layer_wrong_lengths,
+)
 OF_OWN_PARAMETERS: tuple[Check, ...] = (
     *OF_LAYERS,
     layers.frozen_empty_batches,
@@ -48,6 +57,8 @@ OF_OWN_PARAMETERS: tuple[Check, ...] = (
 def checks_of(name: str) -> tuple[Check, ...]:
     """Return the checks for a mechanism."""
     found = class_named(name)
+    if issubclass(found, NoAttention):
+        return OF_NO_PARAMETERS
     if issubclass(found, OwnParameterLayer):
         return OF_OWN_PARAMETERS
     return (*OF_MECHANISMS, layers.exchange) if issubclass(found, SoftmaxMechanism) else OF_MECHANISMS
