@@ -46,9 +46,9 @@ def one_thread() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def user_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the test load code of its own, and forget it afterwards."""
+    """Forget the code of its own that a test loads."""
     from asr.config import user_code
 
     monkeypatch.setattr(user_code, "_loaded", {})

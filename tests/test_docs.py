@@ -140,7 +140,6 @@ def recordings(folder: Path) -> None:
         shutil.copy(wavs[0], folder / name)  # the content determines the format
 
 
-@pytest.mark.usefixtures("user_modules")
 def test_python_examples_run() -> None:
     examples = [block for path in DOCS for block in blocks(path.read_text(), "python")]
     elsewhere = ("exp/demo", "asr.train(")  # tests/test_library.py runs docs/python.md

@@ -11,8 +11,6 @@ from asr.errors import UserError
 from asr.files import digest
 from asr.parallel import in_new_process
 
-pytestmark = pytest.mark.usefixtures("user_modules")
-
 
 def test_a_file_is_loaded_once_and_again_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "my_mixing.py"

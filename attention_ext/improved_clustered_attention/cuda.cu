@@ -8,9 +8,10 @@ namespace {
 constexpr int lanes = 8;  // threads of a query
 
 // Replace scores by weights a · m̂ after dropout and, for the backward pass, gradients of the weights by
-// m̂ · a · (da − Σ a da) / √D. Grid (blocks of queries, heads).
+// m̂ · a · (da − Σ a da) / √D. Grid (blocks of queries, heads). On its own, nvcc aims at six blocks for sm_90 and spills
+// registers of the backward pass.
 template <bool Backward>
-__global__ void __launch_bounds__(threads) exact_softmax(
+__global__ void __launch_bounds__(threads, Backward ? 5 : 8) exact_softmax(
     CudaShape shape, int64_t first_head, Dropout dropout, const int32_t* top, const float* mass_C, float* scores,
     float* grad_weights) {
   __shared__ float part[threads];

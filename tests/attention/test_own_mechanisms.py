@@ -16,7 +16,6 @@ from asr.errors import UserError
 from asr.files import file_digest
 
 NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
-pytestmark = pytest.mark.usefixtures("user_modules")
 
 MEAN = '''\
 """The mean of all values, with an option of every kind."""

@@ -258,7 +258,6 @@ def test_regression_and_padding(side: str, folder: Path, tmp_path: Path) -> None
             assert value == pytest.approx(float(plain(**inputs).logits[0, 0]), abs=1e-4)
 
 
-@pytest.mark.usefixtures("user_modules")
 def test_a_mechanism_of_ones_own(folder: Path, tmp_path: Path) -> None:
     """With a landmark for each token, Nyström attention has the scores of full attention."""
     source = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"

@@ -17,7 +17,6 @@ from asr.files import file_digest
 NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
 NAME = "./nystrom.py:Nystrom-4:iterations=3"
 STORED = "nystrom:Nystrom-4:iterations=3"
-pytestmark = pytest.mark.usefixtures("user_modules")
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from asr.report.page import write_report
 
 NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
 STORED = "nystrom:Nystrom-4"
-pytestmark = pytest.mark.usefixtures("user_modules")
 
 
 @pytest.fixture
