@@ -132,7 +132,7 @@ class Options:
     )
     layer: int = option(
         0,
-        help="layer of the map, from 1; 0: where the question looks most at single tokens",
+        help="layer of the map, from 1; 0: where the mechanisms differ most",
         affects="result",
         only=("task", SQUAD),
         maximum=10_000,

@@ -1,6 +1,7 @@
 """Attention from the tokens of a question to its input, under several mechanisms (Figure 8 of the paper)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from asr.approximation.run import TaskEvaluation
 from asr.approximation.spans import Window
 from asr.approximation.tasks import SquadTask
 from asr.attention import build_mechanism
+from asr.attention.maps import differing_heads
 from asr.attention.softmax import SoftmaxMechanism
 from asr.errors import UserError
 
@@ -19,7 +21,7 @@ TOP = 3  # tokens named per token of the question
 
 @dataclass(frozen=True)
 class QuestionMap:
-    """Content of Figure 8.
+    """A head in Figure 8.
 
     Attributes:
         question: id of the question.
@@ -28,6 +30,7 @@ class QuestionMap:
         answer: positions of an accepted answer's tokens; empty if the window doesn't hold it.
         weights_QN: [Q, N] by mechanism: rows are tokens of the question, columns are those of the input.
         layer, head: numbers, starting from 1.
+        difference: see `differing_heads`.
     """
 
     question: str
@@ -37,6 +40,7 @@ class QuestionMap:
     weights_QN: dict[str, Tensor]
     layer: int
     head: int
+    difference: float
 
     def top(self, name: str) -> list[list[int]]:
         """Return the positions with the largest weights, in descending order, for each row."""
@@ -61,6 +65,7 @@ class QuestionMap:
             "question": self.question,
             "layer": self.layer,
             "head": self.head,
+            "difference": self.difference,
             "tokens": [self.tokens[row] for row in self.rows],
             "top": top,
             "same_top": {name: self.same_top(name) for name in self.weights_QN},
@@ -80,12 +85,12 @@ def check_choice(evaluation: TaskEvaluation, options: Options) -> None:
         raise UserError(f"question={ident}: no question of {evaluation.task.path} has this id")
 
 
-def question_map(evaluation: TaskEvaluation, options: Options) -> QuestionMap:
-    """Return the weights of one head for one question, on the queries and keys under full attention.
+def question_maps(evaluation: TaskEvaluation, options: Options) -> list[QuestionMap]:
+    """Return the weights of heads for one question, on the queries and keys under full attention.
 
     Args:
         evaluation: evaluation of SQuAD.
-        options: `question`, `layer`, `head` and `attentions`; see `check_choice`.
+        options: `question`, `layer`, `head` and `attentions`; see `check_choice` and `differing_heads`.
     """
     model, task = evaluation.model, evaluation.task
     assert isinstance(task, SquadTask)
@@ -93,45 +98,31 @@ def question_map(evaluation: TaskEvaluation, options: Options) -> QuestionMap:
     # All mechanisms get the queries and keys of full attention: the maps show what a mechanism does, not how
     # errors of earlier layers change its input.
     projections = model.projections(model.batch([window]), options.backend)
-    layers = [(q_1HND, k_1HND) for q_1HND, k_1HND, _ in projections]
+    layers = [
+        partial(_weights, backend=options.backend, q_1HND=q_1HND, k_1HND=k_1HND)
+        for q_1HND, k_1HND, _ in projections
+    ]
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]
     rows = [at for at, place in enumerate(window.offsets) if place is None and ids[at] not in special]
-    context = [at for at, place in enumerate(window.offsets) if place]
-    layer, head = _most_peaked(layers, options, rows, context)
-    names = dict.fromkeys([FULL, *options.attentions])
-    maps = {name: _weights(name, options.backend, *layers[layer - 1])[head - 1] for name in names}
+    names = list(dict.fromkeys([FULL, *options.attentions]))
     question = task.examples[window.example]
     start, end = question.start, question.start + len(question.answers[0])
-    places = enumerate(window.offsets) if start >= 0 else ()
+    places = list(enumerate(window.offsets)) if start >= 0 else []
     answer = [at for at, place in places if place and place[0] < end and place[1] > start]
-    return QuestionMap(
-        question.id,
-        list(model.tokenizer.convert_ids_to_tokens(ids)),
-        rows,
-        answer,
-        {name: weights_NN[rows].cpu() for name, weights_NN in maps.items()},
-        layer,
-        head,
-    )
-
-
-def _most_peaked(
-    layers: list[tuple[Tensor, Tensor]], options: Options, rows: list[int], context: list[int]
-) -> tuple[int, int]:
-    """Return layer and head, from 1: those asked for, or that look most at single tokens of the context.
-
-    These have the highest mean over the question's tokens of the largest weight on a token of the context.
-    """
-    found = []
-    for layer, (q_1HND, k_1HND) in enumerate(layers, start=1):
-        if options.layer in (0, layer):
-            full_HNN = _weights(FULL, options.backend, q_1HND, k_1HND)
-            peak_H = full_HNN[:, rows][:, :, context].amax(-1).mean(-1)
-            peaks = enumerate(peak_H.tolist(), start=1)
-            found += [(peak, layer, head) for head, peak in peaks if options.head in (0, head)]
-    _, layer, head = max(found)
-    return layer, head
+    return [
+        QuestionMap(
+            question.id,
+            list(model.tokenizer.convert_ids_to_tokens(ids)),
+            rows,
+            answer,
+            {name: layers[layer - 1](name)[head - 1][rows].cpu() for name in names},
+            layer,
+            head,
+            difference,
+        )
+        for layer, head, difference in differing_heads(layers, names, options.layer, options.head, rows)
+    ]
 
 
 def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:

@@ -13,7 +13,7 @@ from asr.approximation import tables
 from asr.approximation.ctc_model import Opened
 from asr.approximation.options import FULL, SQUAD, TRANSCRIPTION, Options
 from asr.approximation.pretrained import require_model
-from asr.approximation.question_map import check_choice, question_map
+from asr.approximation.question_map import check_choice, question_maps
 from asr.approximation.run import TaskEvaluation, TaskResult, open_task
 from asr.attention.table import canonical
 from asr.attention.transformers_adapter import ReplacedAttention
@@ -66,7 +66,7 @@ def run(paths: list[Path], options: Options) -> None:
             if task != TRANSCRIPTION:
                 require_model(options.model_of(task))
             open_task(task, options, open_model)
-        results, mapped = [], None
+        results, mapped = [], []
         for task in options.task:
             evaluation = TaskEvaluation(task, options, folder / task, open_model)
             if stored := len(evaluation.batches) * len(evaluation.names) - evaluation.todo:
@@ -77,7 +77,7 @@ def run(paths: list[Path], options: Options) -> None:
                 bar = bars.add_task(task, total=evaluation.todo)
                 results.append(evaluation.run(partial(_advance, bars, bar)))
             if task == SQUAD:
-                mapped = question_map(evaluation, options)
+                mapped = question_maps(evaluation, options)
         clock = "CPU time" if options.device == "cpu" else "time"
         shown = [tables.table_4(results)]
         for result in results:
@@ -94,7 +94,7 @@ def run(paths: list[Path], options: Options) -> None:
         }
         figures = list(_figures(results, options, record))
         if mapped:
-            record["map"] = mapped.as_json()
+            record["maps"] = [one.as_json() for one in mapped]
             figures.append(question_chart.figure(mapped, record))
         drawn = [(figure, export(figure, folder)) for figure in figures]
         page = write_exchange_page(results, shown[len(results) == 1 :], drawn, record, folder)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asr.attention import parse_name
 from asr.attention.multihead import SelfAttention
-from asr.attention.table import class_named
+from asr.attention.table import class_named, default_names, exchange
 from asr.benchmark.mechanisms import measure
 from asr.benchmark.memory import peak_memory_bytes
 from asr.benchmark.options import PASSES
@@ -52,14 +52,25 @@ class MechanismCost:
 
 
 def usual_mechanisms(positions_95: int) -> list[str]:
-    """Return the mechanisms worth measuring, given the 95th percentile of lengths in encoder positions.
+    """Return the mechanisms worth measuring: every exchangeable one, in the order of the table.
 
-    Whisper's results hardly change between `near-25` and `near-100`, so its clusters don't follow the length.
+    Args:
+        positions_95: 95th percentile of lengths in encoder positions, which the number of clusters follows,
+            except that of `near`: Whisper's results hardly change between `near-25` and `near-100`.
     """
     clusters = 100 if positions_95 > 400 else 25
-    improved = f"i-clustered-{clusters}"
-    clustered = [f"clustered-{clusters}", improved, f"{improved}:grouping=keys"]
-    return ["full", "near-25", "local-64", "lsh-1", "lsh-4", *clustered]
+    numbers = {
+        "lsh": ("1", "4"),
+        "clustered": (f"{clusters}",),
+        "i-clustered": (f"{clusters}", f"{clusters}:grouping=keys"),
+        "near": ("25",),
+    }
+    names = []
+    for default in default_names():
+        mechanism = parse_name(default).mechanism
+        if exchange(mechanism) != "no":
+            names += [f"{mechanism}-{number}" for number in numbers.get(mechanism, ())] or [default]
+    return names
 
 
 def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:

@@ -151,8 +151,8 @@ class AdviceConfig:
 
     attentions: list[str] = option(
         [],
-        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered, i-clustered and "
-        "i-clustered with grouping=keys, the last three with 100 clusters, or 25 for short utterances",
+        help="mechanisms of the softmax family; empty: all of them, clustered and i-clustered with 100 "
+        "clusters, or 25 for short utterances, i-clustered with grouping=keys as well",
         affects="result",
         suggested=MECHANISMS,
     )

@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageColor
 from torch import Tensor
 
+from asr.attention.maps import described_choice
 from asr.comparison.candidates import can_run, is_exchangeable
 from asr.comparison.records import Candidate
 from asr.comparison.results import Results
@@ -63,15 +64,20 @@ def figures(
     yield Figure(
         key="figure-8",
         label="Figure 8",
-        title=f"Attention maps of layer {maps.layer}, head {maps.head}",
+        title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in maps.heads),
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
             f"force-aligned transcript run along both. All maps use the queries and keys of {model}. "
-            "Brightness is the square root of the weight, on the same scale in all maps."
+            f"{described_choice(maps.heads, layer, head)} Brightness is the square root of the weight, on "
+            "the same scale in all maps of a head."
         ),
-        panels=[Panel(name, _map_spec(maps, name), SIZE, SIZE) for name in maps.weights_NN],
+        panels=[
+            Panel(f"{name}, layer {x}, head {y}", _map_spec(maps, weights_NN, name), SIZE, SIZE)
+            for (x, y, _), weights_NN in zip(maps.heads, maps.weights_NN, strict=True)
+            for name in weights_NN
+        ],
         provenance=source,
-        columns=min(3, len(maps.weights_NN)),
+        columns=min(3, len(pictured)),
     )
     chosen = _spread([cut for cut in cuts if cut.duration <= LONGEST_S])
     rows = approximation_errors(
@@ -162,15 +168,15 @@ def picture(values: Tensor, scale: float) -> str:
     return data_uri(buffer.getvalue(), "image/png")
 
 
-def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
-    frames = maps.weights_NN[name].shape[0]
+def _map_spec(maps: AttentionMaps, weights_NN: dict[str, Tensor], name: str) -> dict[str, Any]:
+    frames = weights_NN[name].shape[0]
     edge, near = -MARGIN * frames, -0.055 * frames
     # One scale for all maps, up to the N/2-th largest weight of the first map; larger weights saturate.
-    scale = float(next(iter(maps.weights_NN.values())).float().flatten().sort().values[-max(1, frames // 2)])
+    scale = float(next(iter(weights_NN.values())).float().flatten().sort().values[-max(1, frames // 2)])
     low, high = maps.spectrogram_TF.flatten().quantile(torch.tensor([0.02, 0.995])).tolist()
     spectrum_FT = (maps.spectrogram_TF - low).T.flip(0)  # low frequencies next to the map
     span = (high - low) or 1.0
-    relative_NN = maps.weights_NN[name].clamp(min=0) / max(scale, 1e-9)
+    relative_NN = weights_NN[name].clamp(min=0) / max(scale, 1e-9)
     images = [
         (f"attention weights of {name}, {frames} by {frames}", relative_NN**GAMMA, 1.0, 0, frames, 0, frames),
         ("spectrogram along the keys", spectrum_FT, span, 0, frames, edge, near),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from asr.attention.layer import SelfAttentionLayer
+from asr.attention.maps import differing_heads
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.features import FilterBanks
@@ -19,18 +20,17 @@ class AttentionMaps:
     """Content of figure 8.
 
     Attributes:
-        weights_NN: [N, N] by mechanism; rows are queries, columns are keys.
+        heads: layer, head and difference between the mechanisms; see `differing_heads`.
+        weights_NN: for each of them, [N, N] by mechanism; rows are queries, columns are keys.
         spectrogram_TF: log-mel features, [T, F].
         labels: labels of the transcript with their spans among the N encoder frames.
-        layer, head: numbers, starting from 1.
         frame_s: duration of an encoder frame.
     """
 
-    weights_NN: dict[str, Tensor]
+    heads: list[tuple[int, int, float]]
+    weights_NN: list[dict[str, Tensor]]
     spectrogram_TF: Tensor
     labels: list[tuple[str, TokenSpan]]
-    layer: int
-    head: int
     frame_s: float
 
 
@@ -38,15 +38,14 @@ class AttentionMaps:
 def attention_maps(
     recognizer: Recognizer, audio: Tensor, text: str, names: Sequence[str], layer: int = 0, head: int = 0
 ) -> AttentionMaps:
-    """Return one head's weights under each mechanism, on the queries and keys of one trained layer.
+    """Return the weights of heads under each mechanism, on the queries and keys of a trained model.
 
     Args:
         recognizer: model of the softmax family.
         audio: [samples] waveform.
         text: transcript.
         names: mechanisms, see `build_mechanism`.
-        layer: layer number from 1; 0: the last.
-        head: head number from 1; 0: the one with the most peaked full attention (lowest mean entropy).
+        layer, head: numbers from 1; 0: where the mechanisms differ most, see `differing_heads`.
 
     Raises:
         UserError: no such layer or head, or audio too short for its transcript.
@@ -56,23 +55,17 @@ def attention_maps(
     for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
         if not 0 <= value <= most:
             raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
-    layer = layer or len(layers)
-    weights = layers[layer - 1]
-    full_HNN = weights("full")
-    if head == 0:
-        entropy_H = -torch.special.xlogy(full_HNN, full_HNN).sum(-1).mean(-1)
-        head = int(entropy_H.argmin()) + 1
+    chosen = differing_heads(layers, names, layer, head)
     banks = FilterBanks(recognizer.model.config.features)
     features, frames = banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
     log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     ids = recognizer.tokenizer.encode(text)
     spans = force_align(log_probs[0, : int(encoder_frames)], ids, topology=recognizer.model.config.topology)
     return AttentionMaps(
-        {name: weights(name)[head - 1] for name in names},
+        chosen,
+        [{name: layers[at - 1](name)[place - 1] for name in names} for at, place, _ in chosen],
         features[0, : int(frames)],
         list(zip(recognizer.tokenizer.tokens(ids), spans, strict=True)),
-        layer,
-        head,
         recognizer.model.frame_s,
     )
 

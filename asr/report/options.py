@@ -30,11 +30,11 @@ class ReportOptions:
     utterance: str = option(
         "", help="utterance for the attention maps; empty: the one of median length", affects="result"
     )
-    layer: int = option(0, help="layer for the attention maps, from 1; 0: the last", affects="result")
-    head: int = option(
+    layer: int = option(
         0,
-        help="head for the attention maps, from 1; 0: the one with the most peaked weights",
+        help="layer for the attention maps, from 1; 0: where they differ most between mechanisms",
         affects="result",
     )
+    head: int = option(0, help="head for the attention maps, from 1; 0: as for layer", affects="result")
     open: bool = option(False, help="open the page in a browser", affects="place")
     static: bool = option(True, help="write figures/*.png and *.pdf", affects="place")

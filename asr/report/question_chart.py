@@ -1,11 +1,12 @@
 """Figure 8: attention from the tokens of a question to its context, under several mechanisms."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
 
 from asr.approximation.question_map import QuestionMap
+from asr.attention.maps import described_choice
 from asr.report.attention_chart import GAMMA, PIXELS, picture
 from asr.report.figure import Figure, Panel, spec_of
 from asr.report.provenance import of_environment
@@ -15,33 +16,50 @@ LABEL_ROWS = 4.5  # height of the names above a map, in rows
 LETTERS = 12  # shown of each token
 
 
-def figure(mapped: QuestionMap, record: dict[str, Any]) -> Figure:
-    """Return the figure: one map per mechanism, from full attention on.
+def figure(maps: Sequence[QuestionMap], record: dict[str, Any]) -> Figure:
+    """Return the figure: for each head, one map per mechanism, from full attention on.
 
     Args:
-        mapped: weights and tokens.
-        record: content of `results.json`, for the provenance.
+        maps: weights and tokens of each head.
+        record: content of `results.json`, for the options and the provenance.
     """
-    shares = ", ".join(f"{name} {mapped.same_top(name):.0%}" for name in list(mapped.weights_QN)[1:])
-    source = of_environment(record["environment"], "", str(record["options"]["data"]))
+    shares = "; ".join(f"{_head(one)}: {_same(one)}" for one in maps)
+    options = record["options"]
+    heads = [(one.layer, one.head, one.difference) for one in maps]
     return Figure(
         key="question-map",
         label="Figure 8",
-        title=f"Question {mapped.question}: layer {mapped.layer}, head {mapped.head}",
+        title=f"Question {maps[0].question}: " + " and ".join(map(_head, maps)),
         caption=(
             "Rows are the tokens of the question, columns those of the input: question and context, with "
             "the answer marked below. Above a map are the tokens with the largest weight of a row, bold "
             "where full attention has them, too; dots mark them in the map. All maps use the queries and "
-            "keys under full attention. Brightness is the square root of the weight. Rows whose largest "
-            f"weight is on the same token as with full attention: {shares or 'none compared'}."
+            f"keys under full attention. {described_choice(heads, options['layer'], options['head'])} "
+            "Brightness is the square root of the weight. Rows whose largest weight is on the same token as "
+            f"with full attention: {shares}."
         ),
         panels=[
-            Panel(name, _map_spec(mapped, name), round(ROW * (len(mapped.rows) + LABEL_ROWS + 1)), WIDTH)
-            for name in mapped.weights_QN
+            Panel(
+                f"{name}, {_head(one)}",
+                _map_spec(one, name),
+                round(ROW * (len(one.rows) + LABEL_ROWS + 1)),
+                WIDTH,
+            )
+            for one in maps
+            for name in one.weights_QN
         ],
-        provenance=source,
+        provenance=of_environment(record["environment"], "", str(options["data"])),
         columns=1,
     )
+
+
+def _head(one: QuestionMap) -> str:
+    return f"layer {one.layer}, head {one.head}"
+
+
+def _same(one: QuestionMap) -> str:
+    others = list(one.weights_QN)[1:]
+    return ", ".join(f"{name} {one.same_top(name):.0%}" for name in others) or "none compared"
 
 
 def _map_spec(mapped: QuestionMap, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tiny_transformers import save_model, write_squad
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from asr.approximation.options import Options  # noqa: E402
-from asr.approximation.question_map import check_choice, question_map  # noqa: E402
+from asr.approximation.question_map import check_choice, question_maps  # noqa: E402
 from asr.approximation.run import TaskEvaluation  # noqa: E402
 from asr.errors import UserError  # noqa: E402
 from asr.report import question_chart  # noqa: E402
@@ -32,7 +32,8 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> TaskEvaluation:
 
 @pytest.mark.parametrize(("layer", "head"), [(1, 1), (2, 2), (1, 2)])
 def test_full_weights_are_those_of_transformers(evaluation: TaskEvaluation, layer: int, head: int) -> None:
-    found = question_map(evaluation, replace(evaluation.options, layer=layer, head=head, question="0-0"))
+    chosen = replace(evaluation.options, layer=layer, head=head, question="0-0")
+    (found,) = question_maps(evaluation, chosen)
     eager = transformers.BertForQuestionAnswering.from_pretrained(
         evaluation.model.folder, attn_implementation="eager"
     ).eval()
@@ -49,22 +50,25 @@ def test_full_weights_are_those_of_transformers(evaluation: TaskEvaluation, laye
 
 
 def test_rows_are_the_question_and_the_answer_is_marked(evaluation: TaskEvaluation) -> None:
-    found = question_map(evaluation, replace(evaluation.options, question="1-0"))
+    found = question_maps(evaluation, replace(evaluation.options, question="1-0"))[0]
     assert [found.tokens[row] for row in found.rows] == ["who", "bought", "a", "violin", "?"]
     assert [found.tokens[at] for at in found.answer] == ["boris"]
 
 
-def test_the_head_that_looks_at_single_tokens_of_the_context_is_chosen(evaluation: TaskEvaluation) -> None:
-    """The head of lowest entropy often looks at [SEP], or at the question itself."""
-    peaks = {}
+def test_the_heads_that_differ_most_are_chosen(evaluation: TaskEvaluation) -> None:
+    """The head that looks most at single tokens was drawn; there, clustered-25 looks perfect despite its F1."""
+    differences = {}
     for layer, head in itertools.product((1, 2), (1, 2)):
-        found = question_map(evaluation, replace(evaluation.options, layer=layer, head=head))
-        first, last = max(found.rows) + 2, len(found.tokens) - 1  # between the separators
-        peaks[layer, head] = float(found.weights_QN["full"][:, first:last].amax(-1).mean())
-    for layer in (0, 1, 2):
-        chosen = question_map(evaluation, replace(evaluation.options, layer=layer))
-        allowed = {place: peak for place, peak in peaks.items() if layer in (0, place[0])}
-        assert (chosen.layer, chosen.head) == max(allowed, key=allowed.__getitem__)
+        (found,) = question_maps(evaluation, replace(evaluation.options, layer=layer, head=head))
+        pairs = list(itertools.combinations(found.weights_QN.values(), 2))
+        assert len(pairs) == 3
+        differences[layer, head] = sum(float((a - b).abs().sum(-1).mean()) for a, b in pairs) / 3
+    for layer, head in itertools.product((0, 1, 2), (0, 2)):
+        chosen = question_maps(evaluation, replace(evaluation.options, layer=layer, head=head))
+        allowed = [x for x in differences if layer in (0, x[0]) and head in (0, x[1])]
+        expected = sorted(allowed, key=lambda place: -differences[place])[:2]
+        assert [(one.layer, one.head) for one in chosen] == expected
+        assert [one.difference for one in chosen] == pytest.approx([differences[x] for x in expected])
 
 
 @pytest.mark.parametrize(
@@ -84,11 +88,17 @@ def test_what_the_model_lacks_is_refused(
 
 def test_the_chart_names_top_tokens(evaluation: TaskEvaluation) -> None:
     """Names of tokens above the map, the dots of all rows, and the answer; full attention's in bold."""
-    found = question_map(evaluation, replace(evaluation.options, question="0-0"))
-    record = {"environment": {"command": ["asr"], "commit": None}, "options": {"data": "glue_data"}}
-    made = question_chart.figure(found, record)
-    assert [panel.title for panel in made.panels] == list(found.weights_QN)
-    for panel, name in zip(made.panels, found.weights_QN, strict=True):
+    maps = question_maps(evaluation, replace(evaluation.options, question="0-0"))
+    options = {"data": "glue_data", "layer": 0, "head": 0}
+    made = question_chart.figure(
+        maps, {"environment": {"command": ["asr"], "commit": None}, "options": options}
+    )
+    shown = [(one, name) for one in maps for name in one.weights_QN]
+    titles = [f"{name}, layer {one.layer}, head {one.head}" for one, name in shown]
+    assert [panel.title for panel in made.panels] == titles
+    assert len(titles) == 6
+    assert "Of all heads, these differ most between the mechanisms" in made.caption
+    for panel, (found, name) in zip(made.panels, shown, strict=True):
         text = json.dumps(panel.spec)
         layers = [layer["data"]["values"] for layer in panel.spec["layer"]]
         dots = next(rows for rows in layers if rows and "weight" in rows[0])
@@ -103,5 +113,5 @@ def test_the_chart_names_top_tokens(evaluation: TaskEvaluation) -> None:
 def test_recording_leaves_the_mechanism_in_place(evaluation: TaskEvaluation) -> None:
     """The attention function that records queries and keys must not stay registered."""
     before = transformers.AttentionInterface()["full"]
-    question_map(evaluation, evaluation.options)
+    question_maps(evaluation, evaluation.options)
     assert transformers.AttentionInterface()["full"] is before

@@ -1,4 +1,4 @@
-"""Properties of improved clustered attention: Proposition 2, limiting cases, ties and dropout."""
+"""Properties of improved clustered attention: Proposition 2 (or 3), limiting cases, ties and dropout."""
 
 import pytest
 import torch

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from asr.attention import MECHANISMS, parse_name
+from asr.attention.table import canonical, exchange
 from asr.benchmark.mechanisms import Timing
 from asr.benchmark.problem import BenchProblem
 from asr.cli import main
@@ -126,10 +128,16 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pyte
     assert full.attention_share == pytest.approx(180 / 180.5)
 
 
-def test_default_mechanisms_depend_on_the_lengths() -> None:
-    assert {"near-25", "local-64"} < set(usual_mechanisms(90)) & set(usual_mechanisms(800))
-    assert usual_mechanisms(90)[-2:] == ["i-clustered-25", "i-clustered-25:grouping=keys"]
-    assert usual_mechanisms(800)[-1] == "i-clustered-100:grouping=keys"
+def test_every_exchangeable_mechanism_is_measured() -> None:
+    """The command left out `shared-full` and `oracle-top-K`, which the table says are exchangeable."""
+    for positions_95, clusters in ((90, 25), (800, 100)):
+        names = usual_mechanisms(positions_95)
+        assert names == canonical(names)
+        found = {parse_name(name).mechanism for name in names}
+        assert found == {name for name in MECHANISMS if exchange(name) != "no"}
+        assert {"near-25", "local-64", "lsh-1", "lsh-4"} < set(names)
+        improved = f"i-clustered-{clusters}"
+        assert {f"clustered-{clusters}", improved, f"{improved}:grouping=keys"} < set(names)
 
 
 def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

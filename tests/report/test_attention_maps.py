@@ -35,24 +35,32 @@ def test_maps_are_weights_on_the_models_queries_and_keys(
         recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
         q, k, _ = layer.project(inputs[0])  # type: ignore[attr-defined]
     scores = (q[0, 1] @ k[0, 1].T) / q.shape[-1] ** 0.5
-    assert maps.weights_NN["full"].shape == (frames, frames)
-    torch.testing.assert_close(maps.weights_NN["full"], scores.softmax(-1))
-    torch.testing.assert_close(maps.weights_NN["i-clustered-5"].sum(-1), torch.ones(frames))
+    (weights_NN,) = maps.weights_NN
+    assert weights_NN["full"].shape == (frames, frames)
+    torch.testing.assert_close(weights_NN["full"], scores.softmax(-1))
+    torch.testing.assert_close(weights_NN["i-clustered-5"].sum(-1), torch.ones(frames))
     assert [label for label, _ in maps.labels] == recognizer.tokenizer.tokens(
         recognizer.tokenizer.encode(text)
     )
-    assert (maps.layer, maps.head) == (1, 2)
+    assert [place[:2] for place in maps.heads] == [(1, 2)]
 
 
-def test_the_default_head_is_the_most_peaked(
+def test_the_heads_are_those_that_differ_most(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
+    """The most peaked head was drawn, where clustered attention looks like full attention."""
     audio, text = spoken
-    chosen = attention_maps(recognizer, audio, text, ["full"]).head
+    names = ["full", "clustered-2", "i-clustered-2:topk=3"]
+    maps = attention_maps(recognizer, audio, text, names)
     with torch.inference_mode():
-        full_HNN = layer_weights(recognizer.model, audio)[-1]("full")
-    entropies = torch.distributions.Categorical(full_HNN).entropy().mean(-1)
-    assert chosen == int(entropies.argmin()) + 1
+        full, one, other = map(layer_weights(recognizer.model, audio)[0], names)
+    far = [(x - y).abs().sum(-1).mean(-1) for x, y in ((full, one), (full, other), (one, other))]
+    expected = torch.stack(far).mean(0).sort(descending=True, stable=True)
+    assert [head - 1 for _, head, _ in maps.heads] == expected.indices.tolist()
+    assert [x for *_, x in maps.heads] == pytest.approx(expected.values.tolist(), rel=1e-5)
+    assert maps.heads[0][2] > maps.heads[1][2] > 0
+    for (_, head, _), weights_NN in zip(maps.heads, maps.weights_NN, strict=True):
+        torch.testing.assert_close(weights_NN["clustered-2"], one[head - 1])
 
 
 def test_exact_mechanisms_have_no_error_and_few_clusters_have_one(

@@ -121,12 +121,12 @@ def test_charts_pictures_and_players_have_names(mailed: Visit) -> None:
     names = mailed.page.locator(".view svg").evaluate_all(
         "nodes => nodes.map(x => x.closest('[aria-label]').getAttribute('aria-label'))"
     )
-    assert len(names) == 14
+    assert len(names) == 17
     assert all(names)
     pictures = mailed.page.locator("#figure-8 .mark-image > *").evaluate_all(
         "nodes => nodes.map(x => x.getAttribute('aria-label'))"
     )
-    assert len(pictures) == 9
+    assert len(pictures) == 18
     assert all(name.startswith(("attention weights of", "spectrogram along")) for name in pictures)
     players = mailed.page.locator("#utterances audio")
     assert players.count() > 0
@@ -138,13 +138,13 @@ def test_the_error_browser_shows_words_beside_phones(mailed: Visit) -> None:
 
 
 def test_every_chart_has_its_marks(visit: Visit) -> None:
-    panels = 6 + 1 + 3 + 3 + 1
+    panels = 6 + 1 + 3 + 6 + 1
     assert visit.page.locator(".view").count() == panels
     assert visit.page.locator(".view svg").count() == panels
     assert visit.marks("figure-1", "symbol") >= 4
     assert visit.marks("figure-7", "line") >= 6
     assert visit.marks("figure-4", "symbol") >= 8
-    assert visit.marks("figure-8", "image") == 9
+    assert visit.marks("figure-8", "image") == 18
     assert visit.marks("figure-8-error", "symbol") == 2
 
 
