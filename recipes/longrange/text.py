@@ -6,23 +6,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asr_recipes.longrange.folders import text_values
-from asr_recipes.longrange.items import FIXED_SEED, Item, ItemSource, randomness
+from asr_recipes.longrange.items import FIXED_SEED, SPLITS, Item, ItemSource, randomness
 
 from asr.errors import UserError
 from asr.files import digest, require_file
 from asr.text.files import unreadable
 
-SPLIT_FOLDERS = {"train": ("train",), "dev": ("dev", "val", "test"), "test": ("test",)}
-HELD_OUT = 10  # without folders of splits, every tenth file is for development, the next one for tests
+SPLIT_FOLDERS = {"train": ("train",), "dev": ("dev", "val"), "test": ("test",)}
+HELD_OUT = 10  # without a folder of their own, a tenth of the files is for development, another one for tests
 SHORTEST = 32  # bytes of a file from which pairs of passages are drawn
 
 
 class TextFolder(ItemSource):
     """The bytes of text files, labelled by their folder.
 
-    The files are in `<split>/<label>/`, with split `train` and `dev`, `val` or `test` (the first of them that
-    exists), such as the IMDB reviews of Long Range Arena; labels without development texts are left out. In a
-    folder without `train`, they are in `<label>/`, and a hash of its name decides the split of a file.
+    The files are in `<split>/<label>/`, with split `train`, `dev` or `val`, and `test`, such as the IMDB
+    reviews of Long Range Arena. These have no development texts: without `dev` or `val`, a hash of its name
+    sets aside a tenth of the files in `train`, so that no choice rests on test texts. In a folder without
+    `train`, the files are in `<label>/`, and the hash decides all splits. Labels without test texts (without
+    a folder `test`: without development texts) are left out.
 
     Args:
         folder: folder.
@@ -38,11 +40,11 @@ class TextFolder(ItemSource):
         self.folder = folder
         self.longest = longest
         found = {split: _labelled(folder, split) for split in SPLIT_FOLDERS}
-        self.labels = sorted(found["dev"])
+        self.labels = sorted(found["test"] or found["dev"])
         self.classes = len(self.labels)
         if not 2 <= self.classes <= 256:
             raise UserError(
-                f"{folder}: expected 2 to 256 labels with development texts, found {self.classes}"
+                f"{folder}: expected 2 to 256 labels with texts to evaluate, found {self.classes}"
             )
         for label in self.labels:
             if label not in found["train"]:
@@ -130,15 +132,19 @@ class PassagePairs(ItemSource):
 
 def _labelled(folder: Path, split: str) -> dict[str, list[Path]]:
     """Return the files of each label in a split, sorted."""
-    if (folder / "train").is_dir():
-        places = [folder / name for name in SPLIT_FOLDERS[split] if (folder / name).is_dir()]
-        place, whole = (places[0] if places else None), True
-    else:
-        place, whole = folder, False
-    names = sorted(path for path in place.iterdir() if path.is_dir()) if place and place.is_dir() else []
-    found = {
-        path.name: [x for x in _files(path) if whole or _split_by_name(folder, x) == split] for path in names
+    own = {
+        name: next((folder / x for x in places if (folder / x).is_dir()), None)
+        for name, places in SPLIT_FOLDERS.items()
     }
+    place: Path | None = folder
+    hashes = {split}  # the files to take, by the split that a hash of their names decides
+    if own["train"] and split != "test" and not own["dev"]:
+        place = own["train"]
+        hashes = {"dev"} if split == "dev" else {"train", "test"}
+    elif own["train"]:
+        place, hashes = own[split], set(SPLITS)
+    names = sorted(path for path in place.iterdir() if path.is_dir()) if place and place.is_dir() else []
+    found = {path.name: [x for x in _files(path) if _split_by_name(folder, x) in hashes] for path in names}
     return {label: paths for label, paths in found.items() if paths}
 
 

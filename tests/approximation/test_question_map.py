@@ -56,7 +56,7 @@ def test_rows_are_the_question_and_the_answer_is_marked(evaluation: TaskEvaluati
 
 
 def test_the_heads_that_differ_most_are_chosen(evaluation: TaskEvaluation) -> None:
-    """The head that looks most at single tokens was drawn; there, clustered-25 looks perfect despite its F1."""
+    """The head that looks most at single tokens was drawn; there, clustered-25 looks perfect."""
     differences = {}
     for layer, head in itertools.product((1, 2), (1, 2)):
         (found,) = question_maps(evaluation, replace(evaluation.options, layer=layer, head=head))

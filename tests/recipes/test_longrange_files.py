@@ -66,7 +66,7 @@ def texts(folder: Path) -> Path:
         ("test", "pos"),
     ):
         (folder / split / label).mkdir(parents=True)
-        for i in range(4):
+        for i in range(40):
             (folder / split / label / f"{i}.txt").write_text(f"{split} {label} {i}")
     return folder
 
@@ -112,10 +112,32 @@ def test_pairs_are_read(tmp_path: Path) -> None:
 def test_texts_are_labelled_by_their_folder(tmp_path: Path) -> None:
     source = TextFolder(texts(tmp_path), 11)
     assert source.labels == ["neg", "pos"]
-    assert [source.count(split) for split in SPLITS] == [8, 8, 8]
-    found = [(bytes(item.sequences[0]), item.label) for item in (source.item("train", i) for i in range(8))]
-    assert found[0] == (b"train neg 0", 0)
-    assert found[7] == (b"train pos 3", 1)
+    found = {
+        split: {
+            (bytes(item.sequences[0]), item.label)
+            for item in (source.item(split, i) for i in range(source.count(split)))
+        }
+        for split in SPLITS
+    }
+    for split, place in (("train", b"train"), ("dev", b"train"), ("test", b"test")):
+        for text, label in found[split]:
+            assert text.startswith(place + (b" neg ", b" pos ")[label])
+
+
+def test_without_development_texts_they_are_from_train(tmp_path: Path) -> None:
+    """They were those of test, so that the best checkpoint was chosen on the texts that measure it."""
+    folder = texts(tmp_path)
+    source = TextFolder(folder, 20)
+    train, dev, test = ({path for path, _ in source.texts[split]} for split in SPLITS)
+    assert train | dev == {path for label in ("neg", "pos") for path in (folder / "train" / label).iterdir()}
+    assert not train & dev
+    assert 2 <= len(dev) <= 16
+    assert test == {path for label in ("neg", "pos") for path in (folder / "test" / label).iterdir()}
+    for label in ("neg", "pos"):
+        (folder / "val" / label).mkdir(parents=True)
+        (folder / "val" / label / "0.txt").write_text("x")
+    own = TextFolder(folder, 20)
+    assert [own.count(split) for split in SPLITS] == [80, 2, 80]
 
 
 def test_packed_texts_are_unpacked(tmp_path: Path) -> None:
@@ -270,7 +292,7 @@ def break_listops(folder: Path) -> None:
         ),
         ("retrieval", texts, lambda x: None, "expected two files of 32 bytes for train, found 0"),
         ("text", texts, lambda x: [path.unlink() for path in (x / "test/pos").iterdir()], "2 to 256 labels"),
-        ("text", passages, lambda x: None, "expected 2 to 256 labels with development texts, found 0"),
+        ("text", passages, lambda x: None, "expected 2 to 256 labels with texts to evaluate, found 0"),
     ],
 )
 def test_damaged_files_are_refused_in_one_line(
