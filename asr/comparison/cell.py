@@ -57,7 +57,7 @@ class State:
         error: one line if the cell failed.
         seconds: run time.
         result: what the worker returned, which `result_of` reads: a `TrainingResult`, `TimingResult` or
-            `LabelScore`; empty for an evaluation of speech, whose outcome lies in its folder.
+            `LabelScore`; `ItemErrors` for an evaluation of speech, whose rates lie in its folder.
     """
 
     key: str = ""

@@ -2,12 +2,13 @@
 
 import os
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from asr.comparison.cell import Cell, current_state, log_path, result_of, training_result
+from asr.comparison.differences import differences
 from asr.comparison.options import STEPS
 from asr.comparison.plan import Plan, timing_cells
 from asr.comparison.records import (
@@ -17,6 +18,7 @@ from asr.comparison.records import (
     Evaluation,
     Failure,
     ForwardTimes,
+    ItemErrors,
     TimingResult,
     Training,
 )
@@ -40,7 +42,11 @@ def collect(plan: Plan) -> Results:
     """Return the results of all cells, finished or not."""
     candidates = {candidate.label: candidate for candidate in plan.candidates}
     times, conditions = _timings(plan)
-    return Results(
+    evaluations = [
+        _evaluation(plan, *key, cell, times.get((cell.needs, *key[2:])))
+        for key, cell in plan.evaluations.items()
+    ]
+    results = Results(
         command=["asr", "compare", *plan.request.command],
         recipe=plan.protocol.recipe.name,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -51,13 +57,17 @@ def collect(plan: Plan) -> Results:
         trainings=[
             _training(plan, candidates[label], seed, cell) for (label, seed), cell in plan.trainings.items()
         ],
-        evaluations=[
-            _evaluation(plan, *key, cell, times.get((cell.needs, *key[2:])))
-            for key, cell in plan.evaluations.items()
-        ],
+        evaluations=evaluations,
         failures=_failures(plan),
         conditions=conditions,
     )
+    cells = zip(evaluations, plan.evaluations.values(), strict=True)
+    measured = [(x, _item_errors(plan.folder, cell)) for x, cell in cells if x.status == "done"]
+    return replace(results, differences=differences(results, measured))
+
+
+def _item_errors(folder: Path, cell: Cell) -> ItemErrors:
+    return result_of(ItemErrors, folder, cell.name, current_state(folder, cell))
 
 
 def _protocol(plan: Plan) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from asr.scoring.estimates import Estimate
+
 
 @dataclass
 class SplitData:
@@ -184,6 +186,36 @@ class Evaluation:
     backend: str | None = None
     beam: dict[str, Any] | None = None
     command: str = ""
+
+
+@dataclass(frozen=True)
+class ItemErrors:
+    """What differences between systems are computed from: entries of an evaluation's result.
+
+    Attributes:
+        errors: errors (or bits) of each utterance or item by metric, in the order of their ids.
+        lengths: reference tokens of each.
+    """
+
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    lengths: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Error rate of a system minus that of another one; see `asr.scoring.estimates.paired_difference`.
+
+    Attributes:
+        split, metric: what was measured.
+        first, second: candidate and mechanism of evaluation.
+        estimate: difference with its interval; its count is the number of seeds that both have.
+    """
+
+    split: str
+    metric: str
+    first: tuple[str, str]
+    second: tuple[str, str]
+    estimate: Estimate
 
 
 @dataclass

@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from asr.comparison.options import METRICS, OFFICIAL
-from asr.comparison.records import Candidate, Conditions, Evaluation, Failure, SplitData, Training
+from asr.comparison.records import (
+    Candidate,
+    Conditions,
+    Difference,
+    Evaluation,
+    Failure,
+    SplitData,
+    Training,
+)
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
 from asr.text.files import write_table
 
 FORMAT = 1
+System = tuple[str, str]  # label of the candidate, mechanism of evaluation
 COUNTS = ("substitutions", "deletions", "insertions", "length")
 
 
@@ -35,6 +44,7 @@ class Results:
         data: splits by name, including `train` and `dev`.
         candidates, trainings, evaluations, failures: in the order of the command line.
         conditions: load on the machine during timing, by split.
+        differences: paired differences of error rates.
     """
 
     command: list[str]
@@ -48,6 +58,7 @@ class Results:
     evaluations: list[Evaluation]
     failures: list[Failure]
     conditions: dict[str, Conditions] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
     format: int = FORMAT
 
     @property
@@ -67,6 +78,10 @@ class Results:
             raise UserError(f"results.json: no candidate {label!r}, which an evaluation or a training names")
         return found
 
+    def own(self, label: str) -> str:
+        """Return the mechanism that a candidate was trained with."""
+        return self.candidate(label).attention
+
     def trainings_of(self, label: str) -> list[Training]:
         """Return the finished trainings of a candidate, one per seed."""
         return [x for x in self.trainings if x.candidate == label and x.status == "done"]
@@ -79,7 +94,7 @@ class Results:
             split: name of the split.
             attention: mechanism of evaluation; None: the one used in training.
         """
-        wanted = attention or self.candidate(label).attention
+        wanted = attention or self.own(label)
         return [
             x
             for x in self.evaluations
@@ -88,7 +103,7 @@ class Results:
 
     def is_own(self, evaluation: Evaluation) -> bool:
         """Return whether the model was evaluated with the mechanism it was trained with."""
-        return evaluation.attention == self.candidate(evaluation.candidate).attention
+        return evaluation.attention == self.own(evaluation.candidate)
 
     def exchanges(self, split: str) -> bool:
         """Return whether models run on a split with other mechanisms than those they were trained with."""
@@ -130,6 +145,24 @@ class Results:
             return Estimate.bootstrapped(found[0]["rate"], found[0]["interval"], self.unit)
         return over_seeds([rate["rate"] for rate in found])
 
+    def difference(self, first: System, second: System, split: str, metric: str) -> Estimate | None:
+        """Return the first system's error rate minus the second's, paired over seeds and utterances.
+
+        None for systems without a common seed, and for exchanges of different candidates.
+        """
+        for x in self.differences:
+            if (x.split, x.metric) == (split, metric) and {x.first, x.second} == {first, second}:
+                return x.estimate if x.first == first else -x.estimate
+        return None
+
+    def level(self, first: str, second: str, split: str, metric: str) -> bool:
+        """Return whether the measurement shows no difference between two candidates.
+
+        It shows none if the interval of their paired difference includes zero, or is unknown.
+        """
+        found = self.difference((first, self.own(first)), (second, self.own(second)), split, metric)
+        return found is None or found.interval is None or found.interval[0] <= 0 <= found.interval[1]
+
     def dev_measure(self) -> str:
         """Return the name of the validation measure."""
         return next((x.dev_error_name for x in self.trainings if x.dev_error_name), "dev_error")
@@ -154,14 +187,14 @@ class Results:
 
     def front(self, split: str) -> list[str]:
         """Return the candidates on the Pareto front of time and error rate, the fastest first."""
+        metric = next(iter(self.metrics(split)), "")
         points = {}
         for candidate in self.candidates:
             time = self.forward_time(candidate.label, split)
-            rate = self.error_rate(candidate.label, split, next(iter(self.metrics(split)), ""))
+            rate = self.error_rate(candidate.label, split, metric)
             if time is not None and rate is not None:
-                points[candidate.label] = (time, rate)
-        labels = list(points)
-        return [labels[i] for i in pareto_front(list(points.values()))]
+                points[candidate.label] = (time, rate.value)
+        return pareto_front(points, lambda one, other: self.level(one, other, split, metric))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per evaluation with its training, or per training alone."""

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from asr.comparison.cell import Cell, code_entry
 from asr.comparison.options import CompareConfig
-from asr.comparison.records import Evaluation, SplitData
+from asr.comparison.records import Evaluation, ItemErrors, SplitData
 from asr.comparison.request import Decoding
 from asr.comparison.results import METRICS
 from asr.comparison.timing import Runner
@@ -33,6 +34,7 @@ from asr.records.run_folder import DECODING, DecodeRecord
 from asr.scoring.official import reference_digests
 from asr.scoring.options import ScoreOptions
 from asr.scoring.run import read_score, score_paths
+from asr.scoring.score import Score
 from asr.search.options import DecodeOptions
 from asr.training.lexicon import training_lexicon
 from asr.training.options import TrainConfig
@@ -103,13 +105,13 @@ class Speech:
 
     @staticmethod
     def evaluate(run: Path, folder: Path, cell: Cell, advance: Callable[[float], None]) -> dict[str, Any]:
-        """Decode and score; the result lies in the folder."""
+        """Decode and score into the folder; the result is `ItemErrors`."""
         options = from_dict(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
         options.output = str(folder)
         recognizer = Recognizer.load_as(run, options)
         recognizer.decode(options, weights_in=folder, advance=advance)
-        score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
-        return {}
+        [score] = score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
+        return asdict(item_errors(score))
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> "SpeechPasses":
@@ -203,6 +205,15 @@ def read_split(manifest: Path, digest: str, frame_shift_ms: float) -> SplitData:
     frames = durations_s * 1000 / frame_shift_ms
     quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
     return SplitData(str(manifest), digest, len(durations_s), float(durations_s.sum()) / 3600, quantiles)
+
+
+def item_errors(score: Score) -> ItemErrors:
+    """Return the errors of each utterance."""
+    counts = [x.counts for x in sorted(score.utterances, key=lambda x: x.id)]
+    return ItemErrors(
+        {metric: [x[metric].errors for x in counts] for metric in score.rates},
+        {metric: [x[metric].length for x in counts] for metric in score.rates},
+    )
 
 
 def rates_of(score: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,14 @@ from itertools import pairwise
 
 from asr.comparison.results import Results
 from asr.console import duration, is_share
-from asr.report.words import clock_words, conditions_words, duration_range, measured, metric_words
+from asr.report.words import (
+    changed,
+    clock_words,
+    conditions_words,
+    duration_range,
+    measured,
+    metric_words,
+)
 from asr.scoring.estimates import Estimate, fastest
 
 
@@ -32,7 +39,7 @@ def findings(results: Results) -> list[Finding]:
         return list(_missing(results))
     times = {label: time for label in rates if (time := results.forward_time(label, split))}
     return [
-        *_accuracy(rates, metric, split),
+        *_accuracy(results, rates, metric, split),
         *_speed(rates, times, results.clock, split),
         *_front(times, results.front(split)),
         *_exchange(results, split, metric),
@@ -46,16 +53,16 @@ def main_split(results: Results) -> str:
     return "test" if "test" in results.splits() else results.splits()[-1]
 
 
-def _accuracy(rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
+def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
     order = sorted(rates, key=lambda label: rates[label].value)
     best = [label for label in order if rates[label].value == rates[order[0]].value]
     rest = order[len(best) :]
     verb = "has" if len(best) == 1 else "have"
     lowest = f"the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}"
     text = f"{_and(best)} {verb} {lowest}."
-    level = [label for label in rest if rates[best[0]].level_with(rates[label])]
+    level = [label for label in rest if results.level(label, best[0], split, metric)]
     if level:
-        text += f" Level with it, because the 95 % intervals overlap: {_and(level)}."
+        text += f" The paired 95 % intervals show no difference to {_and(level)}."
     elif rest:
         text += f" Next is {rest[0]} with {_rate(rates[rest[0]], metric)}."
     yield Finding("Most accurate", text)
@@ -135,11 +142,13 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
                 exchanges.append((other.value - own.value, candidate.label, attention, own, other))
     if exchanges:
         change, label, attention, own, other = min(exchanges, key=lambda entry: entry[:3])
-        by = f"{100 * change:+.2f} points" if is_share(metric) else f"{change:+.3f}"
+        paired = results.difference((label, attention), (label, results.own(label)), split, metric)
+        by = changed(paired or Estimate(change, None, None, 1, ""), metric)
+        by += " points" if is_share(metric) else ""
         text = (
             f"Running {label} with {attention} instead of its own mechanism changes the "
             f"{metric_words(metric)} from {_rate(own, metric)} to {_rate(other, metric)}, "
-            f"by {by.replace('-', '−')}"
+            f"by {by}"
         )
         least = f"; the best of {len(exchanges)} such exchanges" if len(exchanges) > 1 else ""
         yield Finding("Exchange", f"{text}{least}.")

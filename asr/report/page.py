@@ -27,7 +27,7 @@ from asr.report.options import ReportOptions
 from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.tables import cost_table, search_table
-from asr.report.words import conditions_words
+from asr.report.words import conditions_words, difference_table
 from asr.training.options import recipe_module
 
 PAGE = "report.html"
@@ -77,6 +77,7 @@ def _body(
     optional: list[Figure | Table | None] = [
         accuracy_chart.figure(results, source),
         cost_table(results),
+        *(difference_table(results, split) for split in results.splits()),
         search_table(results),
         *(exchange_table(results, split) for split in results.splits()),
         curves_chart.figure(results, source),

@@ -19,6 +19,13 @@ def measured(estimate: Estimate | None, metric: str) -> str:
     return DASH if estimate is None else estimate.text(lambda value: form(max(value, 0.0)))
 
 
+def changed(difference: Estimate, metric: str) -> str:
+    """Return a difference with its interval: `+0.35 (−0.10 … 0.80)`, in points of percent for a share."""
+    form = percent if is_share(metric) else "{:.3f}".format
+    text = difference.text(form, " … ").replace("-", "−")
+    return text if text.startswith("−") else f"+{text}"
+
+
 def duration_range(estimate: Estimate) -> str:
     """Format the range of several times; return an empty string if lowest and highest look the same.
 
@@ -143,6 +150,8 @@ def print_results(results: Results, console: Console) -> None:
     for split in results.splits():
         if results.exchanges(split):
             console.print(matrix(results, split))
+        if table := difference_table(results, split):
+            console.print(table)
     for split, conditions in results.conditions.items():
         if conditions.busy():
             console.print(conditions_words(split, conditions), style="yellow", markup=False, soft_wrap=True)
@@ -193,6 +202,55 @@ def candidate_table(results: Results) -> Table:
         "ranges overlap"
     )
     return Table.of(f"{results.recipe}: {results.protocol['budget']}", names, rows, caption=caption)
+
+
+def difference_table(results: Results, split: str) -> Table | None:
+    """Return the difference of each candidate's error rate to a reference; None without two candidates.
+
+    The reference is the first candidate with full attention, or else the most accurate one.
+    """
+    metric = next(iter(results.metrics(split)), "")
+    rates = {
+        x.label: rate for x in results.candidates if (rate := results.error_rate(x.label, split, metric))
+    }
+    if len(rates) < 2:
+        return None
+    lowest = min(rates, key=lambda label: rates[label].value)
+    reference = next((label for label in rates if results.own(label) == "full"), lowest)
+    rows = []
+    for label in rates:
+        found = results.difference(
+            (label, results.own(label)), (reference, results.own(reference)), split, metric
+        )
+        if label == reference or found is None:
+            continue
+        level = results.level(label, reference, split, metric)
+        verdict = "none shown" if level else "better" if found.value < 0 else "worse"
+        cells = [changed(found, metric), found.over or DASH, str(found.count), verdict]
+        rows.append(
+            [TableCell(label, sort=label), TableCell(cells[0], sort=found.value), *map(TableCell, cells[1:])]
+        )
+    if not rows:
+        return None
+    unit = ", points" if is_share(metric) else ""
+    return Table(
+        key=f"table-differences-{split}",
+        label="Differences",
+        title=f"{metric_words(metric)} on {split}, compared with {reference}",
+        caption=(
+            f"Difference to {reference} with its 95 % interval, paired over what both have in common. "
+            "None is shown if the interval includes zero. Each interval is for its own pair: of twenty equal "
+            "pairs, one looks different by chance."
+        ),
+        columns=[
+            Column("model", number=False),
+            Column(f"difference{unit}", "95 % interval of the paired difference in brackets"),
+            Column("over", "what the interval covers", number=False),
+            Column("seeds", "seeds that both models have"),
+            Column("verdict", number=False),
+        ],
+        rows=rows,
+    )
 
 
 def _number(estimate: Estimate | None, whole: bool = False) -> str:

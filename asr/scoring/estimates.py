@@ -1,4 +1,4 @@
-"""Values with their spread: bootstrap, intervals over seeds, ranges over repeats, and the Pareto front."""
+"""Values with their spread: bootstrap, intervals over seeds, paired differences, ranges, the Pareto front."""
 
 import math
 import statistics
@@ -30,7 +30,8 @@ class Estimate:
         low, high: 95 % interval of an error rate or score, lowest and highest of several times; None if
             unknown.
         count: number of seeds or repeats.
-        over: source of the spread: `seeds`, `utterances` or other resampled items, or `repeats`.
+        over: source of the spread: `seeds`, `utterances` or other items, both (`seeds and utterances`), or
+            `repeats`.
     """
 
     value: float
@@ -44,6 +45,11 @@ class Estimate:
         """Return a value with its bootstrap interval; None for a single item, whose spread is unknown."""
         low, high = interval or (None, None)
         return cls(value, low, high, 1, over)
+
+    def __neg__(self) -> "Estimate":
+        low, high = self.interval or (None, None)
+        ends = (None if high is None else -high, None if low is None else -low)
+        return Estimate(-self.value, *ends, self.count, self.over)
 
     @property
     def interval(self) -> Interval | None:
@@ -72,12 +78,10 @@ class Estimate:
         return f"{form(self.value)} ({ends})" if ends else form(self.value)
 
     def level_with(self, other: "Estimate") -> bool:
-        """Return whether the two ranges overlap: the measurement shows no difference.
+        """Return whether the ranges of two times overlap: the measurement shows no difference.
 
-        Disjoint 95 % intervals are stricter than a test at 5 %, which suits a table of many pairs. For one
-        pair, `asr score` has tests.
-
-        A value of unknown spread counts as a range of one point.
+        Error rates are compared by their `paired_difference` instead. A time of unknown spread counts as a
+        range of one point.
         """
         low, high = self.interval or (self.value, self.value)
         other_low, other_high = other.interval or (other.value, other.value)
@@ -125,10 +129,49 @@ def over_seeds(values: Sequence[float]) -> Estimate:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean, None, None, len(values), "seeds")
-    freedom = len(values) - 1
-    quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96 + 2.4 / freedom
-    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half, len(values), "seeds")
+
+
+def t_quantile(freedom: float) -> float:
+    """Return the two-sided 95 % quantile of Student's t; degrees of freedom are rounded down."""
+    return T_95[int(freedom) - 1] if freedom < len(T_95) + 1 else 1.96 + 2.4 / freedom
+
+
+def paired_difference(errors: Values, lengths: Values, items: str = "utterances") -> Estimate:
+    """Return the difference of two systems' error rates, with a 95 % interval for other seeds and utterances.
+
+    Seeds and utterances are crossed random effects. The variance of the difference is estimated as that of a
+    mean over seeds plus that of a mean over utterances (of the ratio's linearised residuals); the degrees of
+    freedom are Satterthwaite's. What varies by neither alone counts in both, so the interval is rather too
+    wide than too narrow. With one seed it covers utterances only, with one utterance seeds only.
+
+    Args:
+        errors: [S, U] errors of the first system minus those of the second, by seed and utterance.
+        lengths: [U] reference tokens of each utterance; the sum must be positive.
+        items: what the utterances are called in `Estimate.over`.
+
+    Example:
+        >>> errors, lengths = np.array([[3.0, 1, 2, 0], [2, 2, 1, 2]]), np.array([10.0, 10, 10, 10])
+        >>> paired_difference(errors, lengths).text(percent)
+        '16.25 (5.48–27.02)'
+    """
+    seeds, utterances = errors.shape
+    value = float(errors.sum() / (seeds * lengths.sum()))
+    variances: dict[str, tuple[float, int]] = {}  # of the mean, with degrees of freedom
+    if seeds > 1:
+        rates = errors.sum(axis=1) / lengths.sum()
+        variances["seeds"] = float(rates.var(ddof=1)) / seeds, seeds - 1
+    if utterances > 1:
+        residuals = (errors.mean(axis=0) - value * lengths) / lengths.mean()
+        variances[items] = float(residuals.var(ddof=1)) / utterances, utterances - 1
+    over = " and ".join(variances)
+    if not variances:
+        return Estimate(value, None, None, seeds, over)
+    total = sum(variance for variance, _ in variances.values())
+    uncertainty = sum(variance**2 / freedom for variance, freedom in variances.values())
+    half = t_quantile(total**2 / uncertainty) * math.sqrt(total) if uncertainty else 0.0
+    return Estimate(value, value - half, value + half, seeds, over)
 
 
 def spread(values: Iterable[float | None], over: str) -> Estimate | None:
@@ -163,29 +206,42 @@ def fastest(times: Mapping[str, Estimate]) -> list[str]:
     return [label for label in order if times[label].level_with(times[order[0]])]
 
 
-def dominates(one: tuple[Estimate, Estimate], other: tuple[Estimate, Estimate]) -> bool:
+Point = tuple[Estimate, float]  # time and mean error rate of a model
+
+
+def dominates(one: Point, other: Point, level_errors: bool) -> bool:
     """Return whether a model dominates another one.
 
     It does if it is not slower (a level time will do), its mean error rate is not higher, and the difference
     in time or in error rate exceeds the spread.
 
     Args:
-        one, other: (time, error rate) of a model.
+        one, other: the models.
+        level_errors: whether the measurement shows no difference between their error rates.
     """
     (time, error), (other_time, other_error) = one, other
     level_times = time.level_with(other_time)
-    if error.value > other_error.value or (time.value > other_time.value and not level_times):
+    if error > other_error or (time.value > other_time.value and not level_times):
         return False
-    return not (level_times and error.level_with(other_error))
+    return not (level_times and level_errors)
 
 
-def pareto_front(points: Sequence[tuple[Estimate, Estimate]]) -> list[int]:
-    """Return the indices of the (time, error rate) points that no other one `dominates`, the fastest first.
+def pareto_front(points: Mapping[str, Point], level_errors: Callable[[str, str], bool]) -> list[str]:
+    """Return the labels of the points that no other one `dominates`, the fastest first.
+
+    Args:
+        points: models by label.
+        level_errors: function of two labels; see `dominates`.
 
     Example:
-        >>> times, errors = (3.0, 1.0, 2.0, 2.0), (0.1, 0.3, 0.4, 0.2)
-        >>> pareto_front([(spread([t], "repeats"), over_seeds([e])) for t, e in zip(times, errors)])
-        [1, 3, 0]
+        >>> points = {"a": (3.0, 0.1), "b": (1.0, 0.3), "c": (2.0, 0.4), "d": (2.0, 0.2)}
+        >>> exact = {label: (spread([time], "repeats"), error) for label, (time, error) in points.items()}
+        >>> pareto_front(exact, lambda one, other: points[one][1] == points[other][1])
+        ['b', 'd', 'a']
     """
-    front = [i for i, point in enumerate(points) if not any(dominates(other, point) for other in points)]
-    return sorted(front, key=lambda i: (points[i][0].value, points[i][1].value))
+
+    def beaten(label: str) -> bool:
+        return any(dominates(points[x], points[label], level_errors(x, label)) for x in points if x != label)
+
+    front = [label for label in points if not beaten(label)]
+    return sorted(front, key=lambda label: (points[label][0].value, points[label][1]))

@@ -72,6 +72,7 @@ class LabelScore:
         value: the measure.
         interval: its 95 % bootstrap interval over the items; None for a single item.
         items, labels: numbers of items, and of labels in them: masked symbols, tokens or classes.
+        errors, lengths: errors (or bits) and labels of each item, by measure.
     """
 
     split: str
@@ -82,6 +83,8 @@ class LabelScore:
     interval: tuple[float, float] | None
     items: int
     labels: int
+    errors: dict[str, list[float]]
+    lengths: dict[str, list[float]]
 
 
 def data_key(options: TrainConfig) -> str:
@@ -141,13 +144,16 @@ def evaluate(
         scores.append([x.cpu() for x in task.scores(batches[number].to(task.device))[1:]])
         advance((number + 1) / len(batches))
     errors, labels = (torch.cat(x).double().numpy() for x in zip(*scores, strict=True))
+    measure = task.error_rate_name.removeprefix("dev_")
     return LabelScore(
         split,
         task.model.attention,
         task.model.backend_on(task.device.type),
-        task.error_rate_name.removeprefix("dev_"),
+        measure,
         float(errors.sum() / labels.sum()),
         bootstrap_interval(errors, labels) if len(errors) > 1 else None,
         len(errors),
         int(labels.sum()),
+        {measure: errors.tolist()},
+        {measure: labels.tolist()},
     )

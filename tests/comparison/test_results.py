@@ -145,7 +145,9 @@ def test_rates_over_seeds_and_over_utterances() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
 def test_the_front_holds_what_nothing_dominates(points: list[tuple[int, int]]) -> None:
-    front = pareto_front([(exactly(time), exactly(error)) for time, error in points])
+    by_label = {str(i): point for i, point in enumerate(points)}
+    exact = {label: (exactly(time), error) for label, (time, error) in by_label.items()}
+    front = [int(x) for x in pareto_front(exact, lambda one, other: by_label[one][1] == by_label[other][1])]
 
     def dominated(a: tuple[int, int]) -> bool:
         return any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points)
@@ -181,12 +183,16 @@ def test_overlapping_repeats_are_level() -> None:
 def test_a_level_time_does_not_put_a_model_on_the_front() -> None:
     fast, level = Estimate(4.0, 3.9, 4.2, 3, "repeats"), Estimate(4.1, 4.0, 4.3, 3, "repeats")
     slow = exactly(9.0)
-    poor, good = Estimate(0.3, 0.29, 0.31, 1, "utterances"), Estimate(0.1, 0.09, 0.11, 1, "utterances")
-    similar = Estimate(0.105, 0.095, 0.115, 1, "utterances")
-    assert pareto_front([(fast, poor), (level, good)]) == [1]  # no faster, and less accurate
-    assert pareto_front([(fast, similar), (level, good)]) == [0, 1]  # level in both
-    assert pareto_front([(slow, good), (fast, poor)]) == [1, 0]  # clearly different times
-    assert pareto_front([(slow, similar), (fast, good)]) == [1]
+
+    def front(first: tuple[Estimate, float], second: tuple[Estimate, float]) -> str:
+        errors = {"a": first[1], "b": second[1]}
+        points = {"a": first, "b": second}
+        return "".join(pareto_front(points, lambda one, other: abs(errors[one] - errors[other]) < 0.01))
+
+    assert front((fast, 0.3), (level, 0.1)) == "b"  # no faster, and less accurate
+    assert front((fast, 0.105), (level, 0.1)) == "ab"  # level in both
+    assert front((slow, 0.1), (fast, 0.3)) == "ba"  # clearly different times
+    assert front((slow, 0.105), (fast, 0.1)) == "b"
 
 
 def test_a_range_names_its_unit_once_if_it_can() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,19 @@ from hypothesis_files import write_hypotheses
 from lhotse import CutSet
 from tone_corpora import save_cuts
 
-from asr.comparison.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
+from asr.comparison.differences import differences
+from asr.comparison.records import (
+    Candidate,
+    Conditions,
+    CurvePoint,
+    Evaluation,
+    Failure,
+    ItemErrors,
+    SplitData,
+    Training,
+)
 from asr.comparison.results import Results
+from asr.comparison.speech import item_errors
 from asr.data.manifest import read_cuts
 from asr.report import theme
 from asr.scoring.hypotheses import Hypothesis
@@ -52,7 +64,7 @@ def make_comparison(
     models = models or list(MODELS)
     references = _references(random, manifest, utterances)
     evaluate = [name for name in models if theme.family(name) not in ("cast", "agglomerative")]
-    candidates, trainings, evaluations = [], [], []
+    candidates, trainings, evaluations, measured = [], [], [], []
     for name in models:
         seeds = SEEDS.get(name, [0])
         candidates.append(_candidate(name, seeds))
@@ -60,12 +72,13 @@ def make_comparison(
             trainings.append(_training(random, name, seed))
             for other in dict.fromkeys([name, *evaluate]):
                 if other == name or _exchangeable(name, other):
-                    evaluations.append(_evaluation(random, folder, name, seed, other, references))
+                    measured.append(_evaluation(random, folder, name, seed, other, references))
+                    evaluations.append(measured[-1][0])
     candidates.append(_candidate("clustered-400", [0]))
     trainings.append(Training("clustered-400", 0, "runs/clustered-400/0", "failed", "out of memory <b>"))
     hours = sum(hypothesis.duration_s for hypothesis in references) / 3600
     quantiles = {"0.05": 110, "0.5": 331, "0.95": 702, "1.0": 911}
-    return Results(
+    results = Results(
         command=["asr", "compare", "recipe=demo", f"attentions=[{','.join(models)}]", f"note={INJECTION}"],
         recipe="demo",
         created="2026-11-21T07:00:00+00:00",
@@ -103,6 +116,7 @@ def make_comparison(
         ],
         conditions={"test": Conditions("cpu", 1, wall_s=60.0, cpu_s=59.8, other_cpus=0.02)},
     )
+    return replace(results, differences=differences(results, measured))
 
 
 def forward_times(seconds: float) -> dict[str, Any]:
@@ -232,13 +246,14 @@ def _training(random: np.random.Generator, name: str, seed: int) -> Training:
 
 def _evaluation(
     random: np.random.Generator, folder: Path, name: str, seed: int, other: str, references: list[Hypothesis]
-) -> Evaluation:
+) -> tuple[Evaluation, ItemErrors]:
     rate = MODELS[name][0] / 100 * (1.0 if name == other else 1.5) * (1 + 0.04 * seed)
     hypotheses = [_heard(random, reference, rate) for reference in references]
     place = f"evaluations/{name}/{seed}/test/{other}-greedy"
     write_hypotheses(folder / place / "hyp.jsonl", hypotheses)
-    rates = {metric: found.as_dict() for metric, found in score(hypotheses, samples=100).rates.items()}
-    return Evaluation(
+    found = score(hypotheses, samples=100)
+    rates = {metric: rate.as_dict() for metric, rate in found.rates.items()}
+    evaluation = Evaluation(
         candidate=LABELS.get(name, name),
         seed=seed,
         split="test",
@@ -253,6 +268,7 @@ def _evaluation(
         backend="native",
         command=f"asr decode runs/{name}/{seed} split=test attention={other}",
     )
+    return evaluation, item_errors(found)
 
 
 def _heard(random: np.random.Generator, reference: Hypothesis, rate: float) -> Hypothesis:

@@ -8,7 +8,7 @@ import pytest
 from comparison import forward_times, make_comparison
 
 from asr.attention import MECHANISMS
-from asr.comparison.records import Conditions, Failure
+from asr.comparison.records import Conditions, Difference, Failure
 from asr.comparison.results import Results
 from asr.console import duration
 from asr.report import theme
@@ -20,6 +20,8 @@ from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
 from asr.report.tables import Table, TableCell, cost_table, search_table, tone
+from asr.report.words import difference_table
+from asr.scoring.estimates import Estimate
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +32,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def set_rates(results: Results, rates: dict[str, tuple[float, float, float]]) -> None:
-    """Set rate and interval of every evaluation by its mechanism."""
+    """Set rate and interval of every evaluation by its mechanism, and differences that follow from them."""
     for evaluation in results.evaluations:
         rate, low, high = rates[evaluation.attention]
         evaluation.rates["per"] |= {"rate": rate, "interval": [low, high]}
+    own = [(x.label, x.attention) for x in results.candidates if x.attention in rates]
+    results.differences = [
+        Difference("test", "per", first, second, apart(rates[first[1]], rates[second[1]]))
+        for first, second in itertools.combinations(own, 2)
+    ]
+
+
+def apart(one: tuple[float, float, float], other: tuple[float, float, float]) -> Estimate:
+    return Estimate(one[0] - other[0], one[1] - other[2], one[2] - other[1], 1, "utterances")
 
 
 def column(table: Table | None, name: str) -> list[TableCell]:
@@ -197,13 +208,35 @@ def test_the_page_states_the_load_during_timing(tmp_path: Path) -> None:
     assert "<dt>Busy machine</dt>" in page
 
 
-def test_overlapping_error_rates_are_level(tmp_path: Path) -> None:
+def test_the_paired_difference_decides(tmp_path: Path) -> None:
+    """Systems with overlapping intervals were called level, though the same utterances set them apart."""
     results = make_comparison(tmp_path, models=["shared-full", "lsh-1"], utterances=4)
-    apart = {"shared-full": (0.10, 0.09, 0.11), "lsh-1": (0.13, 0.12, 0.14)}
-    set_rates(results, apart)
-    assert "Level" not in findings(results)[0].text
-    set_rates(results, {**apart, "lsh-1": (0.12, 0.105, 0.14)})
-    assert "because the 95 % intervals overlap: lsh-1." in findings(results)[0].text
+    set_rates(results, {"shared-full": (0.10, 0.08, 0.12), "lsh-1": (0.11, 0.09, 0.13)})
+    assert "The paired 95 % intervals show no difference to lsh-1." in findings(results)[0].text
+    assert verdicts(results) == [("lsh-1", "+1.00 (−3.00 … 5.00)", "none shown")]
+    [found] = results.differences
+    estimate = Estimate(-0.01, -0.015, -0.005, 1, "utterances")
+    results.differences = [dataclasses.replace(found, estimate=estimate)]
+    assert "Next is lsh-1 with 11.00 % (9.00–13.00)." in findings(results)[0].text
+    assert verdicts(results) == [("lsh-1", "+1.00 (0.50 … 1.50)", "worse")]
+
+
+def verdicts(results: Results) -> list[tuple[str, ...]]:
+    table = difference_table(results, "test")
+    assert table is not None
+    return [(row[0].text, row[1].text, row[-1].text) for row in table.rows]
+
+
+def test_differences_are_those_to_full_attention(results: Results) -> None:
+    rates = {"full": (0.2, 0.19, 0.21), "shared-full": (0.1, 0.09, 0.11)}
+    set_rates(results, rates | {"lsh-1": (0.3, 0.29, 0.31), "cast-8": (0.205, 0.195, 0.215)})
+    assert [(name, verdict) for name, _, verdict in verdicts(results)] == [
+        ("shared-full", "better"),
+        ("lsh-1", "worse"),
+        ("cast-8", "none shown"),
+    ]
+    results.differences = []
+    assert difference_table(results, "test") is None
 
 
 def test_without_results_the_findings_are_failures(tmp_path: Path) -> None:
