@@ -76,8 +76,8 @@ def _search_words(results: Results) -> str:
     if results.dev_measure() != "dev_wer":
         return " Dev error rates are for greedy search."
     count = results.protocol.get("training", {}).get("select.utterances")
-    first = f"the first {count}" if count else "the first"
-    return f" Dev WER is for beam search on {first} utterances of the dev set."
+    number = f"{count} utterances" if count else "utterances"
+    return f" Dev WER is for beam search on {number} drawn from the dev set."
 
 
 def _finite(value: float) -> float | None:

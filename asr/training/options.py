@@ -263,7 +263,7 @@ class SelectionConfig:
     )
     utterances: int = option(
         200,
-        help="number to decode, the first of the development data",
+        help="number to decode, drawn from the development data with the seed, evenly over speakers",
         affects="result",
         only=("metric", "wer"),
         unit="utterances",

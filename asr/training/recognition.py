@@ -182,7 +182,8 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     word_errors = None
     if options.select.metric == "wer":
         rules = rules_beside(data.dev)
-        word_errors = WordErrors(options.select, data.dev_cuts, tokenizer, options.loss.topology, rules)
+        topology = options.loss.topology
+        word_errors = WordErrors(options.select, data.dev_cuts, tokenizer, topology, rules, options.seed)
     return RecognitionTask(model, tokenizer, loss, training_plan(options, data), word_errors), data
 
 

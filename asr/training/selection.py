@@ -1,7 +1,9 @@
 """Selection of the best checkpoint by the word errors of beam search on development utterances."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
@@ -20,10 +22,11 @@ class WordErrors:
 
     Args:
         config: number of utterances, and options of the search.
-        cuts: development data, of which the first utterances are decoded.
+        cuts: development data; see `drawn`.
         tokenizer: tokenizer of the model.
         topology: topology of the labels.
         filter_words: scoring rules of the data.
+        seed: random seed of the choice of utterances.
 
     Raises:
         UserError: invalid options of the search, or no words in the utterances.
@@ -36,18 +39,19 @@ class WordErrors:
         tokenizer: Tokenizer,
         topology: str,
         filter_words: WordFilter | None,
+        seed: int,
     ) -> None:
         self.tokenizer = tokenizer
         self.filter_words = filter_words
         self.decoder: Decoder = build_decoder("beam", tokenizer, config.beam, topology)
-        chosen = list(cuts)[: config.utterances]
+        chosen = drawn(list(cuts), config.utterances, seed)
         words = scored_words((cut.supervisions[0].text for cut in chosen), filter_words)
         self.references = {cut.id: said for cut, said in zip(chosen, words, strict=True)}
         if not any(words):
             raise UserError("select.metric=wer: the development data have no words")
 
     def counts(self, ids: list[str], log_probs_BTO: Tensor, lengths_B: Tensor) -> ErrorCounts:
-        """Return the errors of the utterances of a batch that are among the first ones."""
+        """Return the errors of the utterances of a batch that are among the chosen ones."""
         rows = [row for row, name in enumerate(ids) if name in self.references]
         if not rows:
             return ErrorCounts()
@@ -55,3 +59,24 @@ class WordErrors:
         paths = self.decoder(log_probs_BTO[index], lengths_B[index])
         heard = scored_words((text_of(path, self.tokenizer) for path in paths), self.filter_words)
         return ErrorCounts.between([self.references[ids[row]] for row in rows], heard)
+
+
+def drawn(cuts: Sequence[MonoCut], count: int, seed: int) -> list[MonoCut]:
+    """Return utterances drawn at random, from as many speakers as there are.
+
+    Every speaker, in random order, gives one utterance, then a second one, and so on. The first utterances in
+    the order of their ids would be those of a few speakers, in Switchboard those of a few telephone calls.
+
+    Args:
+        cuts: utterances; one without a speaker is a speaker of its own.
+        count: number to draw; all, in their order, if there are no more.
+        seed: random seed.
+    """
+    if len(cuts) <= count:
+        return list(cuts)
+    random = np.random.default_rng([seed, len(cuts)])
+    by_speaker = defaultdict(list)
+    for index in random.permutation(len(cuts)):
+        by_speaker[cuts[index].supervisions[0].speaker or cuts[index].id].append(cuts[index])
+    rounds = [(turn, cut) for own in by_speaker.values() for turn, cut in enumerate(own)]
+    return [cut for _, cut in sorted(rounds, key=lambda entry: entry[0])[:count]]

@@ -251,7 +251,7 @@ def test_a_loss_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:
     ("measure", "words"),
     [
         ("dev_per", "Dev error rates are for greedy search."),
-        ("dev_wer", "Dev WER is for beam search on the first 150 utterances of the dev set."),
+        ("dev_wer", "Dev WER is for beam search on 150 utterances drawn from the dev set."),
     ],
 )
 def test_the_curves_name_the_search_behind_the_dev_error_rate(

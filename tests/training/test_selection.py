@@ -1,10 +1,12 @@
 """Selection of the best checkpoint by the word error rate of beam search."""
 
+from collections import Counter
 from pathlib import Path
 
 import jiwer
 import pytest
 import torch
+from lhotse import MonoCut, SupervisionSegment
 from runs import metrics
 from tone_corpora import TINY
 
@@ -20,17 +22,17 @@ from asr.training.config import train_options
 from asr.training.options import SelectionConfig
 from asr.training.recognition import build_recognition
 from asr.training.run import train
-from asr.training.selection import WordErrors
+from asr.training.selection import WordErrors, drawn
 
 
-def test_word_errors_are_those_of_beam_search_on_the_first_utterances(
+def test_word_errors_are_those_of_beam_search_on_the_chosen_utterances(
     trained: Path, tone_corpus: Path
 ) -> None:
     recognizer = Recognizer.load(trained)
     tokenizer = recognizer.tokenizer
     cuts = list(read_cuts(tone_corpus / "dev.cuts.jsonl.gz"))
     config = SelectionConfig("wer", utterances=3, beam=BeamConfig(size=5))
-    errors = WordErrors(config, cuts, tokenizer, "ctc", None)
+    errors = WordErrors(config, cuts, tokenizer, "ctc", None, seed=0)
     torch.manual_seed(0)
     log_probs = torch.randn(len(cuts), 40, len(tokenizer)).log_softmax(-1)
     lengths = torch.full((len(cuts),), 40)
@@ -40,18 +42,39 @@ def test_word_errors_are_those_of_beam_search_on_the_first_utterances(
     )
     total = first + rest
     decoder = build_decoder("beam", tokenizer, config.beam)
-    heard = [text_of(path, tokenizer) or "" for path in decoder(log_probs[-3:], lengths[-3:])]
-    said = [cut.supervisions[0].text for cut in cuts[2::-1]]
+    chosen = drawn(cuts, 3, seed=0)
+    rows = [ids.index(cut.id) for cut in chosen]
+    heard = [text_of(path, tokenizer) or "" for path in decoder(log_probs[rows], lengths[rows])]
+    said = [cut.supervisions[0].text for cut in chosen]
     expected = jiwer.process_words(
         *([" ".join(words) for words in scored_words(texts)] for texts in (said, heard))
     )
     assert total.errors == expected.substitutions + expected.deletions + expected.insertions
     assert total.length == sum(len(text.split()) for text in said)
     word = said[0].split()[0]
-    dropping = WordErrors(config, cuts, tokenizer, "ctc", WordFilterRules(drop=[word]))
+    dropping = WordErrors(config, cuts, tokenizer, "ctc", WordFilterRules(drop=[word]), seed=0)
     assert dropping.counts(ids, log_probs, lengths).length == total.length - " ".join(said).split().count(
         word
     )
+
+
+def test_the_utterances_are_drawn_evenly_over_speakers() -> None:
+    """The first 200 of Switchboard's 4,000 by id, a few telephone calls, selected the checkpoints."""
+    numbers = {"a": 50, "b": 1, "c": 9, "d": 30, "e": 2, "f": 8}
+    cuts = [
+        MonoCut(f"{speaker}{i}", 0, 1.0, 0, [SupervisionSegment("s", "r", 0, 1.0, speaker=speaker)])
+        for speaker, number in numbers.items()
+        for i in range(number)
+    ]
+    for count, most in ((4, 1), (6, 1), (11, 2), (21, 5), (99, 50)):
+        chosen = drawn(cuts, count, seed=0)
+        assert len({cut.id for cut in chosen}) == count
+        found = Counter(cut.supervisions[0].speaker for cut in chosen)
+        assert max(found.values()) <= most
+        assert all(found[speaker] >= min(most - 1, number) for speaker, number in numbers.items())
+    draws = {tuple(cut.id for cut in drawn(cuts, 4, seed)) for seed in (0, 0, 1, 2)}
+    assert len(draws) == 3
+    assert drawn(cuts, 100, seed=0) == cuts
 
 
 def test_training_validates_by_words(tone_corpus: Path, tmp_path: Path) -> None:
