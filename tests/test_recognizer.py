@@ -18,6 +18,7 @@ from asr.model import checkpoint
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import FeatureConfig, ModelConfig
 from asr.model.portable import write_portable
+from asr.search.forced_alignment import force_align
 from asr.text.tokenizer import CharacterTokenizer
 
 
@@ -196,6 +197,34 @@ def test_a_model_trained_with_the_kernels_loads_where_they_are_missing(
     assert Recognizer.load(tmp_path, backend="reference").model.backend_on("cpu") == "reference"
     with pytest.raises(UserError, match="backend native can't run i-clustered-8: cpu: no compiler"):
         Recognizer.load(tmp_path, backend="native")
+
+
+def test_eight_feature_frames_in_an_encoder_frame() -> None:
+    """Numbers of frames around multiples of eight, times of labels and of an alignment."""
+    torch.manual_seed(0)
+    sizes = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=8)
+    tokenizer = CharacterTokenizer.train(["go on"])
+    model = AcousticModel(AcousticModelConfig(model=sizes), len(tokenizer)).eval()
+    assert model.frame_s == pytest.approx(0.08)
+    front_end = model.front_end
+    shift, extra = front_end.shift_samples, front_end.window_samples - front_end.shift_samples
+    samples = torch.tensor([n * shift + extra for n in (1, 7, 8, 9, 16, 17, 80)])
+    with torch.no_grad():
+        log_probs, frames = model(torch.randn(len(samples), int(samples.max())), samples)
+    assert frames.tolist() == [1, 1, 1, 2, 2, 3, 10]
+    assert model.encoder_lengths(samples.numpy() / model.sample_rate).tolist() == frames.tolist()
+    spans = force_align(log_probs[-1], tokenizer.encode("go on"))
+    assert len(spans) == 5
+    assert spans[-1].end_frame <= 10
+    with pytest.raises(UserError, match="needs 5 encoder frames, found 3"):
+        force_align(log_probs[-2, :3], tokenizer.encode("go on"))
+    model.head.projection.bias.data[0] = -1e3  # no blanks
+    recognizer = Recognizer(model, tokenizer)
+    transcript = recognizer.transcribe(np.random.default_rng(0).normal(size=32_000).astype("f4"), 16_000)
+    assert transcript.tokens
+    for time in transcript.times_s:
+        assert time == pytest.approx(0.08 * round(time / 0.08), abs=1e-6)
+        assert time <= transcript.duration_s
 
 
 def test_times_follow_the_samples_between_frames() -> None:

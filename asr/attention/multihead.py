@@ -25,7 +25,8 @@ class SelfAttention(SelfAttentionLayer):
         model_dim: M.
         heads: H.
         head_dim: D.
-        rotary: whether queries and keys are rotated by their positions; D must be even.
+        rotary_base: base of the angles by which positions rotate queries and keys, of even size D; None: they
+            aren't rotated.
         bias: whether the projections have biases.
     """
 
@@ -35,13 +36,13 @@ class SelfAttention(SelfAttentionLayer):
         model_dim: int,
         heads: int,
         head_dim: int,
-        rotary: bool = False,
+        rotary_base: float | None = None,
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if rotary and head_dim % 2:
+        if rotary_base is not None and head_dim % 2:
             raise UserError(f"rotary positions need an even head_dim, found {head_dim}")
-        self.heads, self.rotary = heads, rotary
+        self.heads, self.rotary_base = heads, rotary_base
         size = heads * head_dim
         self.query = nn.Linear(model_dim, size, bias=bias)
         self.key = None if mechanism.needs_shared_keys else nn.Linear(model_dim, size, bias=bias)
@@ -67,10 +68,9 @@ class SelfAttention(SelfAttentionLayer):
         """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M]."""
         layers = [layer for layer in (self.query, self.key, self.value) if layer is not None]
         q, *keys, v = map(self._split_heads, _projected(x, layers))
-        q = rotate(q) if self.rotary else q
-        if not keys:
-            return q, shared_keys(q), v
-        return q, rotate(keys[0]) if self.rotary else keys[0], v
+        if self.rotary_base is not None:
+            q, *keys = (rotate(x, self.rotary_base) for x in (q, *keys))
+        return q, keys[0] if keys else shared_keys(q), v
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
         """Exchange the mechanism and keep the weights."""
@@ -126,21 +126,22 @@ def shared_keys(q_BHND: Tensor) -> Tensor:
     return (q_BHND.shape[-1] ** 0.5 * wide_BHND / norm_BHN1).to(q_BHND.dtype)
 
 
-def rotate(x_BHND: Tensor) -> Tensor:
-    """Rotate the pair (x_d, x_{d+D/2}) at position n by the angle n · 10000^(−2d/D).
+def rotate(x_BHND: Tensor, base: float = ROTARY_BASE) -> Tensor:
+    """Rotate the pair (x_d, x_{d+D/2}) at position n by the angle n · base^(−2d/D).
 
     *RoFormer* eq. 34, with the halves paired as in GPT-NeoX. Norms are preserved; the product of a rotated
     query and key depends on positions only through their difference.
 
     Args:
         x_BHND: queries or keys, D even.
+        base: 1 or more; the slowest pair turns once in about 2π · base positions.
 
     Returns:
         [B, H, N, D] of the same type.
     """
     N, D = x_BHND.shape[2:]
     dtype = torch.promote_types(x_BHND.dtype, torch.float32)
-    rate_D2 = ROTARY_BASE ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
+    rate_D2 = base ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
     angle_ND2 = torch.arange(N, device=x_BHND.device, dtype=dtype).unsqueeze(-1) * rate_D2
     cos, sin = angle_ND2.cos(), angle_ND2.sin()
     first, second = x_BHND.to(dtype).chunk(2, dim=-1)
@@ -154,7 +155,7 @@ def build_self_attention(
     head_dim: int | None = None,
     dropout: float = 0.0,
     backend: str = "auto",
-    rotary: bool = False,
+    rotary_base: float | None = None,
     bias: bool = True,
 ) -> SelfAttentionLayer:
     """Build a self-attention layer for any mechanism.
@@ -166,7 +167,7 @@ def build_self_attention(
         head_dim: D; None means M / H.
         dropout: dropout probability on the attention weights.
         backend: `auto`, `reference` or `native`.
-        rotary: whether to use rotary positions (softmax family only).
+        rotary_base: base of rotary positions, usually 10,000 (softmax family only); None: no positions.
         bias: whether the projections have biases; mechanisms with parameters of their own have those of
             their papers.
 
@@ -182,11 +183,11 @@ def build_self_attention(
         head_dim = model_dim // heads
     spec = parse_name(name)
     build = mechanism_class(spec.mechanism)
-    if rotary and not issubclass(build, SoftmaxMechanism):
+    if rotary_base is not None and not issubclass(build, SoftmaxMechanism):
         raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     if not issubclass(build, OwnParameterLayer):
         mechanism = build_mechanism(name, backend=backend, dropout=dropout)
-        return SelfAttention(mechanism, model_dim, heads, head_dim, rotary, bias)
+        return SelfAttention(mechanism, model_dim, heads, head_dim, rotary_base, bias)
     sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
     arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords(sizes)}
     return build(name=spec.name, backend=backend, **arguments)

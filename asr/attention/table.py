@@ -8,6 +8,7 @@ from asr.attention import own
 from asr.attention.agglomerative import AgglomerativeAttention
 from asr.attention.cast import CAST
 from asr.attention.clustered import ClusteredAttention
+from asr.attention.fastformer import Fastformer
 from asr.attention.full import FullAttention, SharedFullAttention
 from asr.attention.hyper import HyperMixing
 from asr.attention.improved import ImprovedClusteredAttention
@@ -39,6 +40,7 @@ MECHANISMS: Mapping[str, own.Mechanism] = {
     "agglomerative": AgglomerativeAttention,
     "summary": SummaryMixing,
     "hyper": HyperMixing,
+    "fastformer": Fastformer,
     "none": NoAttention,
 }
 

@@ -20,6 +20,7 @@ MECHANISMS = (
     "agglomerative-8",
     "summary",
     "hyper",
+    "fastformer",
     "none",
 )
 

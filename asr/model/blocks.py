@@ -170,12 +170,17 @@ class Block(nn.Module):
         config: kind, sizes, dropout.
         attention: name of the mechanism.
         backend: `auto`, `reference` or `native`.
-        rotary: whether attention uses rotary positions.
+        rotary_base: base of rotary positions; None: attention has none.
         skip: probability of skipping a sublayer in training.
     """
 
     def __init__(
-        self, config: BlockConfig, attention: str, backend: str, rotary: bool = False, skip: float = 0.0
+        self,
+        config: BlockConfig,
+        attention: str,
+        backend: str,
+        rotary_base: float | None = None,
+        skip: float = 0.0,
     ) -> None:
         super().__init__()
         attend = build_self_attention(
@@ -185,7 +190,7 @@ class Block(nn.Module):
             head_dim=config.head_dim,
             dropout=config.attention_dropout,
             backend=backend,
-            rotary=rotary,
+            rotary_base=rotary_base,
             bias=config.attention_bias,
         )
         global_ = [attend]

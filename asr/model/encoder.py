@@ -15,7 +15,7 @@ from asr.model.options import ModelConfig
 
 
 class Subsampling(nn.Module):
-    """Projection of features to the model size, with time subsampled by 1, 2 or 4.
+    """Projection of features to the model size, with time subsampled by 1, 2, 4 or 8.
 
     Each strided convolution halves the number of frames (kernel 5, then 3, GELU). Padding is zeroed before
     every convolution, so that it doesn't influence valid frames.
@@ -23,12 +23,12 @@ class Subsampling(nn.Module):
     Args:
         bins: F.
         size: M.
-        factor: subsampling factor, 1, 2 or 4.
+        factor: subsampling factor, 1, 2, 4 or 8.
     """
 
     def __init__(self, bins: int, size: int, factor: int) -> None:
         super().__init__()
-        kernels = {1: [], 2: [5], 4: [5, 3]}[factor]
+        kernels = {1: [], 2: [5], 4: [5, 3], 8: [5, 3, 3]}[factor]
         self.convolutions = nn.ModuleList(
             nn.Conv1d(bins if i == 0 else size, size, kernel, stride=2, padding=kernel // 2)
             for i, kernel in enumerate(kernels)
@@ -140,12 +140,13 @@ class Encoder(nn.Module):
         elif config.positions == "convolution":
             self.positions = ConvolutionalPositions(size, config.heads, config.position_kernel)
         self.dropout = Dropout(config.dropout)
+        rotary_base = config.position_base if config.positions == "rotary" else None
         self.blocks = nn.ModuleList(
             Block(
                 config,
                 name,
                 backend,
-                rotary=config.positions == "rotary",
+                rotary_base=rotary_base,
                 skip=config.layer_drop * (i + 1) / config.layers,
             )
             for i, name in enumerate(layer_names(attention, config.layers))

@@ -268,9 +268,9 @@ class ModelConfig(BlockConfig):
     lora: LoraConfig = field(default_factory=LoraConfig)
     subsampling: int = option(
         1,
-        help="feature frames per encoder frame: 1 (as in the paper), 2 or 4",
+        help="feature frames per encoder frame: 1 (as in the paper), 2, 4 or 8",
         affects="result",
-        choices=(1, 2, 4),
+        choices=(1, 2, 4, 8),
     )
     positions: str = option(
         "sinusoidal",
@@ -292,6 +292,14 @@ class ModelConfig(BlockConfig):
         only=("positions", "sinusoidal"),
         unit="frames",
         maximum=1_000_000,
+    )
+    position_base: float = option(
+        10_000.0,
+        help="base of the angles; long-context models have up to 1.5 million",
+        affects="result",
+        only=("positions", "rotary"),
+        minimum=1,
+        maximum=1e12,
     )
     position_kernel: int = option(
         31,

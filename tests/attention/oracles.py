@@ -248,6 +248,32 @@ def summary(x: Tensor, layer: torch.nn.Module) -> Tensor:
     return torch.stack([dense("combine", torch.cat((gelu(dense("local.0", row)), mean))) for row in x])
 
 
+def fastformer(x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """Fastformer, section 3.2; x is [N, M]."""
+    parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
+
+    def dense(name: str, row: Tensor) -> Tensor:
+        name = "query" if f"{name}.weight" not in parameters else name
+        return parameters[f"{name}.weight"] @ row + parameters[f"{name}.bias"]
+
+    def pool(rows: list[Tensor], weight: Tensor) -> Tensor:
+        scores = [float(weight @ row) / math.sqrt(len(row)) for row in rows]
+        return sum(score * row for score, row in zip(softmax(scores), rows, strict=True))
+
+    queries, keys, values = ([dense(name, row) for row in x] for name in ("query", "key", "value"))
+    width = x.shape[1] // len(parameters["weigh_query"])
+    mixed = []
+    for head, (weigh_query, weigh_key) in enumerate(
+        zip(parameters["weigh_query"], parameters["weigh_key"], strict=True)
+    ):
+        part = slice(head * width, (head + 1) * width)
+        query = pool([row[part] for row in queries], weigh_query)
+        key = pool([query * row[part] for row in keys], weigh_key)
+        mixed.append(torch.stack([key * row[part] for row in values]))
+    transformed = [dense("transform", row) for row in torch.cat(mixed, dim=1)]
+    return torch.stack([row + query for row, query in zip(transformed, queries, strict=True)])
+
+
 def hyper(x: Tensor, layer: torch.nn.Module) -> Tensor:
     """HyperMixer, section 3, in the heads of HyperConformer; x is [N, M]."""
     parameters = {name: value.detach().double() for name, value in layer.named_parameters()}

@@ -55,18 +55,36 @@ def test_rotary_positions_are_relative_and_preserve_norms() -> None:
         diagonal = products.diagonal(shift)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
     assert products[0].std() > 0.1
-    layer = build("full", rotary=True)
+    layer = build("full", rotary_base=1e4)
     x = torch.randn(1, 9, 12, generator=torch.Generator().manual_seed(0))
     assert not torch.allclose(layer(x).flip(1), layer(x.flip(1)), atol=1e-3)
     assert torch.allclose(build("full")(x).flip(1), build("full")(x.flip(1)), atol=1e-6)
     with pytest.raises(UserError, match="even head_dim, found 3"):
-        build("full", head_dim=3, rotary=True)
+        build("full", head_dim=3, rotary_base=1e4)
+
+
+@pytest.mark.parametrize("base", [1e4, 1.5e6])
+def test_the_base_of_rotary_positions(base: float) -> None:
+    """Pair d turns by base^(−2d/D) at each position; 10,000 is the default."""
+    x = torch.zeros(1, 1, 1000, 8, dtype=torch.float64)
+    x[..., :4] = 1.0
+    turned = (rotate(x) if base == 1e4 else rotate(x, base))[0, 0]
+    for n in (0, 1, 999):
+        for d in range(4):
+            angle = n * base ** (-2 * d / 8)
+            assert turned[n, [d, d + 4]].tolist() == pytest.approx([math.cos(angle), math.sin(angle)])
+    layer = build("full", rotary_base=base).double()
+    x = torch.randn(1, 50, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q, k, _ = layer.project(x)
+    plain_q, plain_k, _ = build("full").double().project(x)
+    torch.testing.assert_close(q, rotate(plain_q, base))
+    torch.testing.assert_close(k, rotate(plain_k, base))
 
 
 def test_native_full_equals_reference() -> None:
-    for rotary in (False, True):
+    for base in (None, 1e4):
         for name in ("full", "full:causal=true", "shared-full"):
-            native, reference = (build(name, backend=b, rotary=rotary) for b in ("native", "reference"))
+            native, reference = (build(name, backend=b, rotary_base=base) for b in ("native", "reference"))
             assert native.backend_on("cpu") == "native"
             assert reference.backend_on("cpu") == "reference"
             torch.testing.assert_close(native(batch(), LENGTHS), reference(batch(), LENGTHS))

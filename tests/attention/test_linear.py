@@ -27,7 +27,7 @@ def test_cannot_be_exchanged_although_it_has_no_parameters(name: str) -> None:
     with pytest.raises(UserError, match=f"'full' can't be exchanged for '{name}'"):
         build_layer("full").set_mechanism(name)
     with pytest.raises(UserError, match="no rotary positions"):
-        build_self_attention(name, 12, 2, rotary=True)
+        build_self_attention(name, 12, 2, rotary_base=1e4)
     with pytest.raises(UserError, match="no compiled kernels"):
         build_mechanism(name, backend="native")
 

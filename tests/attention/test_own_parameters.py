@@ -62,7 +62,7 @@ def test_cannot_be_exchanged(name: str) -> None:
     with pytest.raises(UserError, match="native"):
         build_self_attention(name, 8, 2, backend="native")
     with pytest.raises(UserError, match="rotary"):
-        build_self_attention(name, 8, 2, rotary=True)
+        build_self_attention(name, 8, 2, rotary_base=1e4)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,7 @@ def test_cannot_be_exchanged(name: str) -> None:
         "agglomerative-4",
         "summary",
         "hyper",
+        "fastformer",
     ],
 )
 def test_every_position_depends_on_every_other(name: str) -> None:

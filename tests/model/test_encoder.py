@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from asr.attention.multihead import SelfAttention
 from asr.errors import UserError
 from asr.model.encoder import Encoder, Subsampling, sinusoidal_positions
 from asr.model.options import ModelConfig
@@ -17,7 +18,7 @@ def encoder(attention: str = "full", **options: object) -> Encoder:
 
 
 @pytest.mark.parametrize("attention", ["full", "shared-full", "clustered-5", "i-clustered-5:topk=4"])
-@pytest.mark.parametrize("subsampling", [1, 2, 4])
+@pytest.mark.parametrize("subsampling", [1, 2, 4, 8])
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "convolution", "none"])
 def test_states_do_not_depend_on_padding_or_the_batch(
     attention: str, subsampling: int, positions: str
@@ -33,7 +34,7 @@ def test_states_do_not_depend_on_padding_or_the_batch(
         assert torch.allclose(states[i, : frames[i]], alone[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("factor", [1, 2, 4])
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
 def test_subsampling_lengths_match_the_output(factor: int) -> None:
     module = Subsampling(10, 16, factor)
     for frames in range(1, 18):
@@ -54,6 +55,16 @@ def test_sinusoidal_positions_follow_the_paper() -> None:
 def test_even_kernels_are_refused(word: str) -> None:
     with pytest.raises(UserError, match=f"{word}: expected an odd number of frames"):
         train_options([word])
+
+
+def test_the_base_of_rotary_positions_reaches_every_layer() -> None:
+    layers = [x for x in encoder(positions="rotary").modules() if isinstance(x, SelfAttention)]
+    assert [layer.rotary_base for layer in layers] == [1e4, 1e4]
+    config = train_options(["model=conformer", "model.position_base=1.5e6"]).model
+    layers = [x for x in Encoder(config, 10).modules() if isinstance(x, SelfAttention)]
+    assert {layer.rotary_base for layer in layers} == {1.5e6}
+    with pytest.raises(UserError, match=r"model.position_base=1.* has no effect with model.positions=sin"):
+        train_options(["model.position_base=1.5e6"])
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("tiny", 1.2), ("wsj", 4.1), ("switchboard", 5.5)])

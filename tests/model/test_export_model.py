@@ -25,9 +25,11 @@ TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
 KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=2"
 
 
-def tiny(attention: str = "full", block: str = "transformer", topology: str = "ctc") -> Recognizer:
+def tiny(
+    attention: str = "full", block: str = "transformer", topology: str = "ctc", **sizes: int
+) -> Recognizer:
     torch.manual_seed(1)
-    architecture = dataclasses.replace(TINY, block=block)
+    architecture = dataclasses.replace(TINY, block=block, **sizes)
     config = AcousticModelConfig(
         attention, features=FeatureConfig(mel_bins=20), model=architecture, topology=topology
     )
@@ -199,13 +201,14 @@ def test_torch_export_agrees_with_pytorch_on_utterances(tmp_path, attention, blo
     assert shortest.shape[:2] == (1, 2)
 
 
-def test_a_program_accepts_a_single_frame(tmp_path):
+@pytest.mark.parametrize("subsampling", [2, 8])
+def test_a_program_accepts_a_single_frame(tmp_path, subsampling):
     """Below five feature frames, the program of `full` failed with a guard's message."""
-    model = tiny("full", "transformer").model
+    model = tiny("full", "transformer", subsampling=subsampling).model
     write_program(model, tmp_path / "full.pt2")
     program = torch.export.load(tmp_path / "full.pt2").module()
     model.set_attention("full", backend="reference")
-    for frames in range(1, 7):
+    for frames in range(1, 3 * subsampling + 1):
         features, lengths = torch.randn(1, frames, model.config.features.mel_bins), torch.tensor([frames])
         with torch.no_grad():
             expected = model.emit(model.normalisation(features, lengths), lengths)[0][-1]

@@ -18,6 +18,7 @@ CHOICES = {
     "the precision of the processor": ["trainer.precision=auto"],
     "corpus statistics": ["features.normalise=corpus"],
     "rotary": ["model.positions=rotary"],
+    "subsampling by 8": ["model.subsampling=8"],
     "early stopping": ["trainer.early_stopping=1"],
     "average": ["trainer.keep_best=3", "trainer.average_best=3"],
     "augmentation": ["augment.speed_factors=[0.9,1.1]", "augment.noise_snr_db=[5,20]", "augment.volume_db=6"],

@@ -168,7 +168,7 @@ def test_silence_is_not_encoded(recognizer: Recognizer, monkeypatch: pytest.Monk
     assert 2 < sum(seconds) < 4
 
 
-@pytest.mark.parametrize("subsampling", [1, 2, 4])
+@pytest.mark.parametrize("subsampling", [1, 2, 4, 8])
 def test_as_many_frames_are_cut_as_are_put_back(subsampling: int) -> None:
     """For every length of the recording, and silence at its start, within it and at its end."""
     model = AcousticModel(
