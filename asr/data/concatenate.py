@@ -25,17 +25,38 @@ class Concatenation:
         durations_s: duration of each utterance.
         limit_s: maximum duration of a group including pauses, above 0; longer utterances stay alone.
         seed: random seed for order and group lengths.
+        growth_epochs: epochs in which the limit grows linearly to `limit_s`, from 0, which leaves every
+            utterance alone, in epoch 0; 0: `limit_s` in every epoch.
 
     Example:
         >>> Concatenation([2.0, 3.0, 4.0, 2.0], limit_s=10.0, seed=1).groups(epoch=0)
         [(0,), (1, 2), (3,)]
     """
 
-    def __init__(self, durations_s: Sequence[float] | NDArray[np.float64], limit_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        durations_s: Sequence[float] | NDArray[np.float64],
+        limit_s: float,
+        seed: int,
+        growth_epochs: int = 0,
+    ) -> None:
         self.durations_s = np.asarray(durations_s, dtype=np.float64)
         self.limit_s = limit_s
         self.seed = seed
+        self.growth_epochs = growth_epochs
         self._latest: tuple[int, list[Group]] = (-1, [])
+
+    def limit_of(self, epoch: int) -> float:
+        """Return the maximum duration of a group of an epoch in seconds.
+
+        Example:
+            >>> joined = Concatenation([2.0, 3.0], limit_s=30.0, seed=1, growth_epochs=3)
+            >>> [joined.limit_of(epoch) for epoch in range(5)]
+            [0.0, 10.0, 20.0, 30.0, 30.0]
+        """
+        # By epochs, not by steps or time: batches remain functions of (seed, epoch), so that any number of
+        # ranks and a resumed run plan the same ones.
+        return self.limit_s * min(1.0, epoch / self.growth_epochs) if self.growth_epochs else self.limit_s
 
     def groups(self, epoch: int) -> list[Group]:
         """Return the groups of an epoch: utterance indices in the order in which they are joined."""
@@ -45,6 +66,7 @@ class Concatenation:
 
     def _draw(self, epoch: int) -> list[Group]:
         random = np.random.default_rng([self.seed, epoch, ORDER])
+        limit_s = self.limit_of(epoch)
         groups: list[Group] = []
         group: list[int] = []
         room_s = 0.0
@@ -54,7 +76,7 @@ class Concatenation:
                 groups.append(tuple(group))
                 group = []
             if not group:
-                room_s = random.uniform(0.0, self.limit_s)
+                room_s = random.uniform(0.0, limit_s)
             group.append(i)
             room_s -= needed_s
         return [*groups, tuple(group)]

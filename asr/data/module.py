@@ -91,7 +91,9 @@ class SpeechData(TrainingData):
         self.durations_s = self.train_cuts.durations_s / min(speed_factors)
         self.concatenation = None
         if config.concatenate_s:
-            self.concatenation = Concatenation(self.durations_s, config.concatenate_s, seed)
+            self.concatenation = Concatenation(
+                self.durations_s, config.concatenate_s, seed, config.concatenate_epochs
+            )
 
     def train_frames(self, epoch: int) -> NDArray[np.int64]:
         """Return the feature frames of each training utterance of an epoch at the slowest speed."""
@@ -157,9 +159,10 @@ class SpeechData(TrainingData):
     def worst_batch(self) -> Batch:
         """Return the batch that needs the most memory: as many of the longest utterances as fit."""
         budget, count = self.config.frames_per_batch, self.config.utterances_per_batch
-        first = plan_by_length(self.train_frames(0), budget, count=count)[0]
+        epoch = self.config.concatenate_epochs  # the first of full length
+        first = plan_by_length(self.train_frames(epoch), budget, count=count)[0]
         utterances = self._utterances(self.train_cuts, [min(self.speed_factors)], self.concatenation)
-        return utterances[BatchPlan(tuple(first.tolist()))]
+        return utterances[BatchPlan(tuple(first.tolist()), epoch)]
 
     def _utterances(
         self,
@@ -221,6 +224,8 @@ class SpeechData(TrainingData):
         """Return the number of utterances, their total duration and the fraction of padding."""
         hours = self.train_cuts.durations_s.sum() / 3600
         joined = f", joined up to {self.config.concatenate_s:g} s" if self.config.concatenate_s else ""
+        if self.config.concatenate_epochs:
+            joined += f" from epoch {self.config.concatenate_epochs} on"
         padding = f"{100 * self.padding_share():.1f} % padding"
         return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"
 

@@ -66,6 +66,13 @@ class DataConfig:
         affects="result",
         unit="s",
     )
+    concatenate_epochs: int = option(
+        0,
+        help="epochs in which the length grows to concatenate_s, from single utterances in the first; 0: "
+        "full length from the first step",
+        affects="result",
+        only=("concatenate_s",),
+    )
     resample: bool = option(
         True, help="resample audio with another sample rate; false: stop with an error", affects="result"
     )

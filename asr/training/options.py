@@ -333,6 +333,7 @@ class TrainConfig:
             refuse(self.model, ("encoder", "freeze_encoder_steps"), without)
             refuse(self.model.lora, ("rank",), without)
             refuse(self, ("features", "augment", "loss", "select"), without)
+        self._check_growth()
         blocks = self.loss.intermediate
         if blocks and max(blocks) >= self.model.layers:
             raise UserError(
@@ -350,6 +351,15 @@ class TrainConfig:
             raise UserError(
                 f"loss.consistency={self.loss.consistency:g}: the two views differ by SpecAugment, which is "
                 "off: set augment.frequency_masks and augment.time_mask_every"
+            )
+
+    def _check_growth(self) -> None:
+        """Raise UserError if joined utterances can't reach their full length."""
+        growth, epochs = self.data.concatenate_epochs, self.trainer.max_epochs
+        if epochs and growth >= epochs and not (self.trainer.max_steps or self.trainer.budget):
+            raise UserError(
+                f"data.concatenate_epochs={growth}: expected less than trainer.max_epochs={epochs}, so that "
+                f"data.concatenate_s={self.data.concatenate_s:g} is reached"
             )
 
 

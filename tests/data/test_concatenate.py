@@ -1,5 +1,6 @@
 """Joined utterances depend on seed and epoch alone, lose nothing and keep texts in order."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from speech_data import speech_data
 
 from asr import Recognizer
+from asr.cli import main
 from asr.data.concatenate import PAUSE_S, Concatenation, join
 from asr.data.module import SpeechData
 from asr.data.sampler import Cursor
@@ -32,6 +34,18 @@ def test_groups_depend_on_seed_and_epoch_alone() -> None:
     assert again.groups(5) == first
     assert again.groups(6) != first
     assert Concatenation(DURATIONS_S, 20.0, seed=4).groups(5) != first
+
+
+def test_groups_grow_from_single_utterances_to_the_limit() -> None:
+    joined = Concatenation(DURATIONS_S, 40.0, seed=3, growth_epochs=4)
+    assert joined.groups(0) != joined.groups(1)
+    assert all(len(group) == 1 for group in joined.groups(0))
+    longest = [joined.durations(epoch).max() for epoch in range(6)]
+    means = [joined.durations(epoch).mean() for epoch in range(6)]
+    assert all(longest[epoch] <= 10.0 * epoch for epoch in range(1, 5))
+    assert all(a < b for a, b in itertools.pairwise(means[:5]))
+    full = Concatenation(DURATIONS_S, 40.0, seed=3)
+    assert [joined.groups(epoch) == full.groups(epoch) for epoch in range(6)] == [False] * 4 + [True] * 2
 
 
 def test_an_utterance_longer_than_the_limit_stays_alone() -> None:
@@ -89,3 +103,20 @@ def test_longest_training_audio_is_the_limit(speech: SpeechData) -> None:
     assert speech.longest_s == 5.0
     assert "joined up to 5 s" in speech.describe()
     assert int(speech.worst_batch().audio_lengths.max()) > 3 * 16000
+
+
+def test_the_worst_batch_is_that_of_the_full_length(tone_corpus: Path, recognizer: Recognizer) -> None:
+    """Memory is tried before training: the single utterances of the first epoch would tell nothing."""
+    grown = speech_data(tone_corpus, recognizer, concatenate_s=5.0, concatenate_epochs=3)
+    assert all("+" in name for name in grown.worst_batch().ids)
+    assert grown.train_frames(0).max() < 300 < grown.train_frames(3).max()
+    assert "joined up to 5 s from epoch 3 on" in grown.describe()
+
+
+def test_growth_that_has_no_effect_or_no_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "recipe=demo", "data.concatenate_epochs=3"]) == 1
+    assert "concatenate_epochs" in capsys.readouterr().err
+    growth = ["data.concatenate_s=30", "data.concatenate_epochs=3", "trainer.max_steps=0", "trainer.budget="]
+    assert main(["train", "recipe=demo", *growth, "trainer.max_epochs=3"]) == 1
+    expected = "data.concatenate_epochs=3: expected less than trainer.max_epochs=3"
+    assert expected in capsys.readouterr().err

@@ -81,6 +81,7 @@ def whole(tone_corpus: Path, shared: Path) -> Path:
     [
         *((kills, []) for kills in ([3], [5], [6])),
         ([5], ["trainer.precision=bf16", "trainer.max_steps=8"]),
+        ([6], ["data.concatenate_s=4", "data.concatenate_epochs=2", "trainer.max_steps=11"]),
         *(pytest.param(kills, [], marks=pytest.mark.slow) for kills in ([7, 11], [6, 10, 12])),
         pytest.param(
             [11],
