@@ -1,5 +1,6 @@
 """Candidates of a comparison: what sets each one's training apart, and which mechanisms it can run with."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import yaml
 
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
-from asr.comparison.options import LARGEST_SEED
+from asr.comparison.options import LARGEST_SEED, LENGTHS, STEPS
 from asr.comparison.records import Candidate
 from asr.comparison.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
 from asr.config import as_overrides, flat, to_dict
@@ -25,25 +26,34 @@ LAYERWISE = "layers"  # in place of a family, with a mechanism for each layer
 def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainConfig]]:
     """Return the candidates in the order of the command line, but finetuned ones after their parents.
 
+    With several budgets, each model is a candidate for every budget.
+
     Returns:
         The candidates, and by label their training options without seed and run folder. `init_from` is empty
         if the initial model is another candidate.
 
     Raises:
-        UserError: an unknown key or mechanism, a duplicate label, or circular finetuning.
+        UserError: an unknown key or mechanism, a duplicate label, circular finetuning, or finetuning of a
+            candidate that has several budgets.
     """
     protocol = flat(to_dict(settled(train_options(request.shared))))
     asked = [{"attention": name} for name in request.options.attentions]
     asked += [_keys(entry) for entry in request.options.candidates]
+    budgets = request.options.budget if len(request.options.budget) > 1 else [""]
     waiting: list[Candidate] = []
     trainings: dict[str, TrainConfig] = {}
-    for entry in asked:
-        candidate, training = _plan(entry, protocol, request)
+    for entry, budget in itertools.product(asked, budgets):
+        candidate, training = _plan(entry, protocol, request, budget)
         if candidate.label in trainings:
             raise UserError(f"candidate {candidate.label!r} appears twice: give one of the two another label")
         waiting.append(candidate)
         trainings[candidate.label] = training
     for candidate in waiting:
+        if candidate.budget and candidate.finetuned_from in {x.model for x in waiting}:
+            raise UserError(
+                f"candidate {candidate.label}: init_from={candidate.finetuned_from} has several budgets, "
+                "expected one"
+            )
         if candidate.finetuned_from in trainings:
             trainings[candidate.label].init_from = ""
     ordered: list[Candidate] = []
@@ -121,10 +131,15 @@ def _keys(entry: Any) -> dict[str, Any]:
 
 
 def _plan(
-    entry: dict[str, Any], protocol: Mapping[str, Any], request: Request
+    entry: dict[str, Any], protocol: Mapping[str, Any], request: Request, budget: str
 ) -> tuple[Candidate, TrainConfig]:
     entry = entry | {"attention": given_name(str(entry["attention"]))}
     name = entry["attention"]
+    if budget:
+        if own := entry.keys() & LENGTHS.values():
+            raise UserError(f"candidate {name}: {min(own)}= can't be combined with several budgets")
+        if request.options.budget_clock != STEPS:
+            entry["trainer.budget"] = budget
     changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
     training = settled(train_options([*request.shared, *changes, f"attention={name}"]))
     layer_names(name, training.model.layers)
@@ -137,7 +152,7 @@ def _plan(
     schema_size = mechanism_class(spec.mechanism).schema.size
     size = spec.arguments[schema_size.name] if schema_size and not layers else None
     candidate = Candidate(
-        label=_label(entry, overrides),
+        label=_label(entry, overrides, budget),
         attention=name,
         mechanism=spec.mechanism if not others else LAYERWISE,
         size=size if isinstance(size, int) else None,
@@ -146,17 +161,20 @@ def _plan(
         overrides=overrides,
         finetuned_from=training.init_from or None,
         seeds=list(entry.get("seeds") or request.options.seeds),
+        budget=budget,
     )
     return candidate, training
 
 
-def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """Return e.g. `6 layers, i-clustered-200` or `full → i-clustered-25`."""
+def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any], budget: str) -> str:
+    """Return e.g. `6 layers, i-clustered-200`, `full → i-clustered-25` or `full, 10min`."""
+    ending = [budget] if budget else []
     if "label" in entry:
-        return str(entry["label"])
+        return ", ".join([str(entry["label"]), *ending])
     name = str(entry["attention"])
     if entry.get("init_from"):
         name = f"{entry['init_from']} → {name}"
-    rest = as_overrides({key: value for key, value in overrides.items() if key != "model.layers"})
+    shown = {"model.layers"} | ({"trainer.budget"} if budget else set())
+    rest = as_overrides({key: value for key, value in overrides.items() if key not in shown})
     layers = [f"{overrides['model.layers']} layers"] if "model.layers" in overrides else []
-    return ", ".join([*layers, name, *rest])
+    return ", ".join([*layers, name, *rest, *ending])

@@ -75,7 +75,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
     clock = "cpu" if options.budget_clock == STEPS else options.budget_clock
     if options.budget:
         measured = ", by the cost of a step" if options.budget_clock == STEPS else ""
-        budget = f"{options.budget} of training ({clock_words(clock)}{measured})"
+        budget = f"{', '.join(options.budget)} of training ({clock_words(clock)}{measured})"
     elif trainer.budget:  # the recipe's
         clock = trainer.budget_clock
         budget = f"{trainer.budget} of training ({clock_words(clock)})"

@@ -82,15 +82,16 @@ class StepTimer:
 
 
 def steps_within(
-    seconds: float, trainings: Mapping[str, TrainConfig], folder: Path, store: bool = True
+    seconds: Mapping[str, float], trainings: Mapping[str, TrainConfig], folder: Path, store: bool = True
 ) -> dict[str, int]:
-    """Return the number of optimiser steps of each candidate that fit in a time, at least 1.
+    """Return the number of optimiser steps of each candidate that fit in its time, at least 1.
 
     The costs are stored in the comparison's folder, so that a resumed comparison has the same steps. A
     candidate that is added later is measured beside a known one, whose stored cost sets the scale.
+    Candidates with the same options, which differ in their time alone, are measured once.
 
     Args:
-        seconds: CPU time.
+        seconds: CPU time by label of the candidate.
         trainings: training options by label of the candidate.
         folder: folder of the comparison.
         store: store the costs.
@@ -104,18 +105,19 @@ def steps_within(
         )
     path = folder / COSTS
     stored = build(dict[str, float], read_json(path, "costs of steps"), str(path)) if path.exists() else {}
-    keys = {label: f"{label} {_digest(options)}" for label, options in trainings.items()}
-    missing = [label for label in trainings if keys[label] not in stored]
+    keys = {label: f"{options.attention} {_digest(options)}" for label, options in trainings.items()}
+    labels = {key: label for label, key in reversed(keys.items())}  # the first of each
+    known = [label for key, label in labels.items() if key in stored][:1]
+    missing = [label for key, label in labels.items() if key not in stored]
     if missing:
-        known = [label for label in trainings if keys[label] in stored][:1]
         print(f"measuring the cost of a step: {', '.join([*known, *missing])}", flush=True)
         asked = {label: trainings[label] for label in [*known, *missing]}
-        measured = step_costs(asked, min(ENOUGH_S, seconds / 20))
+        measured = step_costs(asked, min(ENOUGH_S, max(seconds.values()) / 20))
         scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
         stored |= {keys[label]: scale * measured[label] for label in missing}
         if store:
             write_json(stored, path)
-    return {label: max(1, int(seconds / stored[keys[label]])) for label in trainings}
+    return {label: max(1, int(seconds[label] / stored[keys[label]])) for label in trainings}
 
 
 def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -> dict[str, float]:

@@ -53,8 +53,11 @@ class CompareConfig(SearchOptions):
         affects="result",
         maximum=LARGEST_SEED,
     )
-    budget: str = option(
-        "", help="training time per model, e.g. 10min; alternatively steps or epochs", affects="result"
+    budget: list[str] = option(
+        [],
+        help="training time per model, e.g. 10min; several, e.g. 3min,12min: a training for each; "
+        "alternatively steps or epochs",
+        affects="result",
     )
     budget_clock: str = option(
         "wall",
@@ -135,7 +138,9 @@ class CompareConfig(SearchOptions):
             raise UserError(
                 "budget, steps and epochs all set the length of training: expected only one of them"
             )
-        parse_budget(self.budget)
+        seconds = [budget.seconds for text in self.budget if (budget := parse_budget(text))]
+        if len(set(seconds)) < len(self.budget):
+            raise UserError(f"budget={self.budget}: expected distinct times")
         if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
             raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
         for name in ("seeds", "splits"):

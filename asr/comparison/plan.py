@@ -99,7 +99,7 @@ def make_plan(request: Request) -> Plan:
         refuse(options, NEEDS_SPEECH, f"with recipe={protocol.recipe.name}, which has no recordings")
     candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
-    if (budget := parse_budget(options.budget)) and options.budget_clock == STEPS:
+    if options.budget and options.budget_clock == STEPS:
         for candidate in candidates:
             if own := set(LENGTHS.values()) & candidate.overrides.keys():
                 raise UserError(
@@ -108,7 +108,12 @@ def make_plan(request: Request) -> Plan:
                 )
         from asr.comparison.costs import steps_within  # loads Lightning
 
-        steps = steps_within(budget.seconds, training_options, folder, store=not options.dry_run)
+        seconds = {
+            x.label: budget.seconds
+            for x in candidates
+            if (budget := parse_budget(x.budget or options.budget[0]))
+        }
+        steps = steps_within(seconds, training_options, folder, store=not options.dry_run)
         for candidate in candidates:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count

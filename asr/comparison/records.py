@@ -40,6 +40,7 @@ class Candidate:
         overrides: options that differ from the protocol, by dotted name.
         finetuned_from: label or run folder of the initial model.
         seeds: one training each.
+        budget: training time, if the comparison has several; empty: the same for all.
     """
 
     label: str
@@ -51,6 +52,12 @@ class Candidate:
     overrides: dict[str, Any]
     finetuned_from: str | None
     seeds: list[int]
+    budget: str = ""
+
+    @property
+    def model(self) -> str:
+        """Return the label without the budget: candidates that differ in it alone share this."""
+        return self.label.removesuffix(f", {self.budget}")
 
 
 @dataclass

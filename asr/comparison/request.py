@@ -88,7 +88,8 @@ def parse(overrides: list[str]) -> Request:
     if options.budget and options.budget_clock == STEPS:
         shared += ["trainer.budget="]  # each candidate has a number of steps of its own
     elif options.budget:
-        shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
+        # With several budgets, candidates override this one.
+        shared += [f"trainer.budget={options.budget[-1]}", f"trainer.budget_clock={options.budget_clock}"]
         shared += ["trainer.max_steps=0"]
     elif options.steps:
         # A recipe's own budget, e.g. that of stamps, would end training first.

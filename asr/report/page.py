@@ -18,7 +18,7 @@ from asr.comparison.results import Results
 from asr.console import Table
 from asr.errors import UserError
 from asr.files import check_writable, digest, write_text
-from asr.report import accuracy_chart, attention_chart, bench_chart, curves_chart, theme
+from asr.report import accuracy_chart, attention_chart, bench_chart, budget_chart, curves_chart, theme
 from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
 from asr.report.figure import ALONE_WIDTH, STATIC_WIDTH, Figure, Provenance, data_uri, export, page_panel
@@ -80,6 +80,7 @@ def _body(
         *(difference_table(results, split) for split in results.splits()),
         search_table(results),
         *(exchange_table(results, split) for split in results.splits()),
+        budget_chart.figure(results, source),
         curves_chart.figure(results, source),
     ]
     yield from (item for item in optional if item)

@@ -207,7 +207,8 @@ def candidate_table(results: Results) -> Table:
 def difference_table(results: Results, split: str) -> Table | None:
     """Return the difference of each candidate's error rate to a reference; None without two candidates.
 
-    The reference is the first candidate with full attention, or else the most accurate one.
+    The reference is the first candidate with full attention, or else the most accurate one; with several
+    training budgets, one of the same budget.
     """
     metric = next(iter(results.metrics(split)), "")
     rates = {
@@ -215,32 +216,35 @@ def difference_table(results: Results, split: str) -> Table | None:
     }
     if len(rates) < 2:
         return None
-    lowest = min(rates, key=lambda label: rates[label].value)
-    reference = next((label for label in rates if results.own(label) == "full"), lowest)
+    references: dict[str, str] = {}
+    for budget in dict.fromkeys(x.budget for x in results.candidates):
+        group = [x.label for x in results.candidates if x.budget == budget and x.label in rates]
+        full = [label for label in group if results.own(label) == "full"]
+        lowest = min(group, key=lambda label: rates[label].value, default="")
+        references |= dict.fromkeys(group, full[0] if full else lowest)
     rows = []
-    for label in rates:
-        found = results.difference(
-            (label, results.own(label)), (reference, results.own(reference)), split, metric
-        )
-        if label == reference or found is None:
+    for label, reference in references.items():
+        systems = (label, results.own(label)), (reference, results.own(reference))
+        found = results.difference(*systems, split, metric)
+        if found is None:
             continue
         level = results.level(label, reference, split, metric)
         verdict = "none shown" if level else "better" if found.value < 0 else "worse"
         cells = [changed(found, metric), found.over or DASH, str(found.count), verdict]
-        rows.append(
-            [TableCell(label, sort=label), TableCell(cells[0], sort=found.value), *map(TableCell, cells[1:])]
-        )
+        difference = TableCell(cells[0], sort=found.value)
+        rows.append([TableCell(label, sort=label), difference, *map(TableCell, cells[1:])])
     if not rows:
         return None
     unit = ", points" if is_share(metric) else ""
+    compared = dict.fromkeys(references.values())
     return Table(
         key=f"table-differences-{split}",
         label="Differences",
-        title=f"{metric_words(metric)} on {split}, compared with {reference}",
+        title=f"{metric_words(metric)} on {split}, compared with {' and with '.join(compared)}",
         caption=(
-            f"Difference to {reference} with its 95 % interval, paired over what both have in common. "
-            "None is shown if the interval includes zero. Each interval is for its own pair: of twenty equal "
-            "pairs, one looks different by chance."
+            "Difference with its 95 % interval, paired over what both models have in common. None is shown "
+            "if the interval includes zero. Each interval is for its own pair: of twenty equal pairs, one "
+            "looks different by chance."
         ),
         columns=[
             Column("model", number=False),

@@ -28,6 +28,7 @@ from asr.comparison.plan import Plan, make_plan, timing_cells
 from asr.comparison.request import parse, plan_decoding
 from asr.comparison.results import read_results
 from asr.comparison.speech import find_manifests
+from asr.config import flat
 from asr.errors import UserError
 from asr.report.findings import findings
 from asr.report.options import ReportOptions
@@ -401,6 +402,46 @@ def test_the_length_of_training_replaces_the_recipes(given: str, expected: tuple
     assert (trainer.budget, trainer.max_steps) == expected
     if given == "epochs=2":
         assert trainer.max_epochs == 2
+
+
+def test_several_budgets_are_a_training_each(tone_corpus: Path, tmp_path: Path) -> None:
+    """Whether a gain survives longer training is one command, each training with a schedule of its own."""
+    asked = [*TINY, f"data.train=[{tone_corpus}]", "evaluate=[own]", "reuse=none", f"folder={tmp_path}"]
+    asked += ["budget=3min,45s", "budget_clock=cpu", "attentions=full", "candidates=[full model.layers=2]"]
+    plan = make_plan(parse(asked))
+    labels = ["full, 3min", "full, 45s", "2 layers, full, 3min", "2 layers, full, 45s"]
+    assert [x.label for x in plan.candidates] == labels
+    assert [(x.model, x.budget) for x in plan.candidates][2:] == [
+        ("2 layers, full", "3min"),
+        ("2 layers, full", "45s"),
+    ]
+    budgets = [flat(cell.settings["options"])["trainer.budget"] for cell in plan.trainings.values()]
+    assert budgets == ["3min", "45s", "3min", "45s"]
+    results = collect(plan)
+    assert results.protocol["budget"] == "3min, 45s of training (CPU time)"
+    assert "trainer.budget=3min" in results.trainings[0].command.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["attentions=full", "budget=60s,1min"], "expected distinct times"),
+        (
+            ["budget=1min,2min", "candidates=[{attention: full, trainer.max_steps: 5}]"],
+            "trainer.max_steps= can't be combined with several budgets",
+        ),
+        (
+            ["budget=1min,2min", "attentions=full", "candidates=[{attention: clustered-3, init_from: full}]"],
+            "init_from=full has several budgets, expected one",
+        ),
+    ],
+)
+def test_budgets_that_cannot_be_combined(
+    given: list[str], message: str, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path / 'none'}", *given]
+    assert main(asked) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_the_protocol_names_the_recipes_budget(tone_corpus: Path, tmp_path: Path) -> None:

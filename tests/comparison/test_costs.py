@@ -150,6 +150,10 @@ def test_loading_counts_where_the_training_process_loads(
     assert step.cpu_s == expected_s
 
 
+def both(seconds: float) -> dict[str, float]:
+    return {"small": seconds, "large": seconds}
+
+
 def test_costs_are_measured_once(
     trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,20 +162,36 @@ def test_costs_are_measured_once(
     A comparison resumed with another trainer.checkpoint_every was measured again, and refused for its steps.
     """
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: dict.fromkeys(asked, 0.1))
-    assert steps_within(60, {"small": trainings["small"]}, tmp_path) == {"small": 600}
+    assert steps_within({"small": 60}, {"small": trainings["small"]}, tmp_path) == {"small": 600}
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {"small": 0.2, "large": 0.8})
-    assert steps_within(60, trainings, tmp_path) == {"small": 600, "large": 150}
+    assert steps_within(both(60), trainings, tmp_path) == {"small": 600, "large": 150}
     monkeypatch.setattr(costs, "step_costs", None)
     trainings["small"].seed += 1
     trainings["small"].trainer.checkpoint_every += 1
-    assert steps_within(0.01, trainings, tmp_path) == {"small": 1, "large": 1}
+    assert steps_within(both(0.01), trainings, tmp_path) == {"small": 1, "large": 1}
+
+
+def test_budgets_share_the_cost_of_a_step(
+    trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def measure(given: dict[str, TrainConfig], most_s: float) -> dict[str, float]:
+        asked.extend(given)
+        return dict.fromkeys(given, 0.5)
+
+    monkeypatch.setattr(costs, "step_costs", measure)
+    options = {"full, 1min": trainings["small"], "full, 2min": trainings["small"]}
+    seconds = {"full, 1min": 60.0, "full, 2min": 120.0}
+    assert steps_within(seconds, options, tmp_path) == {"full, 1min": 120, "full, 2min": 240}
+    assert asked == ["full, 1min"]
 
 
 def test_costs_of_a_dry_run_are_not_stored(
     trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: dict.fromkeys(asked, 0.1))
-    assert steps_within(60, trainings, tmp_path / "out", store=False) == {"small": 600, "large": 600}
+    assert steps_within(both(60), trainings, tmp_path / "out", store=False) == {"small": 600, "large": 600}
     assert not (tmp_path / "out").exists()
 
 

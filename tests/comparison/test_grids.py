@@ -187,7 +187,7 @@ def test_a_length_overrides_a_plans_of_another_kind(
     path = tmp_path / "mine.yaml"
     path.write_text("recipe: demo\nattentions: [full]\nbudget: 9s\nbudget_clock: cpu\n")
     options = parse([f"plan={path}", given]).options
-    assert (options.budget, options.budget_clock, options.steps) == expected
+    assert (",".join(options.budget), options.budget_clock, options.steps) == expected
     assert request("wsj_table1", "budget=1h").options.epochs == 0
 
 
