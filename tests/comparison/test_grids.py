@@ -81,6 +81,8 @@ def test_every_grid_is_a_valid_comparison(name: str) -> None:
                 10,
             )
             assert options.optimizer.weight_decay == 0.01
+            model = options.model  # as in the authors' library
+            assert (model.norm, model.activation, model.attention_dropout) == ("post", "relu", 0.1)
             if not candidate.finetuned_from:
                 rate = {"wsj": 1e-4, "switchboard": 2e-4}[options.recipe.name]
                 assert (options.optimizer.learning_rate, options.trainer.max_epochs) == (rate, 10_000)
