@@ -40,7 +40,9 @@ def run(paths: list[Path], options: EvaluateOptions) -> None:
     for name, x in scores.items():
         share = is_share(x.measure)
         form = (lambda value: f"{100 * value:.1f}") if share else "{:.3f}".format
-        value = form(x.value) + ("" if share else f" (perplexity {2**x.value:.2f})")
+        value = form(x.value)
+        if x.item_perplexity is not None:
+            value += f" (perplexity {2**x.value:.2f}; mean over items {x.item_perplexity:.2f})"
         ends = Estimate.bootstrapped(x.value, x.interval).ends(form, " … ")
         measure = x.measure.replace("_", " ") + (" %" if share else "")
         rows.append((name, x.attention, str(x.items), str(x.labels), measure, value, ends or DASH))

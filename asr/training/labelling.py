@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asr.attention.table import code_digests, given_name
 from asr.config import to_dict
+from asr.console import is_share
 from asr.data.stream import NumberedBatches
 from asr.errors import UserError
 from asr.files import require_file
@@ -85,6 +87,17 @@ class LabelScore:
     labels: int
     errors: dict[str, list[float]]
     lengths: dict[str, list[float]]
+
+    @property
+    def item_perplexity(self) -> float | None:
+        """Mean over items of 2 to the power of their bits per label; None if the measure is an error.
+
+        This is the perplexity of Agglomerative Attention's program: in its TextMetrics.py,
+        `K.mean(K.exp(K.mean(cross_entropy, axis=-1)))`. It is at least 2 to the power of `value`.
+        """
+        if is_share(self.measure):
+            return None
+        return float(np.exp2(np.divide(self.errors[self.measure], self.lengths[self.measure])).mean())
 
 
 def data_key(options: TrainConfig) -> str:

@@ -198,7 +198,11 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_bits_of_a_split_are_those_of_its_characters(
-    trained: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(UserError, match="attention=clustered-4: expected a causal mechanism"):
         load_task(str(trained), "clustered-4")
@@ -220,8 +224,12 @@ def test_bits_of_a_split_are_those_of_its_characters(
     assert (result.measure, result.labels) == ("bits_per_character", len(bits))
     assert result.value == pytest.approx(np.mean(bits), rel=1e-5)
     assert result.interval[0] < result.value < result.interval[1]
+    segments = np.array(bits).reshape(-1, 12).mean(axis=1) * math.log(2)  # nats
+    assert result.item_perplexity == pytest.approx(np.exp(segments).mean(), rel=1e-5)
+    assert result.item_perplexity > 2**result.value
+    monkeypatch.setenv("COLUMNS", "250")
     assert main(["evaluate", str(trained), "items=3", f"output={tmp_path / 'results.json'}"]) == 0
-    assert "perplexity" in capsys.readouterr().out
+    assert "; mean over items " in capsys.readouterr().out
     assert json.loads((tmp_path / "results.json").read_text())["results"][0]["labels"] == 36
 
 
