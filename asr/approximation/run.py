@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from asr.approximation.squad import find_squad
 from asr.approximation.tasks import GlueTask, SquadTask
 from asr.approximation.transcription import TranscriptionTask
 from asr.attention.table import joined_name
+from asr.benchmark.memory import peak_bytes_of
 from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
 from asr.files import write_json
@@ -41,6 +43,7 @@ class MechanismResult:
         example_s: seconds per example: CPU time on the CPU, else elapsed time.
         time_ratio: time divided by that of the baseline.
         time_quartiles: quartiles of that ratio over batches.
+        peak_bytes: peak memory of a forward pass over the batch with the longest inputs; None if unknown.
     """
 
     attention: str
@@ -49,6 +52,7 @@ class MechanismResult:
     example_s: float
     time_ratio: float | None
     time_quartiles: tuple[float, float] | None
+    peak_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,21 @@ class TaskEvaluation:
                     entry = {"seconds": seconds, "kept": self.task.keep(output, windows, reference)}
                     self.journal.add(f"{name} {number}", entry)
                     advance(f"{self.task.name}: {name}")
+            self._measure_memory(warm)
         finally:
             self.journal.close()
         return self._result()
+
+    def _measure_memory(self, warm: set[str]) -> None:
+        """Measure a forward pass of each mechanism over the batch with the longest inputs."""
+        missing = [name for name in self.names if f"{name} memory" not in self.journal.stored]
+        inputs = self.model.batch([self.windows[index] for index in self.batches[-1]]) if missing else {}
+        for name in missing:
+            if name not in warm:  # code is loaded when it first runs
+                self._timed(inputs, name)
+            self.model.use(name, self.options.backend)
+            peak = peak_bytes_of(partial(self.model.run, inputs, name), self.model.device)
+            self.journal.add(f"{name} memory", {"peak_bytes": peak})
 
     def _timed(self, inputs: dict[str, Tensor], attention: str) -> tuple[float, Any]:
         self.model.use(attention, self.options.backend)
@@ -230,7 +246,8 @@ class TaskEvaluation:
             low, high = np.quantile(seconds[name] / seconds[base], [0.25, 0.75])
             quartiles = (float(low), float(high))
         example_s = float(seconds[name].sum()) / len(self.task.examples)
-        return MechanismResult(name, scores, ratios, example_s, time_ratio, quartiles)
+        peak = self.journal.stored[f"{name} memory"]["peak_bytes"]
+        return MechanismResult(name, scores, ratios, example_s, time_ratio, quartiles, peak)
 
 
 def swept(attentions: Sequence[str], layers: int) -> list[str]:

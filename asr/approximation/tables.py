@@ -37,8 +37,14 @@ def score_table(result: TaskResult, clock: str) -> Table:
     sizes = f"{result.examples:,} examples, {result.windows:,} inputs of {tokens:.0f} tokens on average"
     names = list(result.rows[0].scores)
     heads: list[str | Column] = [ATTENTION, *map(_head, names), f"{clock} of the {result.timed} per example"]
+    heads.append(f"peak MiB of the {result.timed}, longest batch")
     rows = [
-        [row.attention, *(words(row.scores[name], name) for name in names), duration(row.example_s)]
+        [
+            row.attention,
+            *(words(row.scores[name], name) for name in names),
+            duration(row.example_s),
+            DASH if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f}",
+        ]
         for row in result.rows
     ]
     return Table.of(f"{result.task}: {sizes}", heads, rows)

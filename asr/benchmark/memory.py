@@ -1,5 +1,6 @@
 """Peak memory of mechanisms, layers and models, and the largest batch that fits."""
 
+import ctypes
 import re
 import resource
 from collections.abc import Callable
@@ -115,6 +116,27 @@ def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: i
             raise
         return None
     return _status_bytes("VmHWM") - held
+
+
+def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
+    """Return the peak memory of a call in this process, less the memory held before it.
+
+    On the CPU the resident set, which other threads of the process share; None where it can't be measured.
+    """
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - held
+    if not can_measure_memory("cpu"):
+        return None
+    # What glibc keeps of freed memory would be used again unseen.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    held = _status_bytes("VmRSS")
+    call()
+    return max(0, _status_bytes("VmHWM") - held)
 
 
 def _status_bytes(key: str) -> int:
