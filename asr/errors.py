@@ -37,6 +37,7 @@ class UserError(Exception):
 PREFIX = f"{UserError.__module__}.{UserError.__qualname__}: "
 # Line breaks and characters that control a terminal, which names and values in files may hold.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+SIGPIPE = 13  # signal.SIGPIPE, which Windows lacks
 LONGEST = 500  # characters of a message
 FEW = 12  # words that an error lists
 
@@ -102,7 +103,7 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
             return report(error.line, 1)
         except BrokenPipeError:
             _discard_output()
-            return 128 + signal.SIGPIPE
+            return 128 + SIGPIPE
         except OSError as error:
             _discard_output()
             return report(_describe_os_error(error), 1)

@@ -7,7 +7,6 @@ writer of the file reuses what a killed one left.
 
 import dataclasses
 import errno
-import fcntl
 import functools
 import gzip
 import hashlib
@@ -18,16 +17,19 @@ import stat
 import tempfile
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO, TypeVar, cast
+
+from filelock import FileLock, Timeout
 
 from asr.errors import UserError
 
 Schema = TypeVar("Schema")
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # such errors name no file
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what such file systems answer
 
 
 @contextmanager
@@ -56,13 +58,13 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
     _check_regular(path)  # renaming would replace a device
     temporary, held = _claim(path)
     try:
-        os.truncate(held, 0)
-        os.utime(held, (0, 0))  # opening to write changes it: tells an empty file from an unwritten one
+        open(temporary, "wb").close()
+        os.utime(temporary, (0, 0))  # opening to write changes it: tells an empty file from an unwritten one
         yield temporary
         if temporary.stat().st_mtime == 0:
             raise FileNotFoundError(f"{path}: nothing was written")
         if sync:
-            with open(temporary, "rb") as file:
+            with open(temporary, "rb+") as file:  # Windows flushes only what may be written
                 os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
@@ -71,31 +73,50 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
             error.filename = str(path)
         raise
     finally:
-        os.close(held)
+        if held is not None:
+            held.release()
 
 
-def _claim(path: Path) -> tuple[Path, int]:
-    """Return the temporary path of a file and a descriptor that holds its lock.
+def lock_on(path: Path, acquired: Callable[[int], None] | None = None) -> FileLock:
+    """Return a lock that the system releases however its process ends. The file stays.
 
-    The name is fixed. It is random only while another writer of the same file is at work.
+    Args:
+        path: file to lock.
+        acquired: function of the locked file's descriptor, called as soon as the lock is held.
+    """
+    # Not filelock's substitute for file systems without locks, a file that outlives a killed process.
+    return FileLock(
+        path, thread_local=False, fallback_to_soft=False, preserve_lock_file=True, on_acquired=acquired
+    )
+
+
+def _claim(path: Path) -> tuple[Path, FileLock | None]:
+    """Return the temporary path of a file and its lock.
+
+    The name is fixed. It is random while another writer of the same file is at work, and on Windows.
     """
     # Shortened because a file name holds at most 255 bytes.
     stem = f"{path.name[:40]}.{digest(path.name, 4)}"
     temporary = path.with_name(f"{stem}.partial")
+    if os.name == "nt":  # where open files can't be renamed, and locked ones can't be written
+        return path.with_name(f"{stem}.{secrets.token_hex(4)}.partial"), None
+    opened: list[os.stat_result] = []
     while True:
-        held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+        held = lock_on(temporary, lambda descriptor: opened.append(os.fstat(descriptor)))
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.acquire(blocking=False)
             # Another writer may have renamed the file between its opening and its locking.
-            if os.path.samestat(os.fstat(held), os.stat(temporary)):
+            if os.path.samestat(opened[-1], os.stat(temporary)):
                 return temporary, held
         except FileNotFoundError:
             pass
-        except BlockingIOError:
+        except Timeout:
             temporary = path.with_name(f"{stem}.{secrets.token_hex(4)}.partial")
-        except OSError:  # a file system without locks
-            return temporary, held
-        os.close(held)
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+            return temporary, None
+        held.release()
 
 
 @contextmanager
@@ -206,28 +227,37 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
     path = Path(folder, "lock")
     made = [place for place in path.parents if not place.exists()]
     check_writable(path)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise UserError(f"{folder}: another {file.read() or work} is running in this folder") from None
-        except OSError:
-            pass  # a file system without locks: work goes on unguarded rather than not at all
-        file.truncate(0)
-        file.write(work)
-        file.flush()
-        for left in path.parent.glob("*.partial"):
-            left.unlink(missing_ok=True)
-        try:
-            yield
-        except UserError:
-            if made and list(path.parent.iterdir()) == [path]:
-                path.unlink()
-                with suppress(OSError):  # another process has written to one of them
-                    for place in made:
-                        place.rmdir()
+    held = lock_on(path, functools.partial(_write_name, f" {work}"))
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        with path.open("rb", buffering=0) as file:
+            file.seek(1)  # Windows lets nobody read the first byte, which is locked
+            other = file.read().decode() or work
+        raise UserError(f"{folder}: another {other} is running in this folder") from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
             raise
+        # Work goes on unguarded rather than not at all.
+    try:
+        for left in path.parent.glob("*.partial"):
+            with suppress(PermissionError):  # a file that another process writes, on Windows
+                left.unlink(missing_ok=True)
+        yield
+    except UserError:
+        if made and list(path.parent.iterdir()) == [path]:
+            with suppress(OSError):  # another process has written to one of them, or Windows keeps open files
+                path.unlink()
+                for place in made:
+                    place.rmdir()
+        raise
+    finally:
+        held.release()
+
+
+def _write_name(name: str, descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, name.encode())
 
 
 def parse_json(text: str | bytes, source: str, what: str = "") -> Any:

@@ -25,6 +25,8 @@ from asr.files import atomic_text
 
 # Starting processes takes seconds, so fewer items than this are handled in the current process.
 WORTH_A_POOL = 200
+# Windows has no forked ones.
+WORKERS = getattr(multiprocessing.context, "ForkServerProcess", multiprocessing.context.SpawnProcess)
 CONNECT_S = 10.0  # time for a Ray cluster to answer
 HTTP2_SETTINGS, HTTP2_HEADER = b"\4", 9  # type of frame; bytes of a frame's header (RFC 9113, section 4.1)
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + bytes(5)
@@ -207,12 +209,15 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
         return error
 
 
-def worker_context(module: str) -> multiprocessing.context.ForkServerContext:
+def worker_context(module: str) -> multiprocessing.context.BaseContext:
     """Return the context for worker processes that run functions of a module, imported once for all.
 
     Not fork: a forked copy would lack the threads of PyTorch, CUDA and the progress bar. The workers ignore
-    Ctrl-C, which a terminal sends to them, too; the main process stops them.
+    Ctrl-C, which a terminal sends to them, too; the main process stops them. Where processes can't fork,
+    each worker imports the module itself.
     """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([module])
     if threading.current_thread() is threading.main_thread():
@@ -227,7 +232,7 @@ def worker_context(module: str) -> multiprocessing.context.ForkServerContext:
 def kill_workers() -> None:
     """Kill the worker processes; after an error, an executor would wait for their work."""
     for child in multiprocessing.active_children():
-        if isinstance(child, multiprocessing.context.ForkServerProcess):
+        if isinstance(child, WORKERS):
             child.kill()
 
 

@@ -1,17 +1,17 @@
 """Makes a folder once for all processes of the tests: a corpus, a model, compiled libraries."""
 
-import fcntl
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from filelock import FileLock
+
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:
     """Return a folder, made by the first process that asks for it; others wait. Tests only read it."""
     made = folder.with_name(f"{folder.name}.made")
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not made.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
             make(folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from filelock import FileLock
 
 from asr import files
 from asr.errors import UserError, in_words
@@ -163,12 +164,13 @@ def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
 def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command said that another one was running."""
 
-    def refused(*args: object) -> None:
+    def refused(*args: object, **options: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", refused)
+    monkeypatch.setattr(FileLock, "acquire", refused)
     with files.locked(tmp_path, "asr train"):
-        pass
+        files.write_text("new", tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "new"
 
 
 def test_a_file_that_cannot_be_written_is_noticed_beforehand(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import ctypes
 import re
-import resource
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,16 @@ class Memory:
 def can_measure_memory(device: str) -> bool:
     """Return whether `peak_memory_bytes` works on a device: on any GPU, and on the CPU under Linux."""
     return device != "cpu" or Path("/proc/self/clear_refs").exists()
+
+
+def peak_resident_mib(*, children: bool = False) -> float:
+    """Return the peak resident memory of this process, or of its largest ended child; 0 under Windows."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts bytes, Linux KiB
 
 
 class TooLarge(UserError):
@@ -103,6 +113,8 @@ def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: i
     run_once(attend, *replace(problem, length=64, batch=1).tensors(), passes)
     inputs, grad = problem.tensors()
     if limit is not None:
+        import resource  # Windows has none, and no /proc to measure with
+
         # Twice the limit, in virtual memory, not all of which becomes resident: a call that needs far more
         # fails here instead of exhausting the machine.
         ceiling = _status_bytes("VmData") + 2 * limit

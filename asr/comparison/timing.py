@@ -132,7 +132,8 @@ class OtherProcesses:
         except (OSError, ValueError):
             fields = []
         user, nice, system, _, _, irq, softirq, steal = (fields + 8 * [0])[:8]  # guest is part of user
-        busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        ticks_per_s = os.sysconf("SC_CLK_TCK") if fields else 1  # Windows has neither file nor sysconf
+        busy_s = (user + nice + system + irq + softirq + steal) / ticks_per_s
         read = now()
         return read.wall_s, busy_s, read.cpu_s
 

@@ -1,6 +1,5 @@
 """Copies of Lhotse Shar folders by address, made at the first use: utterances are loaded in any order."""
 
-import fcntl
 import http
 import itertools
 import re
@@ -16,7 +15,7 @@ import fsspec
 
 from asr.data.lines import shards
 from asr.errors import UserError, in_words
-from asr.files import atomic_binary
+from asr.files import atomic_binary, lock_on
 
 COPIES = Path("data", "copies")
 WEB = ("http", "https")
@@ -69,8 +68,7 @@ def fetched(address: str, companions: Sequence[str] = ()) -> Path | None:
     if shards(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f".{folder.name}-lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another rank may be copying it
+    with lock_on(folder.with_name(f".{folder.name}-lock")):  # another rank may be copying it
         return folder if shards(folder) or _copied(address, folder, companions) else None
 
 

@@ -65,7 +65,8 @@ class TrainingSummary:
         frames: feature frames without padding.
         train_s, train_cpu_s: time of training steps with the wait for data, and CPU time meanwhile.
         data_wait_share: fraction of `train_s` spent waiting for data.
-        peak_memory_mib, peak_worker_memory_mib: peak memory of this process, and of the largest loader.
+        peak_memory_mib, peak_worker_memory_mib: peak memory of this process, and of the largest loader
+            (Windows doesn't tell: None and 0).
         peak_gpu_memory_mib: peak of PyTorch's allocator; None without a GPU.
         steps, planned_steps: optimiser steps taken, and planned (0: until a time budget is spent).
         budget_s, budget_clock: time budget, `wall` or `cpu`; None without.
@@ -81,7 +82,7 @@ class TrainingSummary:
     train_cpu_s: float
     frames_per_s: float
     data_wait_share: float
-    peak_memory_mib: float
+    peak_memory_mib: float | None
     peak_worker_memory_mib: float | None = None
     peak_gpu_memory_mib: float | None = None
     steps: int

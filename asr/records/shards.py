@@ -1,11 +1,11 @@
 """Results of long work, stored item by item, so that it can resume and several machines can share it.
 
 `<output>/shards/<i>-of-<n>.jsonl` is the journal of a shard: a line that identifies the job, then a line per
-item with its position among all items and its text in each output file. `asr merge` writes the files. Work
-that isn't divided is shard 1 of 1, and removes the journal when it has written the files.
+item with its position among all items and its text in each output file; `<i>-of-<n>.lock` is its lock.
+`asr merge` writes the files. Work that isn't divided is shard 1 of 1, and removes the journal when it has
+written the files.
 """
 
-import fcntl
 import shutil
 import sys
 from contextlib import suppress
@@ -13,8 +13,10 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from asr.errors import UserError
-from asr.files import build, parse_json, require_file, write_text
+from asr.files import WITHOUT_LOCKS, build, lock_on, parse_json, require_file, write_text
 from asr.records.keyed import KeyedRecord, differences
 from asr.records.options import FOLDER, Shard
 
@@ -163,15 +165,16 @@ class ResumableWork(Work):
             print(f"{self.path}: {len(self.results)} of {own} items are finished", file=sys.stderr)
 
     def _lock(self, shard: Shard) -> None:
-        """Lock the shard's byte of the folder's file `lock` until this object or the process ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._locked = open(self.folder / "lock", "a")  # noqa: SIM115
+        """Lock the shard until this object or the process ends."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._locked = lock_on(self.path.with_suffix(".lock"))
         try:
-            fcntl.lockf(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, shard.index)
-        except (BlockingIOError, PermissionError):
+            self._locked.acquire(blocking=False)
+        except Timeout:
             raise UserError(f"{self.path}: another process works on this shard") from None
-        except OSError:
-            pass  # a file system without locks
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item, also in the journal."""

@@ -1,12 +1,12 @@
 """The cost of training: time, throughput and peak memory, and the time budget that ends it."""
 
-import resource
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.profilers import Profiler
 
+from asr.benchmark.memory import peak_resident_mib
 from asr.benchmark.timer import Seconds, now
 from asr.data.stream import StreamBatch
 from asr.training.budget import TimeBudget
@@ -67,9 +67,9 @@ class Cost(lightning.Callback):
 
     @property
     def peak_mib(self) -> float:
-        """Peak resident memory of the training process."""
+        """Peak resident memory of the training process; 0 where the system doesn't tell."""
         # The system counts only since the last start of the process.
-        return max(self.peak_before_resume_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return max(self.peak_before_resume_mib, peak_resident_mib())
 
     @property
     def peak_gpu_mib(self) -> float:
@@ -139,7 +139,7 @@ class Cost(lightning.Callback):
             "train_cpu_s": self.cpu_s,
             "frames_per_s": self.frames / max(self.seconds, 1e-9),
             "data_wait_share": self.wait_s / max(self.seconds, 1e-9),
-            "peak_memory_mib": self.peak_mib,
-            "peak_worker_memory_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+            "peak_memory_mib": self.peak_mib or None,
+            "peak_worker_memory_mib": peak_resident_mib(children=True),
             "peak_gpu_memory_mib": self.peak_gpu_mib or None,
         }

@@ -81,8 +81,8 @@ def ended_by_signals(started: Sequence[subprocess.Popen[Any]]) -> Iterator[None]
 
     PyTorch waits in C++, where Python's handlers don't run. A thread reads what the signals write.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if threading.current_thread() is not threading.main_thread() or not hasattr(os, "set_blocking"):
+        yield  # Windows before Python 3.12 has no pipe that a signal may fill without waiting
         return
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2)  # SLURM and submitit send one before a job's time is over
+# SLURM and submitit send one before a job's time is over. Windows has none.
+ANNOUNCEMENTS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 HANDLED = (signal.SIGINT, signal.SIGTERM, *ANNOUNCEMENTS)
 
 

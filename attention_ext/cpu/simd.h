@@ -160,7 +160,7 @@ inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, 
   return (Mask<float>)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #elif VECTOR_BYTES == 32 && defined(__AVX2__)
   return (Mask<float>)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif VECTOR_BYTES == 16
+#elif defined(__SSE2__) && VECTOR_BYTES == 16
   return (Mask<float>)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
   return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
