@@ -1,10 +1,11 @@
-"""Measure what exchanging the attention of a trained model costs in accuracy.
+"""Measure what exchanging the attention of a trained model, or noise in its input, costs in accuracy.
 
     python tools/accuracy.py distance model=exp/demo/full joined=16 recordings=12
     python tools/accuracy.py distance model=data/whisper-tiny.en manifest=data/prompts_16k/test.cuts.jsonl.gz
     python tools/accuracy.py distance text=LICENSE clusters=[25] also=near-25,local-64
     python tools/accuracy.py pretrained folder=exp/approximation/facts
     python tools/accuracy.py pretrained folder=exp/approximation/passages text=data/language/bible.txt
+    python tools/accuracy.py noise model=exp/demo/full
 
 distance: clustered attention and others in a trained model: a recogniser of this program, Whisper as a
 folder of transformers, or, with text=, MiniLM. Joins utterances up to a duration, or takes the first word
@@ -17,19 +18,28 @@ questions scored like SQuAD and entailment scored like RTE (facts.py), and evalu
 by `asr approximate`. Fine-tuning takes about 15 CPU minutes on one thread, in bfloat16 if the CPU has
 AVX-512; the embeddings are frozen. A saved model is not fine-tuned again. Models are in
 `<folder>/models/`, data in SQuAD's and RTE's formats in `<folder>/data/`.
+
+noise: word error rates of utterances in noise, by themselves and with a second of noise before and two after
+them, and the number of words in 30 s of noise alone; each with the rule that steady noise is no speech, and
+without it. Takes a CPU minute.
 """
 
 import importlib.util
+import itertools
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import jiwer
+import numpy as np
 import torch
 from facts import pair_batches, question_batches, write_data
+from numpy.typing import NDArray
 from program import run_measurement
 from torch import Tensor, nn
 
@@ -49,7 +59,9 @@ from asr.errors import UserError
 from asr.files import digest, read_json, write_json
 from asr.recognizer import Recognizer
 from asr.text.files import read_text
+from asr.transcription import silence
 
+Array = NDArray[np.float64]
 GROUPINGS = ("hash", "keys")
 MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
 TASKS = ("squad", "rte")
@@ -92,6 +104,18 @@ class Pretrained:
                 raise UserError(
                     f"{name}={getattr(self, name)}: expected a number for each of {', '.join(TASKS)}"
                 )
+
+
+@dataclass
+class Noise:
+    """Options of `noise`."""
+
+    model: str = option("exp/demo/full", help="run folder or checkpoint", affects="result")
+    manifest: str = option("data/demo/test.cuts.jsonl.gz", help="utterances", affects="result")
+    utterances: int = option(124, help="number of utterances", affects="result", minimum=1)
+    snr_db: list[float] = option(
+        [60, 40, 20, 10, 5], help="levels of the utterances above the noise", affects="result", unit="dB"
+    )
 
 
 def joined_recordings(rate: int, manifest: Path, joined_s: float, count: int) -> list[Tensor]:
@@ -265,7 +289,64 @@ def measure_pretrained(options: Pretrained) -> None:
     sys.exit(asr(["approximate", tasks, f"attentions={ATTENTIONS}", "device=cpu", *given]))
 
 
-MEASUREMENTS = {"distance": (Distance, measure_distances), "pretrained": (Pretrained, measure_pretrained)}
+def coloured(power: Callable[[Array], Array], samples: int, random: np.random.Generator) -> Array:
+    """Return Gaussian noise of power 1 whose spectrum is a function of the frequency relative to the rate."""
+    spectrum = np.fft.rfft(random.standard_normal(samples)) * np.sqrt(power(np.fft.rfftfreq(samples)))
+    noise = np.fft.irfft(spectrum, samples)
+    return noise / np.sqrt(np.square(noise).mean())
+
+
+def measure_noise(options: Noise) -> None:
+    """Print a table for each colour of noise."""
+    recognizer, random = Recognizer.load(options.model), np.random.default_rng(0)
+    rate = recognizer.model.sample_rate
+    cuts = list(itertools.islice(read_cuts(Path(options.manifest)), options.utterances))
+    speech = [load_cut(cut, rate) for cut in cuts]
+    texts = [cut.supervisions[0].text.casefold() for cut in cuts]
+    levels = [np.sqrt(np.square(x).mean()) for x in speech]
+    spectra = np.mean([np.square(np.abs(np.fft.rfft(x, 2 * rate))) for x in speech], axis=0)
+    colours: dict[str, Callable[[Array], Array]] = {
+        "white": np.ones_like,
+        "pink": lambda f: 1 / np.maximum(f, 20 / rate),
+        "of speech": lambda f: np.interp(f, np.linspace(0, 0.5, len(spectra)), spectra),
+    }
+
+    def found(recordings: list[Array]) -> list[list[str]]:
+        """Return the texts of recordings with the rule, and without it."""
+        samples = [x.astype(np.float32) for x in recordings]
+        both = []
+        for steady_db in (silence.STEADY_DB, -1.0):
+            with patch.object(silence, "STEADY_DB", steady_db):
+                transcripts = recognizer.transcribe(samples, rate, min_confidence=0)
+            both.append([transcript.text.casefold() for transcript in transcripts])
+        return both
+
+    def errors(recordings: list[Array]) -> str:
+        return " / ".join(f"{jiwer.wer(texts, own):6.1%}" for own in found(recordings))
+
+    print(f"{len(cuts)} utterances, WER with the rule / without: {errors(list(speech))}")
+    for colour, power in colours.items():
+        for snr in options.snr_db:
+            gain = 10 ** (-snr / 20)
+            noisy = []
+            for own, level in zip(speech, levels, strict=True):
+                noisy.append(gain * level * coloured(power, len(own) + 3 * rate, random))
+                noisy[-1][rate : -2 * rate] += own
+            alone = found([gain * coloured(power, 30 * rate, random)])
+            words = " / ".join(str(len(own[0].split())) for own in alone)
+            tight = errors([x[rate : -2 * rate] for x in noisy])
+            print(
+                f"{colour:10} SNR {snr:3g} dB  utterances {tight}  with pauses {errors(noisy)}  "
+                f"words in 30 s of noise {words}",
+                flush=True,
+            )
+
+
+MEASUREMENTS = {
+    "distance": (Distance, measure_distances),
+    "pretrained": (Pretrained, measure_pretrained),
+    "noise": (Noise, measure_noise),
+}
 
 if __name__ == "__main__":
     sys.exit(run_measurement("accuracy", __doc__, MEASUREMENTS))

@@ -96,11 +96,11 @@ def run(paths: list[Path], options: Options) -> None:
         if mapped:
             record["maps"] = [one.as_json() for one in mapped]
             figures.append(question_chart.figure(mapped, record))
+        write_json(record, folder / "results.json")
         drawn = [(figure, export(figure, folder)) for figure in figures]
         page = write_exchange_page(results, shown[len(results) == 1 :], drawn, record, folder)
         written = [folder / "results.json", folder / "results.md", page]
         written += [file for _, files in drawn for file in files]
-        write_json(record, folder / "results.json")
     console.print(f"written: {', '.join(map(str, written))}")
 
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import resource
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,15 @@ import vl_convert
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes, write_text
 from asr.report import theme
 
 STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # one of several panels, pixels
 ALONE_WIDTH = 600  # a single panel
 HOVER = "hover"  # name of an invisible layer with tooltips
+# V8, in which Vega draws, reserves 64 GiB of addresses and ends the process where it gets none.
+ADDRESS_SPACE = 72 << 30
 
 
 @dataclass(frozen=True)
@@ -192,9 +196,18 @@ def export(figure: Figure, folder: Path) -> list[Path]:
     """Write `<key>.png` (double resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
 
     The text file holds caption and provenance, which the PNG also contains as metadata.
+
+    Raises:
+        UserError: the process may use too little virtual memory to draw.
     """
-    spec = json.dumps(static_spec(figure))
     png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise UserError(
+            f"{png}: drawing reserves {ADDRESS_SPACE >> 30} GiB of virtual memory, but `ulimit -v` "
+            f"allows {limit / 2**30:.1f} GiB; the results are kept"
+        )
+    spec = json.dumps(static_spec(figure))
     drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
     source = figure.provenance
     text = f"{figure.label}. {figure.title}. {figure.caption}\n{source.line()}\n{source.command}\n"

@@ -1,5 +1,6 @@
 """Silent stretches of a recording, which are cut out before it is encoded and are blank in its posteriors."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,6 @@ from asr.data.audio_file import Samples
 from asr.data.recording import SILENT_PEAK
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
-from asr.transcription.batches import longest_like_training_s
-from asr.transcription.options import LONGEST_CHUNK_S
 
 # Shorter stretches are pauses of speech, as the training audio has them. In speech with peaks at −60 dB,
 # pauses and weak consonants are below the floor too, but not for so long.
@@ -21,14 +20,22 @@ SHORTEST_S = 0.5
 # More is worse, because features are normalised over it: single utterances between pauses of dither
 # had a WER of 1.0 % with 0.08 s, 1.8 % with 0.16 s and 6.3 % with 0.4 s.
 MARGIN_S = 0.1
-# In recordings longer than those of training, steady noise is no sound either, if it lies so far below the
-# loudest two seconds and 90 % of its frames lie within so many dB: speech, however quiet, varies by more.
-# With noise at −60 dB in pauses of 10 s between 16 utterances of the demo's test set, WER fell from 110 to
-# 0.6 % in chunks of 8 s and from 86 to 4.9 % in one pass; with every second utterance 20 or 30 dB quieter and
-# no noise, not a word changed.
-NOISE_DB = 35.0
-STEADY_DB = 6.0
+# Steady noise is no sound either: stretches of at least STEADY_S in which no band's mean level over BLOCK_S
+# leaves ±STEADY_DB around its mean. In 10 minutes of Gaussian noise of any colour, the largest deviation in
+# 1.5 s is 4.6 dB; in the demo's test sets the smallest is 16.2 dB, and 6.6 dB in noise 5 dB below the speech.
+# Shorter stretches must be far below the loudest two seconds as well. Error rates: docs/long-recordings.md.
+STEADY_S = 1.5
+STEADY_DB = 5.5
+BLOCK_S = 0.12
+LOW_DB = 35.0
 LOUDEST_S = 2.0
+SPECTRUM_S = 0.04  # window; shorter ones don't resolve the bands
+# Bands as wide as a twelfth of the mel scale from LOWEST_HZ to 7.6 kHz: narrower ones vary by more in noise,
+# wider ones by less in speech. Those so far below the loudest hold its leakage.
+BAND_MEL = 222.0
+LOWEST_HZ = 100.0
+BAND_RANGE_DB = 40.0
+PIECE = 1024  # spectra at a time, which bounds the memory
 # Log-probability of labels in silence; that of blank is 0, so that the sum is 1 to the precision of float32.
 # It is finite, so that an alignment with no other place for its labels remains possible.
 UNHEARD = -30.0
@@ -80,8 +87,9 @@ def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     shortest, margin = (round(seconds / model.frame_s) for seconds in (SHORTEST_S, MARGIN_S))
     silent_T = np.zeros(frames, dtype=np.bool_)
     quiet = quiet_blocks(samples, hop)
-    if len(samples) > (longest_like_training_s(model) or LONGEST_CHUNK_S) * model.sample_rate:
-        quiet |= noise_blocks(samples, quiet, hop, shortest, round(LOUDEST_S / model.frame_s))
+    together = max(1, round(SPECTRUM_S / model.frame_s))
+    steady = steady_blocks(samples, hop * together, model.sample_rate)
+    quiet |= np.repeat(steady, together)[: len(quiet)]
     for start, end in np.flatnonzero(np.diff(quiet, prepend=False, append=False)).reshape(-1, 2).tolist():
         if end - start >= min(shortest, len(quiet)):
             silent_T[start + margin if start else 0 : end - margin if end < len(quiet) else frames] = True
@@ -103,25 +111,65 @@ def quiet_blocks(samples: Samples, size: int) -> NDArray[np.bool_]:
     return np.append(quiet, np.abs(rest).max() < SILENT_PEAK) if len(rest) else quiet
 
 
-def noise_blocks(
-    samples: Samples, silent: NDArray[np.bool_], size: int, shortest: int, loudest: int
-) -> NDArray[np.bool_]:
-    """Return whether each block of `size` samples is steady noise; the last, shorter one is not.
+def steady_blocks(samples: Samples, size: int, sample_rate: int) -> NDArray[np.bool_]:
+    """Return whether each block of `size` samples is in a stretch of steady noise; the last may be shorter.
 
     Args:
         samples: [samples] of a recording.
-        silent: [blocks] whether each is silent anyway.
-        size: samples of a block.
-        shortest: smallest number of blocks in a row.
-        loudest: number of blocks whose median is the level of the recording.
+        size: samples of a block, about `SPECTRUM_S`.
+        sample_rate: sample rate in Hz.
     """
-    whole = len(samples) // size
-    power = np.square(samples[: whole * size].reshape(whole, size), dtype=np.float64).mean(axis=1)
-    level_db = 10 * np.log10(power + 1e-20)
-    noise = np.zeros_like(silent)
-    low = (level_db < np.median(np.sort(level_db)[-loudest:]) - NOISE_DB) & ~silent[:whole]
-    for start, end in np.flatnonzero(np.diff(low, prepend=False, append=False)).reshape(-1, 2).tolist():
-        if end - start >= shortest:
-            least, most = np.quantile(level_db[start:end], [0.05, 0.95])
-            noise[start:end] = most - least <= STEADY_DB
-    return noise
+    steady = np.zeros(-(-len(samples) // size), dtype=np.bool_)
+    each = max(1, round(BLOCK_S * sample_rate / size))  # blocks of a mean
+    power = band_power(samples, size, sample_rate)
+    if len(power) < each:
+        return steady
+    means = np.lib.stride_tricks.sliding_window_view(power, each, axis=0).mean(axis=-1)
+    level_db = 10 * np.log10(means.sum(axis=1) + 1e-20)
+    loudest = np.sort(level_db)[-round(LOUDEST_S * sample_rate / size) :]
+    low = level_db < np.median(loudest) - LOW_DB
+    for seconds, eligible in ((STEADY_S, np.ones_like(low)), (SHORTEST_S, low)):
+        blocks = round(seconds * sample_rate / size)
+        for first in steady_stretches(10 * np.log10(means + 1e-20), eligible, blocks - each + 1):
+            end = first + blocks
+            steady[first : len(steady) if end == len(power) else end] = True
+    return steady
+
+
+def steady_stretches(level_db: NDArray[np.float64], eligible: NDArray[np.bool_], count: int) -> list[int]:
+    """Return the first of each `count` consecutive levels that are steady.
+
+    Args:
+        level_db: [levels, bands] levels.
+        eligible: [levels] whether a level may be in a stretch.
+        count: levels of a stretch.
+    """
+    if len(level_db) < count:
+        return []
+    stretches = np.lib.stride_tricks.sliding_window_view(level_db, count, axis=0)
+    chosen = np.lib.stride_tricks.sliding_window_view(eligible, count).all(axis=1)
+    mean_db = stretches.mean(axis=-1)
+    leaves = np.maximum(stretches.max(axis=-1) - mean_db, mean_db - stretches.min(axis=-1)) > STEADY_DB
+    leaves &= mean_db > mean_db.max(axis=1, keepdims=True) - BAND_RANGE_DB
+    found: list[int] = np.flatnonzero(chosen & ~leaves.any(axis=1)).tolist()
+    return found
+
+
+def band_power(samples: Samples, size: int, sample_rate: int) -> NDArray[np.float64]:
+    """Return the power of each `size` samples, and half as many after them, in mel bands: [blocks, bands]."""
+    if len(samples) < size + size // 2:
+        return np.empty((0, 1))
+    windows = np.lib.stride_tricks.sliding_window_view(samples, size)
+    overlapping = windows[::size], windows[size // 2 :: size]
+    low, high = (1127 * math.log1p(hz / 700) for hz in (LOWEST_HZ, 0.475 * sample_rate))
+    mel = np.linspace(low, high, max(1, int((high - low) / BAND_MEL)) + 1)
+    edges = np.round(700 * np.expm1(mel / 1127) * size / sample_rate).astype(np.intp)
+    shape = np.hanning(size + 1)[:size].astype(np.float32)
+    count = len(overlapping[1])
+    power = np.zeros((count, len(edges) - 1))
+    for first in range(0, count, PIECE):
+        piece = slice(first, min(first + PIECE, count))
+        for view in overlapping:
+            spectra = np.square(np.abs(np.fft.rfft(view[piece] * shape)))
+            power[piece] += np.add.reduceat(spectra, edges, axis=1)[:, :-1]
+    return power

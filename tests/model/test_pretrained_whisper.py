@@ -15,6 +15,7 @@ from mutants import mutant
 from once import once
 from pretrained_models import load_model, states, transformers, utterances
 from runs import assert_same_weights, killed
+from sounds import speech_like
 from tiny_whisper import SECONDS, save_whisper
 from tone_corpora import make_cut, save_cuts
 from torch.nn.functional import gelu
@@ -176,7 +177,7 @@ def test_all_parts_but_the_positions_are_trained(folder: Path) -> None:
 
 def test_recordings_longer_than_the_positions_are_encoded_in_chunks(folder: Path) -> None:
     model = load_model(folder)
-    samples = 0.1 * np.random.default_rng(0).standard_normal(16000 * SECONDS + 1, dtype=np.float32)
+    samples = speech_like(16000 * SECONDS + 1).numpy()
     with pytest.raises(UserError, match=r"expected at most 150 encoder frames, .* found 151"):
         model(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
     for mode in ("auto", "chunked"):

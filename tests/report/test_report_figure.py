@@ -1,11 +1,16 @@
 """Static export of figures."""
 
+import resource
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
+from asr.errors import UserError
 from asr.report.figure import Figure, Panel, Provenance, export
+
+NOWHERE = Provenance(**{item.name: "" for item in fields(Provenance)})
 
 
 def test_panels_side_by_side_keep_their_params(tmp_path: Path) -> None:
@@ -20,13 +25,21 @@ def test_panels_side_by_side_keep_their_params(tmp_path: Path) -> None:
             "y": {"field": "y", "type": "quantitative"},
         },
     }
-    nowhere = Provenance(**{item.name: "" for item in fields(Provenance)})
     widths = []
     for count in (1, 2):
         panels = [Panel(f"split {i}", spec) for i in range(count)]
-        png, pdf, text = export(Figure("figure", "", "", "", panels, nowhere), tmp_path / str(count))
+        png, pdf, text = export(Figure("figure", "", "", "", panels, NOWHERE), tmp_path / str(count))
         picture = Image.open(png)
         widths.append(picture.width)
         assert picture.info["Description"] == text.read_text()
         assert pdf.read_bytes().startswith(b"%PDF")
     assert widths[1] > widths[0]
+
+
+def test_too_little_virtual_memory_to_draw_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `ulimit -v`, V8 ended `asr bench` with a stack trace after its tables."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (16 << 30, 16 << 30))
+    with pytest.raises(UserError, match=r"b\.png: drawing reserves .* `ulimit -v` allows 16\.0 GiB"):
+        export(Figure("b", "", "", "", [], NOWHERE), tmp_path)

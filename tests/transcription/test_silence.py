@@ -16,7 +16,7 @@ from asr.search.greedy import greedy_search
 from asr.transcription import silence
 from asr.transcription.options import EncodingOptions, TranscriptionConfig
 from asr.transcription.posteriors import encode, posteriors
-from asr.transcription.silence import MARGIN_S, SHORTEST_S, UNHEARD, Sound, sound_of
+from asr.transcription.silence import MARGIN_S, SHORTEST_S, SPECTRUM_S, UNHEARD, Sound, sound_of
 
 RATE = 16000
 LSB = 1 / 32768
@@ -42,6 +42,11 @@ def dither(seconds: float) -> Samples:
 
 def noise(seconds: float) -> Samples:
     return 0.1 * np.random.default_rng(4).standard_normal(round(seconds * RATE)).astype(np.float32)
+
+
+def swelling(seconds: float) -> Samples:
+    """Noise that swells and fades four times a second."""
+    return noise(seconds) * np.cos(np.arange(round(seconds * RATE)) * 2 * np.pi * 2 / RATE) ** 2
 
 
 def speech(seconds: float, seed: int = 7) -> Samples:
@@ -74,7 +79,8 @@ def test_silence_between_speech_has_no_labels(
     model, options = recognizer.model, MODES[mode]
     before = speech(2.5)
     call = np.concatenate([before, quiet(20), speech(2.5, seed=8)])
-    margin_s = MARGIN_S + model.frame_s  # the silence starts within a frame
+    margin_s = MARGIN_S + model.frame_s  # the silence starts within a frame, noise within a spectrum
+    margin_s += SPECTRUM_S if quiet is hiss else 0
     pause_s = len(before) / RATE + margin_s, len(before) / RATE + 20 - margin_s
     found = posteriors(model, call, options)
     assert len(found) == model.encoder_frames(len(call) / RATE)
@@ -82,7 +88,7 @@ def test_silence_between_speech_has_no_labels(
     assert labels_in(found, 0, len(call) / RATE, model.frame_s) > 20
     if quiet is not zeros and mode != "onepass":
         monkeypatch.setattr(silence, "SILENT_PEAK", 0.0)
-        monkeypatch.setattr(silence, "NOISE_DB", np.inf)
+        monkeypatch.setattr(silence, "STEADY_DB", -1.0)
         assert labels_in(posteriors(model, call, options), *pause_s, model.frame_s) > 5
 
 
@@ -145,10 +151,27 @@ def test_recordings_without_silence_are_encoded_as_before(
 @pytest.mark.parametrize("attenuation_db", [20, 30, 40, 50])
 def test_quiet_speech_beside_loud_speech_is_no_noise(recognizer: Recognizer, attenuation_db: int) -> None:
     """Its level varies by more than that of steady noise, however far it is below."""
-    quiet = noise(20) * np.sin(np.arange(20 * RATE) * 2 * np.pi * 4 / RATE) ** 2  # four syllables a second
-    call = np.concatenate([speech(4), 10 ** (-attenuation_db / 20) * quiet, speech(4, seed=8)])
+    call = np.concatenate([speech(4), 10 ** (-attenuation_db / 20) * swelling(20), speech(4, seed=8)])
     assert sound_of(recognizer.model, call.astype(np.float32)).whole
     assert not sound_of(recognizer.model, np.concatenate([speech(4), hiss(4), speech(4)])).whole
+
+
+@pytest.mark.parametrize("level_db", [-60, -20, 0])
+@pytest.mark.parametrize("mode", MODES)
+def test_noise_alone_has_no_words(recognizer: Recognizer, level_db: int, mode: str) -> None:
+    """30 s of white noise became 115 words at any level, because features are normalised."""
+    hum = 0.3 * np.sin(np.arange(6 * RATE) * 2 * np.pi * 50 / RATE).astype(np.float32)
+    for sound in (noise(6), np.cumsum(noise(6) - noise(6).mean()), noise(6) + hum, noise(2)):
+        samples = (10 ** (level_db / 20) * sound).astype(np.float32)
+        assert (posteriors(recognizer.model, samples, MODES[mode])[:, 0] == 0).all()
+        assert sound_of(recognizer.model, np.concatenate([samples, speech(2)])).samples.size < 2.6 * RATE
+
+
+def test_speech_in_noise_is_sound(recognizer: Recognizer) -> None:
+    """Words of an utterance in noise as loud as itself are not taken for the noise."""
+    clean = speech(6)
+    noisy = clean + np.sqrt(np.square(clean).mean()) / 0.1 * noise(len(clean) / RATE)
+    assert sound_of(recognizer.model, noisy.astype(np.float32)).whole
 
 
 def test_silence_is_not_encoded(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +199,7 @@ def test_as_many_frames_are_cut_as_are_put_back(subsampling: int) -> None:
     ).eval()
     random = np.random.default_rng(subsampling)
     for _ in range(300):
-        parts = [random.choice([zeros, dither, noise])(random.uniform(0.05, 1.5)) for _ in range(4)]
+        parts = [random.choice([zeros, dither, swelling])(random.uniform(0.05, 1.5)) for _ in range(4)]
         samples = np.concatenate(parts)
         sound = sound_of(model, samples)
         assert len(sound.silent_T) == model.encoder_frames(len(samples) / RATE)
