@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from asr.config import option
 from asr.errors import UserError
 from asr.records.options import ShardOptions
+from asr.text.numbers import knows_numbers
 
 TEXT_RULES = {
     "none": "nothing else is changed",
     "lower": "lower-cased",
     "words": "lower-cased, punctuation removed except apostrophes and hyphens within words",
+    "spoken": "numbers as they are spoken, lower-cased, punctuation removed except apostrophes and hyphens "
+    "within words",
 }
 # Accepted kinds are left out of the data and listed.
 KINDS = {
@@ -25,6 +28,10 @@ KINDS = {
     "counts": "numbers of files, utterances or words other than the official ones",
 }
 PARTIAL_HELP = f"kinds of problems to accept; affected items are left out and listed ({', '.join(KINDS)})"
+TEXT_HELP = (
+    "none: unchanged | lower: lower-case | words: lower-case without punctuation | spoken: as words, and "
+    "numbers as they are spoken | auto: spoken if the language's numbers are known, else words"
+)
 HOLD_OUT = ["auto", "speaker", "text"]
 SHARE_RULE = "5 %, but at least 10 utterances, or a sixth of fewer than 60"
 TOKENIZERS_HELP = "tokenizers to build: phone (needs a lexicon) | character | sentencepiece-<pieces>"
@@ -46,9 +53,9 @@ class OwnDataOptions(PreparationOptions):
 
     text: str = option(
         "lower",
-        help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
+        help=TEXT_HELP,
         affects="result",
-        choices=TEXT_RULES,
+        choices=(*TEXT_RULES, "auto"),
     )
     lexicon: str = option(
         "", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none", affects="result"
@@ -85,9 +92,20 @@ class OwnDataOptions(PreparationOptions):
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
 
     def check(self) -> None:
-        """Raise UserError if a manifest of `split` would lie in another folder."""
+        """Raise UserError if a manifest of `split` would lie in another folder, or numbers can't be read."""
         if not is_split(self.split):
             raise UserError(f"split={self.split}: expected the name of a split")
+        if self.text == "spoken" and not knows_numbers(self.language):
+            raise UserError(
+                f"language={self.language}: text=spoken expects a language whose numbers num2words knows; "
+                "text=words leaves numbers as they are"
+            )
+
+    @property
+    def rule(self) -> str:
+        """The key of `TEXT_RULES` that applies."""
+        known = "spoken" if knows_numbers(self.language) else "words"
+        return known if self.text == "auto" else self.text
 
 
 def is_split(name: str) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,12 @@ from asr.preparation.options import TEXT_RULES, OwnDataOptions
 from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, normalised_rows
 from asr.preparation.run import Preparation
 from asr.preparation.splits import split_rows, usual_split_name
+from asr.text.files import write_table
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
 
+WRITTEN = "written.tsv"  # transcripts whose numbers were written in digits
 SHORT_BYTES = 50_000  # 40 s at 10 kbit/s; smaller files need no look at their header
 
 
@@ -50,7 +53,7 @@ def prepare_rows(
     inputs = [*sources, *filter(None, [options.lexicon])]
     if preparation.is_done(inputs):
         return
-    spoken = list(normalised_rows(read(preparation), preparation, options.text, options.language))
+    spoken = list(normalised_rows(read(preparation), preparation, options.rule, options.language))
     preparation.check()
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
@@ -72,8 +75,14 @@ def prepare_rows(
     words = {word for row in placed for word in row.text.split()}
     lexicon = word_lexicon(words, options.lexicon, preparation) if english or options.lexicon else None
     recordings = _recordings(placed, facts)
-    changes = f"{TEXT_RULES[options.text]} (`text={options.text}`)"
+    changes = f"{TEXT_RULES[options.rule]} (`text={options.rule}`)"
     notes = {"Splits": how, "Text": f"Unicode composed (NFC), one space between words, {changes}."}
+    numbered = [row for row in placed if row.written]
+    if numbered:
+        notes["Text"] += (
+            f" {len(numbered):,} of {len(placed):,} transcripts had digits; {WRITTEN} lists them as written "
+            "and as used."
+        )
     ends = {row.name: row.start_s + row.duration_s for row in spoken if row.duration_s is not None}
     shortened = sum(ends.get(row.name, 0.0) > recordings[row.audio].duration + TOLERANCE_S for row in placed)
     if shortened:
@@ -82,9 +91,14 @@ def prepare_rows(
         {split: _cuts(members, recordings, options.language) for split, members in splits.items()},
         lexicon=lexicon,
         texts={"train": (row.text for row in splits["train"])} if "train" in splits else {},
+        files={WRITTEN: partial(_list_written, numbered)} if numbered else {},
         sources=inputs,
         notes=notes,
     )
+
+
+def _list_written(rows: list[Row], path: Path) -> None:
+    write_table(path, ["utterance", "written", "used"], ((row.name, row.written, row.text) for row in rows))
 
 
 def _notice_long(rows: list[Row], preparation: Preparation) -> None:

@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.preparation.options import is_split
 from asr.preparation.run import Preparation
 from asr.text.files import CONTROL
-from asr.text.normalise import normalise
+from asr.text.normalise import normalise, plain_text
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.
 ROUNDING_S = 0.1
@@ -35,6 +35,7 @@ class Row:
         times: file and line of the times, for messages; empty: `where`.
         channel: channel of the file; None: the file must have one channel.
         recording: recording id; empty: derived from the file name.
+        written: transcript with numbers in digits; empty: it has none, or keeps them.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Row:
     times: str = ""
     channel: int | None = None
     recording: str = ""
+    written: str = ""
 
 
 def text_field(value: Any, name: str, where: str) -> str:
@@ -89,7 +91,10 @@ def channel_field(value: Any, where: str) -> int | None:
 
 
 def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, language: str) -> Iterator[Row]:
-    """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems."""
+    """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems.
+
+    Texts whose numbers were written in digits keep them as `Row.written`.
+    """
     first: dict[str, str] = {}
     for row in rows:
         with preparation.reporting():
@@ -106,7 +111,9 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, la
                     f"{row.where}: expected a transcript of {row.name}, found none", "missing_text"
                 )
             if text := normalise(row.text, rule, language):
-                yield replace(row, text=text, speaker=row.speaker or row.name)
+                digits = rule == "spoken" and any(x.isdecimal() for x in row.text)
+                written = plain_text(row.text) if digits else ""
+                yield replace(row, text=text, speaker=row.speaker or row.name, written=written)
             else:
                 preparation.drop(row.name, f"no words left by text={rule}", row.text)
 

@@ -1,8 +1,10 @@
-"""Transcripts as models are trained on them: Unicode's composed form, case and punctuation by a rule."""
+"""Transcripts as models are trained on them: Unicode's composed form; case, marks and numbers by a rule."""
 
 import functools
 import re
 import unicodedata
+
+from asr.text.numbers import spoken_numbers
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
 # Marks without a shape, which editors and browsers leave: soft hyphens, zero-width spaces, directions, byte
@@ -40,16 +42,20 @@ def normalise(text: str, rule: str, language: str = "") -> str:
 
     Args:
         text: transcript as written.
-        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`) or `words` (also no punctuation).
-        language: code of the language, for `lower`.
+        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`), `words` (also no punctuation) or
+            `spoken` (also numbers as words).
+        language: code of the language; for `spoken` one of which `knows_numbers` is true, English if empty.
 
     >>> normalise("It’s  “well-known”, isn't it? <NOISE>", "words")
     "it's well-known isn't it <NOISE>"
+    >>> normalise("It costs $5.", "spoken", "en")
+    'it costs five dollars'
     """
     text = plain_text(text)
     if rule == "none":
         return text
-    if rule == "words":
+    if rule in ("words", "spoken"):
+        text = spoken_numbers(text, language or "en") if rule == "spoken" else text
         marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
         return " ".join(_lower(word, language) for word in _word().findall(marks))
     return lower(text, language) if "<" not in text else " ".join(_lower(x, language) for x in text.split())

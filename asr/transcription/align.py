@@ -87,7 +87,10 @@ def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribe
             raise UserError(f"{audio}: expected a transcript in text='…' or in {beside}, found neither")
         text = read_text(beside)
     # If texts are equally known, min() returns the first, the text as written.
-    texts = (" ".join(text.split()), *(normalise(text, rule) for rule in ("none", "lower", "words")))
+    texts = (
+        " ".join(text.split()),
+        *(normalise(text, rule) for rule in ("none", "lower", "words", "spoken")),
+    )
     known = min(texts, key=lambda text: len(tokenizer.oov(text)))
     return Transcribed(str(audio), audio.stem, known, FileSource(audio), 0.0, audio.stem)
 

@@ -176,12 +176,15 @@ class SegmentOptions(EncodingOptions, LoadOptions):
 
     output: str = option("", help="folder; empty: <recording>.segments beside the recording", affects="place")
     text: str = option(
-        "words",
-        help="how the model's texts were normalised: none | lower | words (lower-case, no punctuation)",
+        "spoken",
+        help="how the model's texts were normalised: none | lower | words (lower-case, no punctuation) | "
+        "spoken (as words, and numbers as they are spoken)",
         affects="result",
         choices=TEXT_RULES,
     )
-    language: str = option("", help="language code of the text; tr, az: lower-case I is ı", affects="result")
+    language: str = option(
+        "", help="language code of the text, for numbers (empty: en) and case", affects="result"
+    )
     longest_s: float = option(
         15.0, help="divide longer lines in their pauses", affects="result", unit="s", minimum=1
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from asr.config import option
-from asr.preparation.options import OwnDataOptions
+from asr.preparation.options import TEXT_HELP, TEXT_RULES, OwnDataOptions
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Options(OwnDataOptions):
         False, help="leave out and list recordings without a transcript", affects="result"
     )
     text: str = option(
-        "words",
-        help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
+        "auto",
+        help=TEXT_HELP,
         affects="result",
-        choices=("none", "lower", "words"),
+        choices=(*TEXT_RULES, "auto"),
     )

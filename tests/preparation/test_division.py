@@ -76,7 +76,7 @@ def test_missing_and_foreign_shards_are_refused(
     assert main([*arguments, "shard=1/2"]) == 0
     assert "2-of-2.jsonl: expected shard 2 of 2, found none" in merge()
     assert main([*arguments, "shard=2/2", "text=none"]) == 0
-    assert "found another: options.text is 'none' instead of 'words'" in merge()
+    assert "found another: options.text is 'none' instead of 'auto'" in merge()
     (audio / "u1.txt").write_text("go back\n")
     assert main([*arguments, "shard=2/2"]) == 0
     assert "2-of-2.jsonl: expected the job of" in merge()

@@ -59,12 +59,18 @@ def names(tmp_path):
 
 
 def test_table_without_header(audio, tmp_path):
-    rows = [[name, f"Hello, number {number}!"] for number, name in enumerate(names(tmp_path))]
+    rows = [[name, f"Hello, number xq {number}!"] for number, name in enumerate(names(tmp_path))]
     table = write_table(tmp_path / "t.tsv", rows)
     splits = prepare(tmp_path, transcripts=str(table), speaker=r"^(\w+)/")
     utterances = {name: found for split in splits.values() for name, found in split.items()}
     assert len(utterances) == 24
-    assert utterances["spk0-s0_u1"] == ("hello number 1", "spk0", 0.0, 1.25)
+    assert utterances["spk0-s0_u1"] == ("hello number xq one", "spk0", 0.0, 1.25)
+    written = (tmp_path / "data" / "written.tsv").read_text().splitlines()
+    assert written[:2] == [
+        "utterance\twritten\tused",
+        "spk0-s0_u0\tHello, number xq 0!\thello number xq zero",
+    ]
+    assert "24 of 24 transcripts had digits" in (tmp_path / "data" / "README.md").read_text()
     # Twelve speakers are enough to hold some out.
     speakers = {split: {found[1] for found in members.values()} for split, members in splits.items()}
     assert set(speakers) == {"train", "dev", "test"}
@@ -81,7 +87,8 @@ def test_split_and_id_columns_of_a_csv_with_usual_names(audio, tmp_path):
         [f"u{n}", f'say "{n}", twice', Path(wav).name, f"c{n % 3}", split]
         for n, (wav, split) in enumerate(zip(wavs, splits, strict=True))
     ]
-    found = prepare(tmp_path, transcripts=str(write_table(tmp_path / "t.csv", rows, ",")))
+    found = prepare(tmp_path, transcripts=str(write_table(tmp_path / "t.csv", rows, ",")), text="words")
+    assert not (tmp_path / "data" / "written.tsv").exists()
     assert {split: len(members) for split, members in found.items()} == {"train": 20, "dev": 2, "test": 2}
     assert found["test"]["u23"][:2] == ("say 23 twice", "c2")
     assert list(found["train"]) == [f"u{n}" for n in range(20)]

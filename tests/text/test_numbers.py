@@ -1,0 +1,80 @@
+"""Numbers as they are spoken."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr import config
+from asr.errors import UserError
+from asr.preparation.options import OwnDataOptions
+from asr.text.normalise import normalise
+from asr.text.numbers import knows_numbers, spoken_numbers
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        (
+            "en",
+            "1,234,567 and 0.50",
+            "one million two hundred and thirty four thousand five hundred and sixty "
+            "seven and zero point five",
+        ),
+        (
+            "en",
+            "In 1984, 2005, 2010 and 2100",
+            "in nineteen eighty four two thousand and five twenty ten and two thousand one hundred",
+        ),
+        ("en", "21st, 2nd and 3RD", "twenty first second and three rd"),
+        ("en", "the 1990s, the 20's", "the nineteen nineties the twenties"),
+        (
+            "en",
+            "$3.50, £1, 5 € and $5 million",
+            "three dollars fifty cents one pound sterling five euro and five million dollars",
+        ),
+        ("en", "12.5% of 50 %", "twelve point five percent of fifty percent"),
+        ("en", "at 10:30, 9:05 and 7:00", "at ten thirty nine oh five and seven o'clock"),
+        ("en", "-5 or 3-4 or 5-year-old", "minus five or three four or five year-old"),
+        (
+            "en",
+            "call 07700900123, room 007",
+            "call zero seven seven zero zero nine zero zero one two three room zero zero seven",
+        ),
+        ("en", "12/25/2024", "twelve twenty five twenty twenty four"),
+        ("en", "5G, COVID-19, mp3", "five g covid nineteen mp three"),
+        ("en", "<NOISE> 7 <5>", "<NOISE> seven <5>"),
+        ("en-GB", "two 2", "two two"),
+        (
+            "de",
+            "1.234,5 und 3.10.1990",
+            "eintausendzweihundertvierunddreißig komma fünf und drei zehn neunzehnhundertneunzig",
+        ),
+        ("fr", "le 1er mai, 80 %", "le premier mai quatre vingts pour cent"),
+        ("es", "1.000.000 y 5 €", "un millón y cinco euros"),
+        ("tr", "5 €", "beş"),  # num2words has no amounts of money in Turkish
+    ],
+)
+def test_numbers_are_read_as_they_are_written(language: str, written: str, spoken: str) -> None:
+    assert normalise(written, "spoken", language) == spoken
+
+
+@given(
+    st.text(alphabet="0123456789.,:%$€-/ ast", max_size=20),
+    st.sampled_from(["en", "de", "fr", "pl", "tr", "ja"]),
+)
+def test_no_digit_is_left(written: str, language: str) -> None:
+    """A digit that training never saw was `<unk>` in every reference that has one."""
+    assert not any(x.isdigit() for x in spoken_numbers(written, language))
+
+
+def test_text_without_digits_stays() -> None:
+    assert spoken_numbers("Twenty-one % of $", "en") == "Twenty-one % of $"
+
+
+def test_a_language_without_numbers() -> None:
+    assert not knows_numbers("xx")
+    assert normalise("5 x", "spoken", "xx") == "5 x"
+    assert config.parse(OwnDataOptions, ["text=auto", "language=xx"]).rule == "words"
+    assert config.parse(OwnDataOptions, ["text=auto", "language=de-AT"]).rule == "spoken"
+    with pytest.raises(UserError, match="language=xx: text=spoken expects a language whose numbers"):
+        config.parse(OwnDataOptions, ["text=spoken", "language=xx"])
