@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from asr.config import option
 from asr.errors import UserError
 from asr.records.options import ShardOptions
-from asr.text.numbers import knows_numbers
 
 TEXT_RULES = {
     "none": "nothing else is changed",
@@ -92,20 +91,9 @@ class OwnDataOptions(PreparationOptions):
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
 
     def check(self) -> None:
-        """Raise UserError if a manifest of `split` would lie in another folder, or numbers can't be read."""
+        """Raise UserError if a manifest of `split` would lie in another folder."""
         if not is_split(self.split):
             raise UserError(f"split={self.split}: expected the name of a split")
-        if self.text == "spoken" and not knows_numbers(self.language):
-            raise UserError(
-                f"language={self.language}: text=spoken expects a language whose numbers num2words knows; "
-                "text=words leaves numbers as they are"
-            )
-
-    @property
-    def rule(self) -> str:
-        """The key of `TEXT_RULES` that applies."""
-        known = "spoken" if knows_numbers(self.language) else "words"
-        return known if self.text == "auto" else self.text
 
 
 def is_split(name: str) -> bool:

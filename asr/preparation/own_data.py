@@ -20,6 +20,7 @@ from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, normal
 from asr.preparation.run import Preparation
 from asr.preparation.splits import split_rows, usual_split_name
 from asr.text.files import write_table
+from asr.text.numbers import knows_numbers
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -45,15 +46,17 @@ def prepare_rows(
         read: function that returns all utterances; not called if the folder is up to date.
 
     Raises:
-        UserError: there are no usable rows, or some are broken and `allow_partial` is not set.
+        UserError: there are no usable rows, some are broken and `allow_partial` is not set, or the language's
+            numbers can't be read.
     """
+    rule = text_rule(options)
     english = options.language.lower().startswith("en")
     packages = lexicon_packages(options.lexicon) if english else []
     preparation = Preparation(recipe, folder, options, packages=packages)
     inputs = [*sources, *filter(None, [options.lexicon])]
     if preparation.is_done(inputs):
         return
-    spoken = list(normalised_rows(read(preparation), preparation, options.rule, options.language))
+    spoken = list(normalised_rows(read(preparation), preparation, rule, options.language))
     preparation.check()
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
@@ -75,7 +78,7 @@ def prepare_rows(
     words = {word for row in placed for word in row.text.split()}
     lexicon = word_lexicon(words, options.lexicon, preparation) if english or options.lexicon else None
     recordings = _recordings(placed, facts)
-    changes = f"{TEXT_RULES[options.rule]} (`text={options.rule}`)"
+    changes = f"{TEXT_RULES[rule]} (`text={rule}`)"
     notes = {"Splits": how, "Text": f"Unicode composed (NFC), one space between words, {changes}."}
     numbered = [row for row in placed if row.written]
     if numbered:
@@ -95,6 +98,17 @@ def prepare_rows(
         sources=inputs,
         notes=notes,
     )
+
+
+def text_rule(options: OwnDataOptions) -> str:
+    """Return the key of `TEXT_RULES` that applies; raise UserError if it needs numbers that aren't known."""
+    known = knows_numbers(options.language)
+    if options.text == "spoken" and not known:
+        raise UserError(
+            f"language={options.language}: text=spoken expects a language whose numbers num2words knows; "
+            "text=words leaves numbers as they are"
+        )
+    return ("spoken" if known else "words") if options.text == "auto" else options.text
 
 
 def _list_written(rows: list[Row], path: Path) -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr import config
 from asr.errors import UserError
 from asr.preparation.options import OwnDataOptions
+from asr.preparation.own_data import text_rule
 from asr.text.normalise import normalise
 from asr.text.numbers import knows_numbers, spoken_numbers
 
@@ -74,7 +74,8 @@ def test_text_without_digits_stays() -> None:
 def test_a_language_without_numbers() -> None:
     assert not knows_numbers("xx")
     assert normalise("5 x", "spoken", "xx") == "5 x"
-    assert config.parse(OwnDataOptions, ["text=auto", "language=xx"]).rule == "words"
-    assert config.parse(OwnDataOptions, ["text=auto", "language=de-AT"]).rule == "spoken"
+    assert text_rule(OwnDataOptions(text="auto", language="xx")) == "words"
+    assert text_rule(OwnDataOptions(text="auto", language="de-AT")) == "spoken"
+    assert text_rule(OwnDataOptions(text="lower", language="xx")) == "lower"
     with pytest.raises(UserError, match="language=xx: text=spoken expects a language whose numbers"):
-        config.parse(OwnDataOptions, ["text=spoken", "language=xx"])
+        text_rule(OwnDataOptions(text="spoken", language="xx"))
