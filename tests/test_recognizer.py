@@ -157,7 +157,7 @@ def test_audio_that_is_not_a_recording_is_named(trained: Path) -> None:
             recognizer.transcribe(audio, rate)
 
 
-@pytest.mark.parametrize("name", ["cast-4:heads=shared,assign=single", "agglomerative-4:tie=false"])
+@pytest.mark.parametrize("name", ["cast-4:heads=own,assign=single", "agglomerative-4:tie=false"])
 def test_a_mechanism_named_in_another_way_can_be_loaded(name: str, tmp_path: Path) -> None:
     """A model trained with a default written out, or options in another order, could not be decoded."""
     sizes = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)

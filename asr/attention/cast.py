@@ -17,26 +17,31 @@ LAPLACE_DEVIATION = (4 * math.pi) ** -0.5
 
 
 class CAST(OwnParameterLayer):
-    """Clustering self-attention with surrogate tokens, van Engelenhoven et al. 2024, Figure 1.
+    """Clustering self-attention with surrogate tokens, van Engelenhoven et al. 2024 (arXiv 2402.04239).
 
     Per head, with C surrogates S, s = 1/√D, a gate φ_i = x_i·w + b per token, and s₁(t) = 1 + softplus(t):
 
     1. A_q = s·QSᵀ and A_k = s·KSᵀ, both N × C;
-    2. A_g = σ(φ) ⊙ softmax_C(A_q) + (1 − σ(φ)) ⊙ softmax_C(A_k) assigns the tokens G_j, at most κ, to cluster
-       j (`assign_top`, `assign_single`);
+    2. A_g = σ(φ) ⊙ softmax_C(A_q) + (1 − σ(φ)) ⊙ softmax_C(A_k), averaged over heads, assigns the tokens G_j,
+       at most κ, to cluster j (`assign_top`, `assign_single`);
     3. R_intra,j = softmax(s·Q_{G_j} K_{G_j}ᵀ) V_{G_j} is attention within the cluster;
     4. R_inter,j = softmax_{i∈G_j}(A_k,ij · s₁(−φ_i)) · V_{G_j} is the cluster's summary;
     5. with W_i = softmax_C(A_q,i · s₁(φ_i)) over the clusters that have members, R_i sums W_ij · R_intra,j at
        i over the clusters that contain token i, and W_ij · R_inter,j over the others;
     6. the output is R·O.
 
-    G_j is discrete, and the figure doesn't show how φ receives a gradient. Here it does through the
-    temperatures s₁ of steps 4 and 5, which weigh a token's key side against its query side as step 2 does.
+    This follows the captions of the paper's Figures 1, 2 and 4 (Figure 4 shows one clustering per layer, so
+    the heads share it). The paper's own six equations have not been compared. What the captions leave open,
+    and where this implementation may therefore deviate:
 
-    With `function=laplace`, each softmax over m values t becomes ½(1 + erf((t − μ) / (σ√2))) / m, with μ = √½
-    and σ = √(1/4π) (*Mega*, Ma et al. 2022): positive weights with a sum of at most 1. The division keeps the
-    size of the output independent of m. Dividing by m, the mean of `heads=shared` and the number of clusters
-    of `count=root` are choices of this implementation.
+    * heads: A_g is averaged after the softmax, which keeps it a distribution over clusters;
+    * gate: the captions combine A_q and A_k without saying how; step 2 mixes them by a sigmoid per token. G_j
+      is discrete, so φ receives its gradient through the temperatures s₁ of steps 4 and 5;
+    * clusters without members are left out of step 5, because they have no summary;
+    * `function=laplace`: softmax over m values t becomes ½(1 + erf((t − μ) / (σ√2))) / m with μ = √½ and
+      σ = √(1/4π), the constants of *Mega* (Ma et al. 2022). Mega divides the logits by the length instead;
+      dividing the weights keeps the size of the output independent of m, and their sum at most 1;
+    * `count=root` and `heads=own` are additions of this project.
 
     Args:
         name, backend: see `OwnParameterLayer`.
@@ -48,7 +53,7 @@ class CAST(OwnParameterLayer):
         capacity: κ; 0 means ⌈n/C⌉ for a sequence of n tokens, which is also the least κ with `single`.
         count: `all`: C clusters; `root`: a sequence of n tokens has only the first ⌈√n⌉ of them, at most C,
             and κ follows. Then the cost N·(C + κ) is lowest, N·√N, as long as n ≤ C².
-        heads_: `own`: each head assigns tokens by its own A_g; `shared`: all heads by the mean of their A_g.
+        heads_: `shared`: all heads assign tokens by the mean of their A_g; `own`: each by its own.
         function: `softmax` or `laplace`.
     """
 
@@ -64,7 +69,7 @@ class CAST(OwnParameterLayer):
             ),
             Option("capacity", 0, range(65_537), "tokens per cluster; 0: N / C"),
             Option("count", "all", ("all", "root"), "clusters in use: all, or the first √N"),
-            Option("heads", "own", ("own", "shared"), "clusters of each head, or the same for all heads"),
+            Option("heads", "shared", ("shared", "own"), "the same clusters for all heads, or some for each"),
             Option("function", "softmax", ("softmax", "laplace"), "attention function"),
         ),
     )

@@ -1,4 +1,4 @@
-"""Pictures of the clusters into which CAST divides the pixels or patches of pathfinder images.
+"""Pictures of the clusters into which CAST divides the pixels or patches of an image.
 
     python -m asr_recipes.longrange.maps run=exp/longrange/pathfinder/cast-16 items=4
 
@@ -39,7 +39,7 @@ class Options:
 
     run: str = option(
         "",
-        help="run folder of a model with attention=cast-C, trained with recipe.task=pathfinder",
+        help="run folder of a model with attention=cast-C, trained with recipe.task=image or pathfinder",
         affects="result",
     )
     split: str = option("dev", help="dev | test", affects="result", choices=("dev", "test"))
@@ -149,7 +149,9 @@ def run(options: Options) -> Path:
     """Write the picture and return its path."""
     task, data = load_task(options.run)
     if not isinstance(data, ItemData) or data.source.values:
-        raise UserError(f"run={options.run}: expected recipe.task=pathfinder, found {data.describe()}")
+        raise UserError(
+            f"run={options.run}: expected recipe.task=image or pathfinder, found {data.describe()}"
+        )
     model, source = task.model, data.source
     count = source.count(options.split)
     numbers = range(options.first, min(options.first + options.items, 2**31 if count is None else count))

@@ -6,7 +6,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.training.options import RecipeConfig
 
-TASKS = ("listops", "pathfinder", "text", "retrieval")
+TASKS = ("listops", "pathfinder", "image", "text", "retrieval")
 SIZES = (16, 32, 64, 128, 256)
 LONGEST_GENERATED = 8_000  # symbols of a ListOps expression, 13 ms each
 
@@ -32,7 +32,7 @@ class TaskOptions(RecipeConfig):
         32,
         help=f"side of an image: {' | '.join(map(str, SIZES))}",
         affects="result",
-        only=("task", "pathfinder"),
+        only=("task", ("pathfinder", "image")),
         unit="pixels",
         choices=SIZES,
     )
@@ -48,13 +48,14 @@ class TaskOptions(RecipeConfig):
         1,
         help="side of the patches that the encoder reads: 1 (as in Long Range Arena) | 2 | 4",
         affects="result",
-        only=("task", "pathfinder"),
+        only=("task", ("pathfinder", "image")),
         unit="pixels",
         choices=(1, 2, 4),
     )
     folder: str = option(
         "",
-        help="folder with the task's public data, or with texts; empty: listops and pathfinder are generated",
+        help="folder with the task's public data, or with texts or images; empty: listops, pathfinder and "
+        "image are generated",
         affects="result",
     )
     batch: int = option(32, help="items in a batch", affects="result", minimum=1, maximum=65_536)

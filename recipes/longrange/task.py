@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from asr_recipes.longrange.data import ItemBatch, ItemData
 from asr_recipes.longrange.folders import PAIR_FILES, ListOpsFiles, PairFiles, PathfinderFolder
+from asr_recipes.longrange.image import image_source
 from asr_recipes.longrange.items import ItemSource
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
@@ -66,6 +67,8 @@ def build_source(recipe: TaskOptions, seed: int) -> ItemSource:
             if recipe.folder:
                 return PathfinderFolder(folder, recipe.size)
             return Pathfinder(recipe.size, recipe.dashes, seed)
+        case "image":
+            return image_source(recipe.folder, recipe.size, seed)
         case "text":
             return TextFolder(folder, recipe.length)
         case _:

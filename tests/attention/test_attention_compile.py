@@ -10,7 +10,7 @@ from mechanisms import CROSS, LENGTHS, OWN, QUERY_KEY, SHARED, C, build_layer, l
 # Names without operations of their own: those of other names with other numbers, or in other combinations.
 REPEATED = {
     *(f"clustered-{C}:grouping=keys", "lsh-1:chunk=4,buckets=4", "local-70:global=40"),
-    *(f"near-{C}:topk=2,window=70", "cast-3:assign=single,capacity=5", "cast-3:heads=shared"),
+    *(f"near-{C}:topk=2,window=70", "cast-3:assign=single,capacity=5", "cast-3:heads=own"),
     *("cast-3:function=laplace", "cast-9:count=root"),
 }
 

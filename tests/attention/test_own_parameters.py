@@ -70,7 +70,7 @@ def test_cannot_be_exchanged(name: str) -> None:
     [
         "cast-3:assign=single",
         "cast-3:assign=single,capacity=5",
-        "cast-9:assign=single,count=root,heads=shared",
+        "cast-9:assign=single,count=root",
         "agglomerative-4",
         "summary",
         "hyper",
@@ -160,7 +160,7 @@ def test_the_number_of_clusters_follows_the_length() -> None:
 def test_shared_heads_assign_the_same_tokens() -> None:
     x = layer_input(8, torch.float64).nan_to_num()
     found = {}
-    for name in ("cast-3", "cast-3:heads=shared"):
+    for name in ("cast-3:heads=own", "cast-3"):
         layer = build(name)
         q, k = (layer._split_heads(project(x)) for project in (layer.query, layer.key))
         used, gate = layer.in_use(LENGTHS), layer.gate(x).unsqueeze(1)

@@ -128,7 +128,7 @@ def test_without_development_texts_they_are_from_train(tmp_path: Path) -> None:
     """They were those of test, so that the best checkpoint was chosen on the texts that measure it."""
     folder = texts(tmp_path)
     source = TextFolder(folder, 20)
-    train, dev, test = ({path for path, _ in source.texts[split]} for split in SPLITS)
+    train, dev, test = ({path for path, _ in source.files[split]} for split in SPLITS)
     assert train | dev == {path for label in ("neg", "pos") for path in (folder / "train" / label).iterdir()}
     assert not train & dev
     assert 2 <= len(dev) <= 16
@@ -162,7 +162,7 @@ def test_texts_without_splits_are_divided_by_name(tmp_path: Path) -> None:
     assert sum(counts) == 122
     assert min(counts) > 3
     assert counts[0] > 80
-    paths = [path for split in SPLITS for path, _ in source.texts[split]]
+    paths = [path for split in SPLITS for path, _ in source.files[split]]
     assert len(set(paths)) == 122
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the clusters of pathfinder images."""
+"""Pictures of the clusters of images."""
 
 from pathlib import Path
 
@@ -53,13 +53,14 @@ def test_every_pixel_has_one_cluster_of_limited_size(folder: Path) -> None:
             assert sizes.max() <= 52  # ⌈256 / 5⌉
 
 
-def test_patches_have_clusters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", [PATHFINDER, [*OVERRIDES, "recipe.task=image", "recipe.size=16"]])
+def test_patches_have_clusters(task: list[str], tmp_path: Path) -> None:
     overrides = ["recipe.patch=2", "attention=cast-4", f"run={tmp_path}", "trainer.max_steps=1"]
-    train(train_options([*PATHFINDER, *overrides]))
-    task, data = load_task(str(tmp_path))
+    train(train_options([*task, *overrides]))
+    trained, data = load_task(str(tmp_path))
     assert isinstance(data, ItemData)
     batch = collate([data.source.item("dev", 0)], BatchPlan(()))
-    ((first, _),) = cluster_maps(task.model, batch.values, batch.lengths, head=0)
+    ((first, _),) = cluster_maps(trained.model, batch.values, batch.lengths, head=0)
     assert first.clusters.shape == (8, 8)
     assert run(Options(run=str(tmp_path), items=1)).exists()
 
@@ -101,12 +102,12 @@ def test_the_picture_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> N
         (
             [*OVERRIDES, "attention=cast-3", "recipe.length=16"],
             {},
-            "expected recipe.task=pathfinder, found ListOps",
+            "expected recipe.task=image or pathfinder, found ListOps",
         ),
         (
             ["recipe=copy", *OVERRIDES[1:7], "recipe.length=3"],
             {},
-            "expected recipe.task=pathfinder, found masked copy",
+            "expected recipe.task=image or pathfinder, found masked copy",
         ),
         ([], {}, "config.yaml: expected the options of a run, found none"),
         (
