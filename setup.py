@@ -5,7 +5,8 @@ operators on PyTorch's stable ABI and no Python code: it works with every Python
 If a library cannot be built, the installation still succeeds; the reason goes into attention_ext/build.json,
 which `attention_ext.why_unavailable` reads.
 
-The C++ compiler is CXX, by default c++, with the options CXXFLAGS; it must support C++20 (GCC 11 or later).
+The C++ compiler is CXX, by default c++, with the options CXXFLAGS; it must be GCC 11 or later, whose vector
+extensions the kernels use. With Clang (macOS's c++) and on Windows, the package is installed without kernels.
 The CUDA library takes about 40 s of CPU time; it is built if nvcc (in CUDA_HOME or a standard place) and a
 GPU are found, or with FORCE_CUDA=1, and never with FORCE_CUDA=0. TORCH_CUDA_ARCH_LIST defaults to
 "8.0;9.0+PTX".
@@ -17,6 +18,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import sysconfig
 import zlib
 from pathlib import Path
@@ -105,11 +107,21 @@ def link(command: list[str], objects: list[str], torch: Path, libraries: list[st
     run([*command, "-shared", *objects, f"-L{torch / 'lib'}", *names, "-o", str(target)])
 
 
+def require_gcc(compiler: list[str]) -> None:
+    """Raise Unavailable, with the reason in one line, where the kernels are known not to compile."""
+    needed = "the kernels need GCC 11 or later; PyTorch's operations replace them"
+    if sys.platform == "win32":
+        raise Unavailable(f"{needed}, on Windows always")
+    if shutil.which(compiler[0]) is None:
+        raise Unavailable(f"no C++ compiler: {compiler[0]} was not found when this package was built")
+    if "clang" in subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout:
+        raise Unavailable(f"{needed}: {compiler[0]} is Clang; CXX names another compiler")
+
+
 def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     """Build the CPU library: the operators once, the kernels once per instruction set."""
     compiler = os.environ.get("CXX", "c++").split()
-    if shutil.which(compiler[0]) is None:
-        raise Unavailable(f"no C++ compiler: {compiler[0]} was not found when this package was built")
+    require_gcc(compiler)
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     flags = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi"]
     flags += ["-DATTENTION_EXT_X86"] if x86 else []

@@ -564,8 +564,10 @@ def sanitized(folder: Path) -> dict[str, str]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    with contextlib.chdir(REPOSITORY):
-        module.build_cpu(module.find_torch(), folder / "objects", folder / "kernels_cpu.so")
+    before = Path.cwd()
+    os.chdir(REPOSITORY)
+    module.build_cpu(module.find_torch(), folder / "objects", folder / "kernels_cpu.so")
+    os.chdir(before)
     # The C++ library too, because the sanitizer looks for its functions before Python has loaded it.
     names = [[*compiler.split(), f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
     paths = [subprocess.check_output(name, text=True).strip() for name in names]

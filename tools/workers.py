@@ -44,7 +44,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            process_group=0,
+            start_new_session=True,
         )
         self.turn()
 
@@ -77,7 +77,7 @@ def measure(command: Sequence[str]) -> tuple[Seconds, float, int]:
     CPU time and memory are sampled ten times per second and summed over its processes.
     """
     started = time.perf_counter()
-    process = subprocess.Popen(command, process_group=0)
+    process = subprocess.Popen(command, start_new_session=True)
     peak = 0
     used_s: dict[int, float] = {}  # includes processes that have ended
     try:

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(threads) hash_tile(
   const float underflow = static_cast<float>(D + 2) * 2.0f * 1.1754944e-38f;
   products.each([&](int row, int plane, float product) {
     if (first + row >= N || plane >= bits) return;
-    const float bound = gamma * norm[row] * largest[plane] + underflow;
+    const float bound = gamma * (norm[row] * largest[plane]) + underflow;
     bool above = product > bound;
     if (!above && !(product < -bound)) {
       const T* vector = x + (first + row) * x_BHND.stride_n;

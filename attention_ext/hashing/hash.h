@@ -192,7 +192,8 @@ inline void hash_block(const HashTask<float>& task, Simd<float>::Vec) {
     uint64_t hash = 0, unsure = 0;
     for (int64_t p = 0; p < padded; p += W) {
       const Vec<float> product = load(task.scratch + i * padded + p);
-      const Vec<float> bound = gamma * norm * load(task.largest_P + p) + underflow;
+      // In this order, the bound of a product whose partial sums overflow is infinite.
+      const Vec<float> bound = gamma * (norm * load(task.largest_P + p)) + underflow;
       const uint64_t above = bits_of(product > bound), below = bits_of(product < -bound);
       hash |= above << p;
       unsure |= (~(above | below) & ((1ull << W) - 1)) << p;

@@ -56,7 +56,7 @@ inline void bucket_block(const BucketTask<float>& task, Simd<float>::Vec) {
       second = next[j] > second ? next[j] : second;
       if (best[j] > first) first = best[j], bucket = place[j] + j;
     }
-    if (first - second > 2 * (gamma * norm * task.largest + underflow))
+    if (first - second > 2 * (gamma * (norm * task.largest) + underflow))
       task.buckets[i] = products[bucket] > 0 ? bucket : bucket + static_cast<int32_t>(F);
     else
       task.buckets[i] = exact_bucket(x, task.rotations_FD, F, D);

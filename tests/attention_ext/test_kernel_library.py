@@ -79,6 +79,18 @@ def test_reasons_why_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_a_failed_build_records_the_reason(compiler: str, reason: str, tmp_path: Path) -> None:
     """The build succeeds without the kernels, so that the installation does too."""
+    assert reason in reason_after_a_build(compiler, tmp_path)
+
+
+def test_clang_is_refused_in_one_line(tmp_path: Path) -> None:
+    """It lacks `__builtin_shuffle`: the reason was its first error, in the midst of a header."""
+    clang = tmp_path / "c++"
+    clang.write_text("#!/bin/sh\necho 'Apple clang version 17.0.0'\n")
+    clang.chmod(0o755)
+    assert f"{clang} is Clang; CXX names another compiler" in reason_after_a_build(str(clang), tmp_path)
+
+
+def reason_after_a_build(compiler: str, tmp_path: Path) -> str:
     command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path / "lib")]
     subprocess.run(
         [*command, "--build-temp", str(tmp_path / "temp")],
@@ -89,4 +101,4 @@ def test_a_failed_build_records_the_reason(compiler: str, reason: str, tmp_path:
     )
     built = tmp_path / "lib/attention_ext"
     assert not list(built.glob("*.so"))
-    assert reason in json.loads((built / "build.json").read_text())["cpu"]
+    return str(json.loads((built / "build.json").read_text())["cpu"])
