@@ -1,0 +1,159 @@
+"""Pages of the site, for mkdocs.yml: the repository's documents, the reference, pictures of mechanisms."""
+
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from PIL import Image
+from torch import Tensor
+
+from asr.attention import MECHANISMS, build_mechanism, build_self_attention, mechanism_table
+from asr.attention.softmax import SoftmaxMechanism
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = ("*.md", "docs/*.md", "docs/examples/*", "docs/figures/*", "recipes/**/*.md", "recipes/**/*.png")
+PLACES += ("asr/**/*.md", "attention_ext/**/*.md")
+REFERENCE = {
+    "asr": [
+        "asr.recognizer.Recognizer",
+        *(f"asr.library.{name}" for name in ("prepare", "train", "decode", "score", "compare")),
+        *(f"asr.library.outcomes.{name}" for name in ("Run", "Scores", "Comparison")),
+        "asr.transcription.transcript.Transcript",
+        "asr.errors.UserError",
+    ],
+    "attention": [
+        "asr.attention.table.build_mechanism",
+        "asr.attention.multihead.build_self_attention",
+        "asr.attention.softmax.SoftmaxMechanism",
+        "asr.attention.multihead.SelfAttention",
+        "asr.attention.layer.OwnParameterLayer",
+        "asr.attention.spec.Option",
+        "asr.attention.spec.Schema",
+    ],
+}
+STYLE = """
+.md-typeset table:not([class]) { font-size: .6rem; display: block; overflow-x: auto; }
+.md-typeset h2.doc-heading code { overflow-wrap: anywhere; }
+.md-typeset img.map { image-rendering: pixelated; width: 256px; max-width: 100%; border: 1px solid #8884; }
+"""
+POSITIONS, HEADS, SIZE = 64, 1, 16  # of the pictures
+COLOURS = ((255, 255, 255), (63, 81, 181), (10, 10, 40))  # weight 0, half, the largest
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the addresses from GitHub's workflow; a copy of the repository builds a site of its own."""
+    if repository := os.environ.get("GITHUB_REPOSITORY"):
+        owner, _, name = repository.partition("/")
+        config.repo_url = f"https://github.com/{repository}"
+        config.site_url = f"https://{owner}.github.io/{name}/"
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace the folder docs by the repository's documents under their paths, and add what is generated."""
+    kept = Files([x for x in files if x.abs_src_path is None or not is_in_docs(Path(x.abs_src_path))])
+    for path in sorted({path for pattern in PLACES for path in ROOT.glob(pattern) if path.is_file()}):
+        kept.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    kept.append(File.generated(config, "docs/tutorial.md", content=notebook(ROOT / "docs/tutorial.ipynb")))
+    kept.append(File.generated(config, "site.css", content=STYLE))
+    for name, objects in REFERENCE.items():
+        kept.append(File.generated(config, f"reference/{name}.md", content=reference(name, objects)))
+    kept.append(File.generated(config, "mechanisms.md", content="\n".join(mechanisms())))
+    for key, name in shown_names().items():
+        kept.append(File.generated(config, f"mechanisms/{key}.png", content=picture(weights(name))))
+    return kept
+
+
+def is_in_docs(path: Path) -> bool:
+    """Return whether a file lies in the folder docs."""
+    return path.is_relative_to(ROOT / "docs")
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links to the notebook lead to its page."""
+    return re.sub(r"\]\(([\w./]*tutorial)\.ipynb\)", r"](\1.md)", markdown)
+
+
+def notebook(path: Path) -> str:
+    """Return a notebook as Markdown: texts, code and outputs, pictures included."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                png = "".join(data["image/png"]).strip()
+                parts.append(f"![Output of the cell above](data:image/png;base64,{png})")
+            elif text := "".join(output.get("text", data.get("text/plain", ""))).strip():
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def reference(name: str, objects: list[str]) -> str:
+    """Return a page of mkdocstrings' directives."""
+    title = "`asr`" if name == "asr" else f"`asr.{name}`"
+    return f"# {title}\n\n" + "\n\n".join(f"::: {x}" for x in objects) + "\n"
+
+
+def shown_names() -> dict[str, str]:
+    """Return the mechanism to draw by key, with a size that suits the few positions of a picture."""
+    sizes = {"lsh": 2, "oracle-top": 8, "local": 9}
+    return {key: f"{key}-{sizes.get(key, 4)}" if MECHANISMS[key].schema.size else key for key in MECHANISMS}
+
+
+def weights(name: str) -> Tensor:
+    """Return how much each position takes from each other one, [N, S], the largest 1.
+
+    The weights of a softmax mechanism. Of another, the size of the derivative of each output with respect to
+    each input, for random parameters.
+    """
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # small tensors
+    steps = torch.randn(POSITIONS, SIZE).cumsum(0)  # neighbours are alike, as in speech
+    x_NM = 3 * (steps - steps.mean(0)) / steps.std(0)
+    if issubclass(MECHANISMS[name.rpartition("-")[0] if name not in MECHANISMS else name], SoftmaxMechanism):
+        q = x_NM.view(1, 1, POSITIONS, SIZE)
+        k = q if name == "shared-full" or name.startswith("lsh") else q + 0.3 * torch.randn_like(q)
+        found = build_mechanism(name, backend="reference").weights(q, k)[0, 0]
+    else:
+        layer = build_self_attention(name, SIZE, HEADS, backend="reference").eval()
+        lengths = torch.tensor([POSITIONS])
+        jacobian = torch.autograd.functional.jacobian(lambda x: layer(x[None], lengths)[0], x_NM)
+        found = jacobian.transpose(1, 2).flatten(2).norm(dim=2)
+    return found / found.max().clamp_min(1e-9)
+
+
+def picture(weights_NS: Tensor) -> bytes:
+    """Return weights as a PNG, queries downwards."""
+    level = weights_NS.sqrt().unsqueeze(-1)  # small weights show
+    low, middle, high = (torch.tensor(colour, dtype=torch.float) for colour in COLOURS)
+    upper = middle + (high - middle) * (2 * level - 1)
+    pixels = torch.where(level < 0.5, low + (middle - low) * 2 * level, upper).round().to(torch.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def mechanisms() -> Iterator[str]:
+    """Yield the page of mechanisms: the table, then a picture and the description of each."""
+    yield "# Mechanisms\n"
+    yield (
+        f"Each picture shows what attends to what among {POSITIONS} positions of one head: queries "
+        "downwards, keys to the right, dark where the weight is large. Neighbours are alike, as in speech. "
+        "The pictures of mechanisms without such weights show the size of the derivative of each output "
+        "with respect to each input, for random parameters.\n"
+    )
+    yield mechanism_table() + "\n"
+    for key, name in shown_names().items():
+        found = MECHANISMS[key]
+        yield f"## {key}\n\n![What attends to what with {name}](mechanisms/{key}.png){{ .map loading=lazy }}"
+        yield f"\n`{name}`\n\n::: {found.__module__}.{found.__qualname__}\n    options:"
+        yield "      heading_level: 3\n      members: false\n"
