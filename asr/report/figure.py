@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-import resource
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -192,6 +192,19 @@ def static_spec(figure: Figure) -> dict[str, Any]:
     return coloured
 
 
+def _check_address_space(path: Path) -> None:
+    if sys.platform == "win32":  # which has no such limit
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise UserError(
+            f"{path}: drawing reserves {ADDRESS_SPACE >> 30} GiB of virtual memory, but `ulimit -v` "
+            f"allows {limit / 2**30:.1f} GiB; the results are kept"
+        )
+
+
 def export(figure: Figure, folder: Path) -> list[Path]:
     """Write `<key>.png` (double resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
 
@@ -201,12 +214,7 @@ def export(figure: Figure, folder: Path) -> list[Path]:
         UserError: the process may use too little virtual memory to draw.
     """
     png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
-        raise UserError(
-            f"{png}: drawing reserves {ADDRESS_SPACE >> 30} GiB of virtual memory, but `ulimit -v` "
-            f"allows {limit / 2**30:.1f} GiB; the results are kept"
-        )
+    _check_address_space(png)
     spec = json.dumps(static_spec(figure))
     drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
     source = figure.provenance
