@@ -125,7 +125,7 @@ class Recognizer:
         """Load a recogniser as a command's options say; see `load`.
 
         Raises:
-            UserError: first, an unknown mechanism or a device that this machine doesn't have.
+            UserError: an unknown mechanism or a missing device, before any file is read; else as `load`.
         """
         attention = options.attention and given_name(options.attention)
         pick_device(options.device)

@@ -9,8 +9,12 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo
 
 run=exp/demo/full
+echo "Times are those of two idle cores; a loaded machine takes several times as long."
+echo "1. Corpus: about 15 seconds"
 asr prepare demo
+echo "2. Training: about two minutes"
 asr train recipe=demo attention=full resume=auto
+echo "3. Decoding, scoring and export: about a minute"
 results=()
 for split in test test_voices; do
     for attention in full i-clustered-25; do
@@ -22,6 +26,7 @@ for split in test test_voices; do
 done
 asr score "${results[@]}"
 asr export "$run" out=exp/demo/model
+echo "4. Comparison: two minutes for a second training, then timing and the report"
 # Reuses the model trained above and trains the second one.
 asr compare recipe=demo attentions=[full,i-clustered-25] evaluate=[full,clustered-25,i-clustered-25] folder=exp/demo/compare
 cat <<END

@@ -15,10 +15,24 @@ fingerprint() {
     { cat pyproject.toml setup.py constraints.txt
       find attention_ext -name '*.cpp' -o -name '*.cu' -o -name '*.h' | LC_ALL=C sort | xargs -r cat
       "$1" --version
-    } | sha256sum | cut -d' ' -f1
+    } | "$1" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())' # macOS: no sha256sum
 }
 
-python=${PYTHON:-python3}
+# Shows, of pip's output, what takes long: downloads of 10 MB and more, unpacking, compiler calls.
+progress() {
+    local line file
+    while IFS= read -r line; do
+        file=
+        case $line in
+            *"Downloading "*\([0-9][0-9]*" MB)"* | *"Downloading "*" GB)"*) file=${line#*Downloading }; file="downloading ${file##*/}" ;;
+            "Installing collected packages"*) file="unpacking packages" ;;
+            *" -c attention_ext/"*) file=${line##* -c }; file="compiling ${file%% *}" ;;
+        esac
+        [ -z "$file" ] || printf '  %4d s  %s\n' "$SECONDS" "$file"
+    done
+}
+
+python=${PYTHON:-$(command -v python3 || echo python)} # Windows has only python
 command -v "$python" >/dev/null || fail "no $python: install Python 3.10 or later"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$("$python" --version) is too old: 3.10 or later is needed"
 
@@ -26,14 +40,15 @@ extra=$1
 wanted=$(fingerprint "$python")
 # The extra `test` includes `demo`.
 if ! grep -qxE "$wanted ($extra|test)" .venv/installed 2>/dev/null; then
-    echo "Setting up .venv (the first time downloads about 3 GB) …"
-    [ -x .venv/bin/python ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
+    echo "Setting up .venv: the first time downloads about 3 GB and compiles the kernels, five to twelve minutes …"
+    [ -d .venv/bin ] || [ -d .venv/Scripts ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
     log=.venv/install.log
+    inside=$(ls -d .venv/bin/python .venv/Scripts/python.exe 2>/dev/null | head -n 1)
     {
-        .venv/bin/python -m pip install --upgrade -c constraints.txt pip setuptools ninja &&
-        .venv/bin/python -m pip install -c constraints.txt torch torchaudio &&
-        .venv/bin/python -m pip install -c constraints.txt --no-build-isolation -e ".[$extra]"
-    } >"$log" 2>&1 || { tail -n 30 "$log" >&2; fail "the installation failed; see $log for the complete output"; }
+        "$inside" -m pip install --upgrade -c constraints.txt pip setuptools ninja &&
+        "$inside" -m pip install -c constraints.txt torch torchaudio &&
+        "$inside" -m pip install --verbose -c constraints.txt --no-build-isolation -e ".[$extra]"
+    } 2>&1 | tee "$log" | progress || { tail -n 30 "$log" >&2; fail "the installation failed; see $log for the complete output"; }
     echo "$wanted $extra" >.venv/installed
 fi
-PATH="$PWD/.venv/bin:$PATH"
+PATH="$PWD/.venv/bin:$PWD/.venv/Scripts:$PATH" # Windows has Scripts
