@@ -71,7 +71,7 @@ def test_help_shows_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_of_training_shows_the_defaults_of_the_recipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It showed those of the dataclasses, with which no recipe trains."""
+    """`--help` showed the defaults of the dataclasses, with which no recipe trains."""
     monkeypatch.setenv("COLUMNS", "160")
 
     def defaults(*overrides: str) -> dict[str, str]:

@@ -4,7 +4,9 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -138,3 +140,31 @@ def test_a_parakeet_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert frames == 38
     assert 0 <= attention_s <= cpu_s  # printed in tenths of a second
     assert 0 < peak < 10
+
+
+PIP = """#!/bin/sh
+case "$*" in
+  *--upgrade*) echo "Collecting pip" ;;
+  *"torch torchaudio"*) echo "  Downloading torch-2.11.0-cp312.whl (530.6 MB)" ;;
+  *) echo "  c++ -O3 -c attention_ext/hashing/cpu.cpp -o x.o"
+     [ -z "$FAILS" ] || { echo "no such package"; exit 1; } ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("fails", ["", "1"])
+def test_the_installation_shows_its_progress(fails: str, tmp_path: Path) -> None:
+    """One line stood still for five to twelve minutes."""
+    for name in ("pyproject.toml", "setup.py", "constraints.txt", "attention_ext/a.h", ".venv/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(PIP)
+    (tmp_path / ".venv/bin/python").chmod(0o755)
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/environment.sh", tmp_path / "tools")
+    command = ["bash", "-c", "source tools/environment.sh demo; echo ready", "tools/demo.sh"]
+    environment = {**os.environ, "FAILS": fails, "PYTHON": sys.executable}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "downloading torch-2.11.0-cp312.whl (530.6 MB)\n" in done.stdout
+    assert "compiling attention_ext/hashing/cpu.cpp\n" in done.stdout
+    assert ("ready" in done.stdout, done.returncode) == (not fails, bool(fails))
+    assert ("no such package" in done.stderr) == bool(fails)

@@ -41,9 +41,10 @@ wanted=$(fingerprint "$python")
 # The extra `test` includes `demo`.
 if ! grep -qxE "$wanted ($extra|test)" .venv/installed 2>/dev/null; then
     echo "Setting up .venv: the first time downloads about 3 GB and compiles the kernels, five to twelve minutes …"
-    [ -d .venv/bin ] || [ -d .venv/Scripts ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
+    [ -x .venv/bin/python ] || [ -x .venv/Scripts/python.exe ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
     log=.venv/install.log
-    inside=$(ls -d .venv/bin/python .venv/Scripts/python.exe 2>/dev/null | head -n 1)
+    inside=.venv/bin/python
+    [ -x "$inside" ] || inside=.venv/Scripts/python.exe # Windows
     {
         "$inside" -m pip install --upgrade -c constraints.txt pip setuptools ninja &&
         "$inside" -m pip install -c constraints.txt torch torchaudio &&

@@ -83,7 +83,7 @@ def test_a_failed_build_records_the_reason(compiler: str, reason: str, tmp_path:
 
 
 def test_clang_is_refused_in_one_line(tmp_path: Path) -> None:
-    """It lacks `__builtin_shuffle`: the reason was its first error, in the midst of a header."""
+    """Clang lacks `__builtin_shuffle`: the reason was its first error, in the midst of a header."""
     clang = tmp_path / "c++"
     clang.write_text("#!/bin/sh\necho 'Apple clang version 17.0.0'\n")
     clang.chmod(0o755)

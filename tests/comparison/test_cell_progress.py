@@ -97,7 +97,7 @@ def test_evaluations_of_a_failed_training_need_no_time(tmp_path: Path, clock: li
 def test_the_dry_run_has_one_row_for_seeds_that_cost_the_same(
     corpus_maker: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It repeated each candidate for every seed, and named the candidates in a table before."""
+    """The plan had a row for every candidate and seed, and a table of candidates before them."""
     monkeypatch.setattr(progress_module, "_expected", lambda *_: TrainingTime(8, 1.0, 5.0, "timed steps"))
     asked = arguments(corpus_maker(train=2), tmp_path / "out", "attentions=[full,lsh-1]", "evaluate=[own]")
     request = parse([*asked[1:], "seeds=[0,1,2]"])

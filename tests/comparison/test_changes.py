@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
 def test_a_reused_run_is_kept_until_it_no_longer_matches(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
-    """It was looked for under reuse= again: without the option, the model was trained again."""
+    """The run was looked for under reuse= again: without the option, the model was trained again."""
     run = shutil.copytree(trained, tmp_path / "runs" / "full")
     asked = reusing(run, tone_corpus, tmp_path / "compare")[1:]
     plan = make_plan(parse(asked))
@@ -227,7 +227,7 @@ def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
 
 
 def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:
-    """It stayed done with the rates of the old weights, while its training ran again."""
+    """The evaluation kept the rates of the old weights while its training ran again."""
     asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
     plan = make_plan(parse(asked[1:]))
     (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()

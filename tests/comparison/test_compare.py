@@ -133,7 +133,7 @@ def test_models_are_trained_evaluated_and_timed(
 def test_the_only_step_of_a_training_is_timed(
     corpus_maker: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was spent on warming up, and the training expected to take 0 ms."""
+    """The step was spent on warming up, and the training was expected to take 0 ms."""
     asked = arguments(corpus_maker(train=2), tmp_path / "out", "attentions=[full]", "dry_run=true")
     short = {"steps=4": "steps=1", "trainer.validate_every=2": "trainer.validate_every=1"}
     assert main([short.get(x, x) for x in asked]) == 0
@@ -254,7 +254,7 @@ def test_a_candidate_whose_first_seed_failed_is_timed(tone_corpus: Path, tmp_pat
 
 
 def test_the_command_of_a_training_repeats_it(tone_corpus: Path, tmp_path: Path) -> None:
-    """It had the label of a parent in place of its run, and None for an option without a value."""
+    """The command had a parent's label in place of its run, and None for an option without a value."""
     entries = "{attention: full}, {attention: clustered-3, init_from: full, trainer.stop_at: null}"
     plan = plan_of(tone_corpus, tmp_path, f"candidates=[{entries}]", "trainer.stop_at=0.5")
     options = train_options(shlex.split(collect(plan).trainings[1].command)[2:])
@@ -385,7 +385,7 @@ def test_options_without_effect_on_items_are_refused(
 def test_a_candidates_own_length_is_refused_with_measured_steps(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was accepted and replaced by the number of steps that fit in the budget."""
+    """The length was accepted, then replaced by the number of steps that fit in the budget."""
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path / 'none'}", "budget=9s"]
     asked += ["budget_clock=steps", "candidates=[{attention: full, trainer.max_steps: 5}]"]
     assert main(asked) == 1
@@ -568,7 +568,7 @@ time.sleep(60)
 def test_an_interrupted_worker_ends_by_itself(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was killed, and with it the steps of training since the last checkpoint were lost."""
+    """The worker was killed, and the steps since the last checkpoint were lost."""
     cell = Cell(f"cells/{name}", "training", {})
     write_cell(tmp_path, cell)
     command = [sys.executable, "-S", "-c", STUBBORN, str(tmp_path), cell.name]

@@ -97,7 +97,7 @@ def test_the_csv_has_a_row_for_each_evaluation_with_its_training(tmp_path: Path)
 
 
 def test_the_csv_of_a_recipe_without_recordings_has_a_row_for_each_training(tmp_path: Path) -> None:
-    """It was empty."""
+    """The table was empty."""
     results = sample()
     results.evaluations = []
     write_results(results, tmp_path)

@@ -117,7 +117,7 @@ def test_what_no_decoder_reads_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_file_named_like_a_place_in_an_archive_is_itself(tmp_path: Path) -> None:
-    """It was taken for a part of an archive that doesn't exist."""
+    """Such a file was taken for a part of an archive that doesn't exist."""
     path = tmp_path / "a.tar#512+4096"
     soundfile.write(path, SAMPLES, RATE, format="WAV", subtype="PCM_16")
     np.testing.assert_array_equal(everything(open_audio(path)) * 32768, SAMPLES)

@@ -30,7 +30,7 @@ def test_batches_have_the_audio_and_targets_of_their_utterances(
 
 
 def test_the_worst_batch_is_spoken_at_the_slowest_speed(tone_corpus: Path, recognizer: Recognizer) -> None:
-    """It was tried without speed perturbation, so that a later batch needed more memory."""
+    """The batch was tried without speed perturbation, so that a later one needed more memory."""
     normal, slow = (
         int(data(tone_corpus, recognizer, speed_factors=factors).worst_batch().audio_lengths.max())
         for factors in ([1.0], [0.8, 1.0])

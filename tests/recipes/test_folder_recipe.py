@@ -286,7 +286,7 @@ def test_bad_files_are_reported_and_skipped_with_allow_partial(tmp_path, spoil, 
 
 
 def test_a_listed_recording_that_is_not_there_is_missing_audio(tmp_path):
-    """It counted as a damaged line of the table, against the list of kinds in recipes/README.md."""
+    """The recording counted as a damaged line, against the list of kinds in recipes/README.md."""
     for name in "abc":
         write_audio(tmp_path / "audio" / f"{name}.wav")
     table = write_table(tmp_path / "t.tsv", [*GOOD, ["d.wav", "four"]])

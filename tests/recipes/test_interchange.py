@@ -319,7 +319,7 @@ def test_nemo_lines(tmp_path):
     [(2.0, 2.0), (1.9, 2.0), (2, 2.0), (1, 2.0), (0.5, 0.5), (0.25, 0.25), (None, 2.0), (2.05, 2.0)],
 )
 def test_a_duration_without_an_offset_is_the_whole_file_rounded_or_its_beginning(tmp_path, stated, length_s):
-    """It was ignored: a line of 2 s had the audio of its whole file of 10 s."""
+    """The duration was ignored: a line of 2 s had the audio of its whole file of 10 s."""
     write_wav(tmp_path / "a.wav")
     line = {"audio_filepath": "a.wav", "text": "go"} | ({} if stated is None else {"duration": stated})
     (tmp_path / "train.json").write_text(json.dumps(line) + "\n")

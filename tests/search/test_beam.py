@@ -392,7 +392,7 @@ def test_log_probabilities_of_other_labels_are_refused():
 
 
 def test_beam_lexicon_replaces_the_words_of_a_phone_model(tmp_path, caplog):
-    """It was ignored for phone models without a message."""
+    """Phone models ignored `beam.lexicon` without a message."""
     path = tmp_path / "words.txt"
     path.write_text("CAT\nTASK T AE1 S K\nCAT K AE T S\nGNU\n")
 

@@ -78,7 +78,7 @@ def test_numbers_are_written_and_found_again_when_the_run_resumes(
 def test_a_run_whose_validations_were_chosen_can_be_extended_by_epochs(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was refused, because trainer.validate_every is left to the user once trainer.max_epochs is given."""
+    """The extension was refused: with trainer.max_epochs, trainer.validate_every is left to the user."""
     train(options(tone_corpus, f"run={tmp_path}", "trainer.max_steps=2"))
     train(
         options(tone_corpus, f"run={tmp_path}", "resume=auto", "trainer.max_epochs=90", "trainer.max_steps=3")

@@ -143,7 +143,7 @@ def test_training_without_a_single_finite_step_fails(
 def test_the_largest_batch_is_tried_at_the_precision_of_training(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ran in float32, and with bf16 the largest batches that fit were refused."""
+    """The trial ran in float32: with bf16, the largest batches that fit were refused."""
     precisions = []
 
     def recorded(*args: torch.Tensor) -> torch.Tensor:
