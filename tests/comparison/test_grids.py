@@ -43,6 +43,10 @@ thousands          64.2            88.5              57.0                     81
 bits               2.271           2.177             2.52                     2.183
 seconds            75              81                54                       57
 """
+LONGRANGE_IMAGE = """
+                   full   linear  cast-8,Top-K  cast-8,SA-Top-K
+accuracy           42.44  42.34   -             -
+"""
 LANGUAGE_TABLE_2 = """
                    full,embedding  full,convolution  agglomerative,embedding  agglomerative,convolution
 millions           1.50            1.61              1.47                     1.58
@@ -64,7 +68,7 @@ def test_every_grid_is_a_valid_comparison(name: str) -> None:
     if asked.paper:
         assert list(asked.paper.rows) == labels
         assert all(len(row) == len(asked.paper.columns) for row in asked.paper.rows.values())
-    if not name.startswith(("copy", "language")):
+    if not name.startswith(("copy", "language", "longrange")):
         batches = {"full": 2, "shared-full": 2, "lsh-1": 8, "lsh-4": 6}
         batches |= (
             {"clustered": 14, "i-clustered": 10}
@@ -110,6 +114,7 @@ def test_table_1_evaluates_each_model_as_the_paper_does() -> None:
         ("switchboard_table3", SWITCHBOARD_TABLE_3),
         ("language_table1", LANGUAGE_TABLE_1),
         ("language_table2", LANGUAGE_TABLE_2),
+        ("longrange_image", LONGRANGE_IMAGE),
     ],
 )
 def test_the_dry_run_shows_the_papers_figures(
@@ -123,7 +128,9 @@ def test_the_dry_run_shows_the_papers_figures(
     for line in tables[-1].splitlines():
         if "│" in line:
             label, *cells = (cell.strip() for cell in line.strip("│").split("│"))
-            found[label.replace(", ", ",")] = [None if cell == "–" else float(cell) for cell in cells]
+            found[label.replace(", ", ",").replace("SA ", "SA-")] = [
+                None if cell == "–" else float(cell) for cell in cells
+            ]
     labels, *lines = (line.split() for line in printed.strip().splitlines())
     columns = zip(*(line[1:] for line in lines), strict=True)
     expected = [[None if cell == "-" else float(cell) for cell in column] for column in columns]
@@ -168,6 +175,18 @@ def test_figure_5_has_the_papers_lengths_clusters_and_rounds() -> None:
     for mechanism in ("clustered", "i-clustered"):
         assert {size for name, size in sizes if name == mechanism} == {15, 30, 60, 100}
     assert {size for name, size in sizes if name == "lsh"} == {1, 4, 8, 16}
+
+
+def test_figure_3_of_cast_varies_the_size_of_clusters_alone() -> None:
+    candidates, trainings = plan_candidates(request("longrange_figure3"))
+    image = plan_candidates(request("longrange_image"))[1]
+    assert len({(x.attention) for x in candidates}) == len(candidates) == 11
+    for candidate in candidates[1:]:
+        way, tokens = candidate.label.split(", ")
+        assert candidate.size * int(tokens.split()[0]) == 1024
+        assert candidate.attention.endswith(":assign=single") == way.startswith("SA")
+    options, own = image["full"], trainings["full"]
+    assert (options.model, options.optimizer, options.recipe) == (own.model, own.optimizer, own.recipe)
 
 
 def test_options_beside_a_plan_override_it() -> None:
