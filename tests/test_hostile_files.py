@@ -251,6 +251,14 @@ def text_file(name: str, content: str, read: Callable[[Path], Any]) -> Maker:
     return make
 
 
+def binary_model(source: random.Random, folder: Path) -> File:
+    """Write a damaged language model of KenLM's."""
+    path = folder / "x.trie"
+    wrong, content = damaged((Path(__file__).parent / "lm" / "data" / "lmplz.trie").read_bytes(), source)
+    path.write_bytes(content)
+    return File(wrong, path, lambda: read_vocabulary(path))
+
+
 def prepared_tokenizer(source: random.Random, folder: Path) -> File:
     """Write a prepared tokenizer; one that was changed is built again."""
     tokenizer = SentencePieceTokenizer.train(TEXTS, 20)
@@ -328,6 +336,7 @@ READERS: dict[str, Maker] = {
         "x.glm", "[a] => [b] / [ ] __ [ ]\nx => {y / z} / [ ] __ [ ]\n", lambda x: read_glm(x, "ref")
     ),
     "arpa": text_file("x.arpa", ARPA, read_vocabulary),
+    "kenlm": binary_model,
 }
 
 

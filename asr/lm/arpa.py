@@ -7,10 +7,10 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.files import atomic_binary, require_file
+from asr.lm.binary import check_binary, is_binary
 from asr.lm.kneser_ney import BEGIN, NgramEstimate
 from asr.text.files import stream_lines
 
-KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
 NEVER = -99.0  # log10 probability of <s>, which is never predicted
 
 
@@ -38,19 +38,14 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
     """Read the words of an ARPA file (gzipped or not) or of a KenLM binary; None for a binary without words.
 
     Raises:
-        UserError: the file is missing, truncated or in another format.
+        UserError: the file is missing, truncated, damaged or in another format.
     """
     path = Path(path)
     require_file(path, "an ARPA or KenLM file")
     if is_binary(path):
+        check_binary(path)
         return _binary_words(path)
     return _arpa_words(stream_lines(path, "an ARPA or KenLM file"), path)
-
-
-def is_binary(path: str | Path) -> bool:
-    """Whether a file is a KenLM binary."""
-    with open(path, "rb") as file:
-        return file.read(len(KENLM_MAGIC)) == KENLM_MAGIC
 
 
 def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:

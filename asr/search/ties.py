@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.lm.arpa import is_binary
+from asr.lm.binary import is_binary
 from asr.lm.costs import NO_MODEL, CostlyCopy, fraction
 from asr.lm.ngram import load_kenlm
 from asr.search.spelling import Labels

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from asr import config
 from asr.config import affecting, flat
-from asr.data.stream import TrainingData
+from asr.data.stream import NumberedBatches, TrainingData
 from asr.errors import UserError
 from asr.files import digest, file_digest, type_name
 from asr.model import checkpoint
@@ -32,6 +33,9 @@ if TYPE_CHECKING:  # loads Lightning
 
 log = logging.getLogger(__name__)
 
+STEPS = "epoch_loop.automatic_optimization.optim_progress"
+MOST_RANKS = 1 << 16  # a position is beyond the end of its epoch by less than the number of ranks
+LARGEST = torch.finfo(torch.float32).max
 # Entries of environment.json that must not change when a run resumes.
 # The program is not among them: a commit must not throw a training away.
 INPUTS = ("code", "data", "label_ngram", "lexicon", "tokenizer", "start")
@@ -170,50 +174,102 @@ def check_model(point: ResumePoint, task: "TrainingTask") -> None:
 
 
 def check_state(point: ResumePoint, task: "TrainingTask", data: TrainingData, cost: "Cost") -> None:
-    """Raise UserError unless what is read here of the state of training has the types that are written."""
+    """Raise UserError unless the state of training has the types that are written, and is of one step."""
     from lightning.pytorch.loops.progress import _BatchProgress
 
     from asr.training.data_module import DataModule
 
+    taken = {"optimizer": {"step": {"total": {"completed": 0}}}}
     written = {
         "global_step": 0,
         "counts": task.counts,
         "dev_error": task.dev_error,
         "callbacks": {cost.state_key: cost.state_dict()},
-        "loops": {"fit_loop": {"epoch_loop.batch_progress": _BatchProgress().state_dict()}},
+        "loops": {"fit_loop": {"epoch_loop.batch_progress": _BatchProgress().state_dict(), STEPS: taken}},
+        "lr_schedulers": [{"last_epoch": 0}],
         DataModule.__qualname__: data.state_dict(),
     }
     _check_like(written, point.state, str(point.path))
+    configured = task.configure_optimizers()
+    schedule = configured["lr_scheduler"]["scheduler"]
+    _check_steps(point, schedule)
+    _check_cursor(point, data)
     if task.plan.options.trainer.strategy != "fsdp":  # whose states are in another order, and checked by it
         states = point.state["optimizer_states"]
         if not isinstance(states, list) or len(states) != 1:
             raise UserError(f"{point.path}: expected the state of an optimiser, found {str(states)[:60]!r}")
-        _check_optimizer(states[0], task.configure_optimizers()["optimizer"], str(point.path))
+        _check_optimizer(states[0], configured["optimizer"], point.step, str(point.path))
 
 
-def _check_optimizer(found: Any, optimizer: "Optimizer", where: str) -> None:
-    """Raise UserError unless a state fits an optimiser; its compiled steps read beyond smaller tensors."""
+def _check_steps(point: ResumePoint, schedule: Any) -> None:
+    """Raise UserError unless all counts of steps agree, and the schedule's rates are the options'."""
+    taken = point.state["loops"]["fit_loop"][STEPS]["optimizer"]["step"]["total"]["completed"]
+    if taken != point.step:
+        raise UserError(f"{point.path}: expected {point.step} steps taken, as in global_step, found {taken}")
+    if not isinstance(schedule, LambdaLR):  # which counts validations
+        return
+    (found,) = point.state["lr_schedulers"]
+    if found["last_epoch"] != point.step:
+        raise UserError(
+            f"{point.path}: lr_schedulers: expected step {point.step}, found {found['last_epoch']}"
+        )
+    if (rates := found.get("base_lrs")) != schedule.base_lrs:
+        raise UserError(
+            f"{point.path}: lr_schedulers: expected the rates {schedule.base_lrs}, found {str(rates)[:60]}"
+        )
+
+
+def _check_cursor(point: ResumePoint, data: TrainingData) -> None:
+    """Raise UserError if the next batch is in no epoch near; each one on the way would be planned."""
+    from asr.training.data_module import DataModule
+
+    cursor = point.state[DataModule.__qualname__]
+    if isinstance(data, NumberedBatches):
+        return
+    if cursor["position"] > (most := data.epoch_batches(cursor["epoch"]) + MOST_RANKS):
+        raise UserError(
+            f"{point.path}: expected a position of at most {most} in epoch {cursor['epoch']}, "
+            f"found {cursor['position']}"
+        )
+
+
+def _check_optimizer(found: Any, optimizer: "Optimizer", steps: int, where: str) -> None:
+    """Raise UserError unless a state fits an optimiser; its compiled steps read beyond smaller tensors.
+
+    Args:
+        found: state of the optimiser.
+        optimizer: optimiser as configured, which no step has changed.
+        steps: number of steps taken.
+        where: place for messages.
+    """
     where = f"{where}: optimizer_states"
     groups = optimizer.state_dict()["param_groups"]
     _check_like({"state": {}, "param_groups": groups}, found, where)
     order, wanted = ([group["params"] for group in x] for x in (found["param_groups"], groups))
     if order != wanted:
         raise UserError(f"{where}: expected the parameters {wanted}, found {order}"[:200])
+    for own, group in zip(groups, found["param_groups"], strict=True):
+        for name in own.keys() - {"lr"}:  # which the schedule sets; the options of a run can't change
+            wanted, value = own[name], group[name]
+            same = tuple(value) == wanted if isinstance(wanted, tuple) else value == wanted
+            if isinstance(wanted, float | tuple) and not same:
+                raise UserError(f"{where}: {name}: expected {wanted}, found {value}")
     number = 0
     for group in optimizer.param_groups:
         names: set[str] = set()
         for parameter in group["params"]:
-            _check_moments(found["state"].get(number, {}), parameter, names, f"{where}: {number}")
+            _check_moments(found["state"].get(number, {}), parameter, names, steps, f"{where}: {number}")
             number += 1
 
 
-def _check_moments(state: Any, parameter: Tensor, names: set[str], where: str) -> None:
-    """Raise UserError unless a parameter's state is empty, or tensors of its size and a number of steps.
+def _check_moments(state: Any, parameter: Tensor, names: set[str], steps: int, where: str) -> None:
+    """Raise UserError unless a state is empty, or finite tensors like the parameter and a number of steps.
 
     Args:
         state: state of one parameter; empty if no step has changed it.
         parameter: the parameter.
         names: names in the states of the group's other parameters; empty at first.
+        steps: largest number of steps.
         where: place for messages.
     """
     if not isinstance(state, dict) or (state and names and state.keys() != names):
@@ -225,6 +281,9 @@ def _check_moments(state: Any, parameter: Tensor, names: set[str], where: str) -
         if not isinstance(value, Tensor) or value.shape != shape or value.is_complex():
             found = str(value)[:60]
             raise UserError(f"{where}: {name}: expected numbers of shape {list(shape)}, found {found!r}")
+        low, high = {"step": (0.0, steps), "exp_avg_sq": (0.0, LARGEST)}.get(name, (-LARGEST, LARGEST))
+        if not bool(((value >= low) & (value <= high)).all()):
+            raise UserError(f"{where}: {name}: expected numbers of {low:g} … {high:g}, found others")
 
 
 def _check_like(written: Any, found: Any, where: str) -> None:

@@ -1,6 +1,7 @@
 """A run that is interrupted and resumed equals an uninterrupted one, bit for bit."""
 
 import json
+import math
 import os
 import random
 import re
@@ -447,6 +448,21 @@ STATES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "expected the parameters": lambda x: x["optimizer_states"][0]["param_groups"][0]["params"].reverse(),
     "DataModule: batches: expected int, found 'nan'": lambda x: x["DataModule"].update(batches=float("nan")),
     "Cost: cpu_s: expected float, found": lambda x: x["callbacks"]["Cost"].update(cpu_s=["x"]),
+    "exp_avg_sq: expected numbers of 0 …": lambda x: x["optimizer_states"][0]["state"][1]["exp_avg_sq"].mul_(
+        -1
+    ),
+    "exp_avg: expected numbers of -3": lambda x: x["optimizer_states"][0]["state"][1]["exp_avg"].fill_(
+        math.nan
+    ),
+    "step: expected numbers of 0 … 2, found others": lambda x: x["optimizer_states"][0]["state"][0][
+        "step"
+    ].fill_(9),
+    "betas: expected (": lambda x: x["optimizer_states"][0]["param_groups"][0].update(betas=(0.9, 7.0)),
+    "global_step: expected int, found '-2'": lambda x: x.update(global_step=-2),
+    "expected 1000000000 steps taken, as in global_step, found 2": lambda x: x.update(global_step=10**9),
+    "lr_schedulers: expected step 2, found 77": lambda x: x["lr_schedulers"][0].update(last_epoch=77),
+    "lr_schedulers: expected the rates [": lambda x: x["lr_schedulers"][0].update(base_lrs=[math.nan]),
+    "expected a position of at most": lambda x: x["DataModule"].update(position=10**12),
     "one from which its first step fails: no lr_lambdas": lambda x: x["lr_schedulers"][0].pop("lr_lambdas"),
 }
 
