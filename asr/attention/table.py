@@ -15,6 +15,7 @@ from asr.attention.improved import ImprovedClusteredAttention
 from asr.attention.linear import LinearAttention
 from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
+from asr.attention.mamba import Mamba
 from asr.attention.near import NearFieldAttention
 from asr.attention.none import NoAttention
 from asr.attention.oracle_top import OracleTopAttention
@@ -41,6 +42,7 @@ MECHANISMS: Mapping[str, own.Mechanism] = {
     "summary": SummaryMixing,
     "hyper": HyperMixing,
     "fastformer": Fastformer,
+    "mamba": Mamba,
     "none": NoAttention,
 }
 

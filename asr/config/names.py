@@ -21,6 +21,7 @@ MECHANISMS = (
     "summary",
     "hyper",
     "fastformer",
+    "mamba",
     "none",
 )
 

@@ -274,6 +274,39 @@ def fastformer(x: Tensor, layer: torch.nn.Module) -> Tensor:
     return torch.stack([row + query for row, query in zip(transformed, queries, strict=True)])
 
 
+def mamba(x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """Mamba-2's recurrence from the first position and from the last; x is [N, M]."""
+    p = {name: value.detach().double() for name, value in layer.named_parameters()}
+    inner, state, heads, ways = layer.output.in_features, layer.state, layer.heads, layer.ways
+    taps = p["taps_C1W"][:, 0]
+    before = taps.shape[1] - 1 if ways == 1 else taps.shape[1] // 2
+    rows = [p["input.weight"] @ row for row in x]
+    steps = [p["step.weight"] @ row + p["step.bias"] for row in x]
+    mixed = []
+    for n in range(len(x)):
+        row = p["taps_bias"].clone()
+        for w in range(taps.shape[1]):
+            if 0 <= n + w - before < len(x):
+                row += taps[:, w] * rows[n + w - before][inner:]
+        mixed.append(row * torch.sigmoid(row))
+    total = [p["skip"].repeat_interleave(inner // heads) * row[:inner] for row in mixed]
+    for way in range(ways):
+        h = torch.zeros(heads, state, inner // heads, dtype=torch.float64)
+        for n in range(len(x)) if way == 0 else reversed(range(len(x))):
+            key, query = (mixed[n][inner + i * state :][:state] for i in (way, ways + way))
+            for head, u in enumerate(mixed[n][:inner].chunk(heads)):
+                step = math.log1p(math.exp(steps[n][way * heads + head]))
+                decay = math.exp(-step * math.exp(p["log_rate"][way * heads + head]))
+                h[head] = decay * h[head] + step * torch.outer(key, u)
+            total[n] += torch.cat([query @ h[head] for head in range(heads)])
+    result = []
+    for row, scanned in zip(rows, total, strict=True):
+        gated = scanned * row[:inner] * torch.sigmoid(row[:inner])
+        scale = math.sqrt(float(gated @ gated) / inner + 1e-5)
+        result.append(p["output.weight"] @ (gated / scale * p["norm_weight"]))
+    return torch.stack(result)
+
+
 def hyper(x: Tensor, layer: torch.nn.Module) -> Tensor:
     """HyperMixer, section 3, in the heads of HyperConformer; x is [N, M]."""
     parameters = {name: value.detach().double() for name, value in layer.named_parameters()}

@@ -75,6 +75,7 @@ def test_cannot_be_exchanged(name: str) -> None:
         "summary",
         "hyper",
         "fastformer",
+        "mamba:chunk=4",
     ],
 )
 def test_every_position_depends_on_every_other(name: str) -> None:
