@@ -44,6 +44,7 @@ NEEDS = {
     "librispeech": "a download",
     "facebook/": "a download",
     "format=transformers": "a fine-tuned model; tests/commands/test_published_models.py exports one",
+    "format=sherpa-onnx": "a model of characters; tests/model/test_export_model.py exports one",
     "launcher": "a cluster",
     "prompts": "a download",
     "stamps": "a download",

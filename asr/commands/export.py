@@ -8,7 +8,7 @@ from rich.console import Console
 from asr.commands import COMMANDS
 from asr.errors import UserError
 from asr.files import check_writable
-from asr.model.graph import write_onnx, write_program
+from asr.model.graph import SHERPA_FILES, write_onnx, write_program, write_sherpa
 from asr.model.hub import on_the_hub
 from asr.model.options import EXPORTS, ExportOptions
 from asr.model.portable import check_replaceable, write_portable
@@ -38,7 +38,7 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
             f"{source}: expected out=<folder or file> to export a model of the Hub to, found none"
         )
     folder = source if source.is_dir() else source.parent
-    name = form if form == "transformers" else f"model{suffix}"
+    name = form if form in ("transformers", "sherpa-onnx") else f"model{suffix}"
     out = Path(options.out) if options.out else folder / name
     if suffix:
         if out.is_dir() or not out.suffix:
@@ -50,6 +50,8 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
         raise UserError(f"out={out}: expected a folder for format={form}, found the name of a file")
     elif form == "transformers":
         check_target(out)
+    elif form == "sherpa-onnx":
+        check_replaceable(out, SHERPA_FILES)
     else:
         check_replaceable(out)
     recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
@@ -60,13 +62,17 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
                 files = write_portable(recognizer.state(), out)
             case "transformers":
                 files = write_published(recognizer.model, recognizer.tokenizer, out)
+            case "sherpa-onnx":
+                files = write_sherpa(recognizer.model, recognizer.tokenizer, out)
             case "onnx":
                 write_onnx(recognizer.model, recognizer.tokenizer.symbols, out)
                 files = [out]
             case _:
                 write_program(recognizer.model, out)
                 files = [out]
-    if suffix and any(hasattr(x, "grouping") for x in recognizer.model.modules()):
+    if form in ("sherpa-onnx", *by_suffix.values()) and any(
+        hasattr(x, "grouping") for x in recognizer.model.modules()
+    ):
         console.print(ROUNDING, soft_wrap=True, markup=False)
     for file in files:
         print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")

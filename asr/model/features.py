@@ -32,11 +32,13 @@ class FrontEnd(nn.Module):
         window_samples: length of a window.
         shift_samples: distance of the windows of consecutive frames.
         in_graph: whether an exported graph computes the frames.
+        normalise: whether it makes the frames independent of the samples' level.
     """
 
     window_samples: int
     shift_samples: int
     in_graph = False
+    normalise = False
 
     def frames(self, samples: Tensor) -> Tensor:
         """Return the number of frames in [B] samples, [B]."""

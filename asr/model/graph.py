@@ -3,18 +3,19 @@
 The graph maps filter banks to log-probabilities; batch and time are dynamic. It includes the normalisation,
 which differs between models, but not the filter banks: runtimes and devices have their own implementations
 (Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. With a pretrained
-encoder, whose front end is its own, the graph starts from samples. Attention runs on its reference backend,
-i-clustered in a form without sorting.
+encoder, whose front end is its own, the graph starts from samples, as does the one for sherpa-onnx. Attention
+runs on its reference backend, i-clustered in a form without sorting.
 """
 
 import copy
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +28,12 @@ from asr.attention.near import NearFieldAttention
 from asr.attention.table import layer_runs
 from asr.config import to_dict
 from asr.errors import UserError
-from asr.files import atomic_binary, write_bytes
+from asr.files import atomic_binary, write_bytes, write_text
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
 from asr.model.pretrained import SqueezedEncoder
+from asr.text.tokenizer import BLANK as BLANK_SYMBOL
+from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
@@ -39,6 +42,8 @@ from attention_ext.near_attention.graph import near_attention
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear")
 OPSET = 18  # ONNX opset in which torch.onnx writes graphs, so that none is converted
 OUTPUTS = ("log_probs", "frames")
+SHERPA_FILES = ("model.onnx", "tokens.txt")
+SHERPA_RATE = 16000  # Hz
 
 
 class InputToLogProbs(nn.Module):
@@ -69,6 +74,17 @@ class InputToLogProbs(nn.Module):
         return log_probs[-1][:, :size], frames
 
 
+class RecordingToLogProbs(InputToLogProbs):
+    """The computation of a graph whose only input is one recording, as sherpa-onnx runs it."""
+
+    def forward(self, samples: Tensor) -> Tensor:  # type: ignore[override]
+        """Map [1, samples] to [1, T', V] log-probabilities."""
+        lengths = torch.full((1,), samples.shape[1], dtype=torch.long)
+        if self.model.front_end.in_graph:
+            return super().forward(samples, lengths)[0]
+        return super().forward(*self.model.front_end(samples, lengths))[0]
+
+
 def _most_needed(model: AcousticModel) -> int:
     """Return the number of frames that every layer's clusters, top keys or more than one block need."""
     sizes = [1]  # with one more, no input has a single encoder frame, for which PyTorch has other kernels
@@ -85,8 +101,14 @@ def _most_needed(model: AcousticModel) -> int:
     return max(sizes)
 
 
-def graph_module(model: AcousticModel) -> InputToLogProbs:
+def graph_module(
+    model: AcousticModel, computation: type[InputToLogProbs] = InputToLogProbs
+) -> InputToLogProbs:
     """Return a copy of the model on the CPU, in evaluation mode, made of exportable operators.
+
+    Args:
+        model: acoustic model.
+        computation: what the graph computes.
 
     Raises:
         UserError: a mechanism that can't be exported.
@@ -108,7 +130,7 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
             improved_clustered_attention=improved_clustered_attention,
             near_attention=near_attention,
         )
-    return InputToLogProbs(model)
+    return computation(model)
 
 
 def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
@@ -125,11 +147,15 @@ def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
         width = []
     example = torch.randn(2, int(lengths.max()), *width, generator=torch.Generator().manual_seed(0))
     dynamic = torch.export.Dim.DYNAMIC
+    return _traced(module, (example, lengths), ({0: dynamic, 1: dynamic}, {0: dynamic}))
+
+
+def _traced(
+    module: nn.Module, example: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...]
+) -> torch.export.ExportedProgram:
     # The output may have a single frame; by default torch.export specialises on more.
     with torch.no_grad(), fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-        return torch.export.export(
-            module, (example, lengths), dynamic_shapes=({0: dynamic, 1: dynamic}, {0: dynamic})
-        )
+        return torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
 
 
 def write_program(model: AcousticModel, path: Path) -> None:
@@ -166,6 +192,61 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
     Raises:
         UserError: the extra `export` is not installed, or the mechanism can't be exported.
     """
+    properties = {
+        "symbols": json.dumps(list(symbols), ensure_ascii=False),
+        "features": json.dumps(to_dict(model.config.features)),
+        "attention": model.config.attention,
+        "frame_s": str(model.frame_s),
+        "topology": model.config.topology,
+    }
+    inputs = ["audio" if model.front_end.in_graph else "features", "lengths"]
+    _write_onnx(lambda: export_program(model), inputs, OUTPUTS, properties, path)
+
+
+def write_sherpa(model: AcousticModel, tokenizer: Tokenizer, folder: Path) -> list[Path]:
+    """Write a model that the package sherpa-onnx runs, and return its files.
+
+    The graph takes the samples of one recording, with mean 0 and variance 1 as sherpa-onnx scales them, and
+    is loaded by `OfflineRecognizer.from_omnilingual_asr_ctc`.
+
+    Raises:
+        UserError: see `write_onnx`; a model of phones, with the topology hmm, for another sample rate than
+            16 kHz, or whose output depends on the level of the samples.
+    """
+    config = model.config
+    levelled = model.front_end.normalise or config.features.normalise in ("utterance", "window")
+    for right, expected, found in (
+        (tokenizer.unit != "phone", "characters or pieces", "phones"),
+        (config.topology == "ctc", "loss.topology=ctc", config.topology),
+        (levelled, "features.normalise=utterance or window", config.features.normalise),
+        (model.sample_rate == SHERPA_RATE, f"{SHERPA_RATE} Hz", f"{model.sample_rate} Hz"),
+    ):
+        if not right:
+            raise UserError(f"format=sherpa-onnx: expected a model with {expected}, found {found}")
+    module = graph_module(model, RecordingToLogProbs)
+    generator = torch.Generator().manual_seed(0)
+    example = torch.randn(1, 2 * SHERPA_RATE + 321, generator=generator)
+
+    def program() -> torch.export.ExportedProgram:
+        return _traced(module, (example,), ({1: torch.export.Dim.DYNAMIC},))
+
+    written, tokens = folder / SHERPA_FILES[0], folder / SHERPA_FILES[1]
+    properties = {"attention": model.config.attention, "frame_s": str(model.frame_s)}
+    _write_onnx(program, ["samples"], OUTPUTS[:1], properties, written)
+    # As sherpa-onnx names the blank and a space, and as our texts show what the vocabulary lacks.
+    names = {BLANK_SYMBOL: "<blk>", WORD_GAP: PIECE_START, UNKNOWN: "⁇"}
+    lines = [f"{names.get(symbol, symbol)} {number}" for number, symbol in enumerate(tokenizer.symbols)]
+    write_text("\n".join(lines) + "\n", tokens)
+    return [written, tokens]
+
+
+def _write_onnx(
+    export: Callable[[], torch.export.ExportedProgram],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    properties: dict[str, str],
+    path: Path,
+) -> None:
     try:
         import onnx
         import onnxscript  # noqa: F401  (required by torch.onnx)
@@ -173,24 +254,14 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
         raise UserError(f"ONNX export needs {error.name}: pip install 'clustered-asr[export]'") from None
     with _quiet():
         program = torch.onnx.export(
-            export_program(model),
-            input_names=["audio" if model.front_end.in_graph else "features", "lengths"],
-            output_names=list(OUTPUTS),
+            export(),
+            input_names=list(inputs),
+            output_names=list(outputs),
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
         )
     if program is None:
         raise UserError(f"{path}: torch.onnx returned no model")
-    proto = program.model_proto
-    onnx.helper.set_model_props(
-        proto,
-        {
-            "symbols": json.dumps(list(symbols), ensure_ascii=False),
-            "features": json.dumps(to_dict(model.config.features)),
-            "attention": model.config.attention,
-            "frame_s": str(model.frame_s),
-            "topology": model.config.topology,
-        },
-    )
-    write_bytes(proto.SerializeToString(), path)
+    onnx.helper.set_model_props(program.model_proto, properties)
+    write_bytes(program.model_proto.SerializeToString(), path)

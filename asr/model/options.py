@@ -323,7 +323,7 @@ class ModelConfig(BlockConfig):
             raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")
 
 
-EXPORTS = {"safetensors": "", "transformers": "", "torch_export": ".pt2", "onnx": ".onnx"}
+EXPORTS = {"safetensors": "", "transformers": "", "sherpa-onnx": "", "torch_export": ".pt2", "onnx": ".onnx"}
 
 
 @dataclass
@@ -332,14 +332,15 @@ class ExportOptions:
 
     out: str = option(
         "",
-        help="folder (safetensors, transformers) or file (.pt2, .onnx); empty: in the run folder or beside "
-        "the checkpoint",
+        help="folder (safetensors, transformers, sherpa-onnx) or file (.pt2, .onnx); empty: in the run "
+        "folder or beside the checkpoint",
         affects="place",
     )
     format: str = option(
         "",
         help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
-        "transformers: a pretrained encoder with its head, for AutoModelForCTC; "
+        "transformers: a pretrained encoder with its head, for AutoModelForCTC; sherpa-onnx: a graph from "
+        "samples and its tokens, for OfflineRecognizer.from_omnilingual_asr_ctc; "
         "torch_export | onnx: a graph from filter banks, or samples with a pretrained encoder, to "
         "log-probabilities; empty: by the suffix of out",
         affects="result",

@@ -31,6 +31,7 @@ class SubsampledMel(FrontEnd):
     """
 
     in_graph = True
+    normalise = True
     mel_FX: Tensor
     window: Tensor
 
@@ -133,6 +134,7 @@ class StackedMel(FrontEnd):
     """
 
     in_graph = True
+    normalise = True
 
     def __init__(self, bins: int, stride: int, sample_rate: int) -> None:
         super().__init__()

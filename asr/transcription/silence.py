@@ -87,9 +87,11 @@ def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     shortest, margin = (round(seconds / model.frame_s) for seconds in (SHORTEST_S, MARGIN_S))
     silent_T = np.zeros(frames, dtype=np.bool_)
     quiet = quiet_blocks(samples, hop)
-    together = max(1, round(SPECTRUM_S / model.frame_s))
-    steady = steady_blocks(samples, hop * together, model.sample_rate)
-    quiet |= np.repeat(steady, together)[: len(quiet)]
+    # Spectra over as much time whatever the frame: over longer ones, speech is steadier. A frame is steady if
+    # every sample of it is.
+    size = round(SPECTRUM_S * model.sample_rate)
+    steady = np.repeat(steady_blocks(samples, size, model.sample_rate), size)[: len(samples)]
+    quiet |= np.logical_and.reduceat(steady, np.arange(0, len(samples), hop))
     for start, end in np.flatnonzero(np.diff(quiet, prepend=False, append=False)).reshape(-1, 2).tolist():
         if end - start >= min(shortest, len(quiet)):
             silent_T[start + margin if start else 0 : end - margin if end < len(quiet) else frames] = True

@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from sounds import odd_sounds
 
@@ -16,6 +19,8 @@ from asr.model.graph import write_program
 from asr.model.options import ExportOptions, FeatureConfig, ModelConfig
 from asr.model.portable import CONFIG, TOKENIZER, WEIGHTS, read_portable, write_portable
 from asr.recognizer import Recognizer
+from asr.search.greedy import greedy_search
+from asr.search.path import text_of
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceTokenizer
 from attention_ext.hashing import graph as hashing_graph
 from attention_ext.hashing import reference as hashing_reference
@@ -165,6 +170,61 @@ def test_onnxruntime_agrees_with_pytorch_on_utterances(tmp_path, attention, bloc
         assert np.abs(log_probs[i, :n] - expected[i, :n].numpy()).max() <= 1e-4
         alone, _ = run(features[i : i + 1, :length], lengths[i : i + 1])
         assert np.abs(alone[0] - expected[i, :n].numpy()).max() <= 1e-4
+
+
+SHERPA = """
+import json, sys
+import sherpa_onnx, soundfile
+folder, *recordings = sys.argv[1:]
+recogniser = sherpa_onnx.OfflineRecognizer.from_omnilingual_asr_ctc(
+    model=f"{folder}/model.onnx", tokens=f"{folder}/tokens.txt"
+)
+texts = []
+for recording in recordings:
+    samples, rate = soundfile.read(recording, dtype="float32")
+    stream = recogniser.create_stream()
+    stream.accept_waveform(rate, samples)
+    recogniser.decode_stream(stream)
+    texts.append(" ".join(stream.result.text.split()))  # two gaps with a blank between them are two spaces
+print(json.dumps(texts))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["full", "local-5:global=2"])
+def test_sherpa_onnx_transcribes_to_the_same_text(tmp_path, attention):
+    """In a process of its own, because its wheel brings another onnxruntime."""
+    pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    recognizer = tiny(attention)
+    with torch.no_grad():  # so that noise has a text
+        recognizer.model.head.projection.bias.zero_()
+        recognizer.model.set_attention(attention, backend="reference")
+    write_portable(recognizer.state(), tmp_path / "model")
+    export.run([tmp_path / "model"], ExportOptions(format="sherpa-onnx", out=str(tmp_path / "out")))
+    audio, samples = utterances(attention)
+    expected, places = [], []
+    for number, (row, length) in enumerate(zip(audio[:6], samples.tolist(), strict=False)):
+        places.append(str(tmp_path / f"{number}.wav"))
+        soundfile.write(places[-1], row[:length].numpy(), 16000, subtype="FLOAT")
+        log_probs, frames = recognizer.model(row[None, :length], torch.tensor([length]))
+        (path,) = greedy_search(log_probs, frames)
+        expected.append(text_of(path, recognizer.tokenizer))
+    assert len(set(expected)) > 3
+    command = [sys.executable, "-c", SHERPA, str(tmp_path / "out"), *places]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert json.loads(found) == expected
+
+
+def test_models_that_sherpa_onnx_cannot_run_are_refused(tmp_path):
+    found = tiny(topology="hmm")
+    write_portable(found.state(), tmp_path / "model")
+    with pytest.raises(UserError, match=r"expected a model with loss\.topology=ctc, found hmm"):
+        export.run([tmp_path / "model"], ExportOptions(format="sherpa-onnx", out=str(tmp_path / "out")))
+    assert not list((tmp_path / "out").glob("*"))
+    write_portable(tiny().state(), tmp_path / "other")
+    with pytest.raises(UserError, match=r"expected an empty folder or an exported model, found config\.json"):
+        export.run([tmp_path / "other"], ExportOptions(format="sherpa-onnx", out=str(tmp_path / "other")))
 
 
 @pytest.mark.parametrize(
