@@ -275,12 +275,14 @@ inline void check_lsh(
 }
 
 inline void check_local(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t window, int64_t globals,
-    double dropout, const std::optional<Tensor>& seed) {
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left, int64_t right,
+    int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed) {
   check_vectors(q, k, v);
   require_shape(k, {q.size(0), q.size(1), q.size(2), q.size(3)}, "k");
   check_lengths(lengths, q.size(0), q, "lengths");
-  if (window < 0) fail("window must be at least 0, found " + std::to_string(window));
+  if (left < 0) fail("left must be at least 0, found " + std::to_string(left));
+  if (right < 0) fail("right must be at least 0, found " + std::to_string(right));
+  if (chunk < 1) fail("chunk must be at least 1, found " + std::to_string(chunk));
   if (globals < 0) fail("globals must be at least 0, found " + std::to_string(globals));
   check_dropout(dropout, seed, q);
 }

@@ -26,7 +26,7 @@ def flash_attention(
     k_BHND: Tensor,
     v_BHND: Tensor,
     lengths_B: Tensor,
-    window: int | None = None,
+    window: tuple[int, int] | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Attend within each sequence; memory grows with N. Differentiable, and never synchronises.
@@ -34,13 +34,14 @@ def flash_attention(
     Args:
         q_BHND, k_BHND, v_BHND: queries, keys and values that `why_no_flash` accepts; padding is finite.
         lengths_B: valid positions of each sequence.
-        window: neighbours on each side that a query sees; None for all.
+        window: earlier and later neighbours that a query sees; None for all.
         dropout: dropout probability of the weights.
 
     Returns:
         [B, H, N, D]; finite at padding.
     """
     B, _, N, _ = q_BHND.shape
+    left, right = window or (None, None)
     # The padding of a sequence is taken as a sequence of its own: packing what is valid needs a copy, and
     # its size on the host.
     begins_B = N * torch.arange(B, device=q_BHND.device)
@@ -57,7 +58,7 @@ def flash_attention(
         dropout,
         False,
         False,
-        window_size_left=window,
-        window_size_right=window,
+        window_size_left=left,
+        window_size_right=right,
     )[0]
     return out_THD.unflatten(0, (B, N)).transpose(1, 2)

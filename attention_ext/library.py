@@ -40,11 +40,16 @@ def why_unavailable(device: str) -> str | None:
     return None
 
 
-def lacks(operator: str) -> bool:
-    """Return whether the loaded CPU library, built from older sources, lacks an operator."""
+def lacks(operator: str, argument: str = "") -> bool:
+    """Return whether the loaded CPU library, built from older sources, lacks an operator, or its argument."""
     import torch
 
-    return why_unavailable("cpu") is None and not hasattr(torch.ops.attention_ext, operator)
+    if why_unavailable("cpu") is not None:
+        return False
+    if not hasattr(torch.ops.attention_ext, operator):
+        return True
+    schema = getattr(torch.ops.attention_ext, operator).default._schema
+    return bool(argument) and argument not in {x.name for x in schema.arguments}
 
 
 def require(device: str) -> None:

@@ -35,11 +35,11 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "lsh_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int chunk, float dropout, "
       "Tensor? seed, Tensor out, Tensor softmax, Tensor order) -> (Tensor, Tensor, Tensor)");
   library.def(
-      "local_attention(Tensor q, Tensor k, Tensor v, Tensor lengths, int window, int globals, float dropout, "
-      "Tensor? seed) -> (Tensor, Tensor)");
+      "local_attention(Tensor q, Tensor k, Tensor v, Tensor lengths, int left, int right, int chunk, "
+      "int globals, float dropout, Tensor? seed) -> (Tensor, Tensor)");
   library.def(
-      "local_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int window, int globals, "
-      "float dropout, Tensor? seed, Tensor out, Tensor softmax) -> (Tensor, Tensor, Tensor)");
+      "local_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int left, int right, "
+      "int chunk, int globals, float dropout, Tensor? seed, Tensor out, Tensor softmax) -> (Tensor, Tensor, Tensor)");
   library.def(
       "near_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor lengths, int clusters, int topk, int window, "
       "float dropout, Tensor? seed, bool keep_weights=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

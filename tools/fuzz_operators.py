@@ -234,7 +234,8 @@ def make_call(draw: Draw) -> Call:
     others: dict[str, Any] = {"dropout": draw.of(0.0, 0.0, 0.0, 0.1, 0.9)}
     padding = torch.arange(N) >= query_lengths[:, None]
     if operator == "local":
-        others |= {"window": draw.of(*WINDOWS), "first": draw.of(*FIRST)}
+        left, chunk = draw.of(*WINDOWS), draw.of(1, *CHUNKS)
+        others |= {"left": left, "right": draw.of(left, *WINDOWS), "chunk": chunk, "first": draw.of(*FIRST)}
     elif operator == "lsh":
         most, R = draw.of(1, 2, 16, 65_536) - 1, draw.of(1, 1, 2, 3, 8)
         buckets = draw.integers(0, most, B, H, R, N, dtype=torch.int32)
@@ -380,7 +381,8 @@ def raw_calls(call: Call) -> Iterator[tuple[str, list[Any]]]:
     dropout = others.pop("dropout")
     chosen = [dropout, torch.tensor([7]) if dropout else None]
     if call.operator == "local":
-        arguments = [*call.vectors, call.query_lengths, others["window"], others["first"], *chosen]
+        sizes = [others[name] for name in ("left", "right", "chunk", "first")]
+        arguments = [*call.vectors, call.query_lengths, *sizes, *chosen]
         yield "local_attention", arguments
         yield "local_attention_backward", [call.grad, *arguments, *ops.local_attention(*arguments)]
         return

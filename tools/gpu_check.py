@@ -78,7 +78,7 @@ def rows_for(lengths: Tensor) -> dict[str, Attend]:
         return near_attention(q, k, v, groups, lengths, **NEAR)
 
     def local(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return local_attention(q, k, v, lengths, WINDOW, 0)
+        return local_attention(q, k, v, lengths, WINDOW, WINDOW, 1, 0)
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return flash_attention(q, k, v, lengths)

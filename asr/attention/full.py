@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import attention_ext
 from asr.attention.backend import DEVICES, load_operators
+from asr.attention.local import why_no_local_kernels
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
 from asr.attention.spec import CAUSAL, Schema
 from asr.lengths import keep_mask
@@ -32,7 +32,7 @@ class FullAttention(SoftmaxMechanism):
     def __init__(self, name: str, backend: str, dropout: float, causal: bool = False) -> None:
         super().__init__(name, backend, dropout, why_not_native=dict.fromkeys(DEVICES))
         self.causal, self.cross_attention = causal, self.cross_attention and not causal
-        kernels = backend != "reference" and attention_ext.why_unavailable("cpu") is None
+        kernels = backend != "reference" and why_no_local_kernels() is None
         self.kernels = load_operators("native") if kernels else None
 
     def attend(
@@ -91,9 +91,9 @@ class FullAttention(SoftmaxMechanism):
         idle = torch.get_num_threads() > q.shape[0] * q.shape[1]
         if self.kernels is None or self.causal or not one or idle:
             return self._attend_sdpa(q.float(), k.float(), v.float(), key_lengths)
-        return self.kernels.local_attention(
-            q, k, v, filled_lengths(key_lengths, q), window=q.shape[2], first=0, dropout=self.active_dropout
-        )
+        window = {"left": q.shape[2], "right": q.shape[2], "chunk": 1, "first": 0}
+        lengths_B = filled_lengths(key_lengths, q)
+        return self.kernels.local_attention(q, k, v, lengths_B, **window, dropout=self.active_dropout)
 
     def _attend_sdpa(self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor | None) -> Tensor:
         mask_B11S = None

@@ -11,6 +11,7 @@ from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import SoftmaxMechanism
 from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import top_keys
+from attention_ext.local_attention.reference import within
 from attention_ext.tensors import compute_dtype, zero_padding
 
 CHUNK = 256  # queries whose weights are in memory at the same time
@@ -73,7 +74,9 @@ def _keys_in_reach(mechanism: LocalAttention, queries_I: Tensor, positions_N: Te
     start, end = int(queries_I[0]), int(queries_I[-1]) + 1
     if start < mechanism.first:
         return positions_N
-    near = positions_N[max(start - mechanism.window, mechanism.first) : end + mechanism.window]
+    margin = mechanism.chunk - 1  # of a chunk that the queries cut
+    begin, end = start - margin - mechanism.window, end + margin + mechanism.right
+    near = positions_N[max(begin, mechanism.first) : end]
     return torch.cat((positions_N[: mechanism.first], near))
 
 
@@ -85,8 +88,9 @@ def _seen(
     match mechanism:
         case OracleTopAttention():
             return top_keys(scores_BHIJ, lengths_B, mechanism.topk)[0]
-        case LocalAttention(window=window, first=first):
-            return ((keys_J - query_I1).abs() <= window) | (keys_J < first) | (query_I1 < first)
+        case LocalAttention(window=window, right=right, chunk=chunk, first=first):
+            near = within(query_I1, keys_J, window, right, chunk)
+            return near | (keys_J < first) | (query_I1 < first)
         case FullAttention(causal=True):
             return keys_J <= query_I1
     return torch.ones_like(query_I1, dtype=torch.bool)

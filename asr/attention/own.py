@@ -147,8 +147,12 @@ def _check_schema(schema: Schema, what: str) -> None:
             raise UserError(f"{where}: default {option.default!r}, expected {option.describe()}")
     if schema.size and not isinstance(schema.size.allowed, range):
         raise UserError(f"{what}: schema, option {schema.size.name!r}: expected a range of numbers")
-    known: set[str] = set()
+    known = {schema.size.name} if schema.size else set()
     for option in schema.options:
+        if option.same and option.same not in known:
+            raise UserError(
+                f"{what}: schema, option {option.name!r}: same={option.same!r}, not an earlier option"
+            )
         if option.only and option.only[0] not in known:
             raise UserError(
                 f"{what}: schema, option {option.name!r}: only={option.only}, not an earlier option"

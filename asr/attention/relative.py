@@ -131,7 +131,7 @@ def reach_of(mechanism: SoftmaxMechanism, x: Tensor) -> int | None:
     match mechanism:
         case FullAttention(causal=False):
             return x.shape[-2]
-        case LocalAttention(first=0, window=window):
+        case LocalAttention(first=0, chunk=1, window=window, right=right) if right == window:
             return int(window)
     return None
 

@@ -22,6 +22,7 @@ class Option:
         allowed: range of numbers, or tuple of values.
         help: description.
         only: earlier option and the value that it must have for this one to apply; None: always applies.
+        same: earlier option whose value is the default, instead of `default`; empty: none.
     """
 
     name: str
@@ -29,6 +30,15 @@ class Option:
     allowed: range | tuple[Value, ...]
     help: str
     only: tuple[str, Value] | None = None
+    same: str = ""
+
+    def default_beside(self, arguments: Mapping[str, Value]) -> Value:
+        """Return the default value, given those of the earlier options."""
+        return arguments[self.same] if self.same else self.default
+
+    def written_default(self) -> str:
+        """Return the default as text, e.g. `32`, or the name of the option whose value it is."""
+        return self.same or write_value(self.default)
 
     def describe(self) -> str:
         """Return the allowed values as text, e.g. `1 … 63` or `topk | single`."""
@@ -68,7 +78,7 @@ class Schema:
         for option in self.options:
             usual = option.only is None or defaults[option.only[0]] == option.only[1]
             case = "" if usual or option.only is None else f"{option.only[0]}={write_value(option.only[1])}: "
-            parts.setdefault(case, []).append(f"{option.name} ({write_value(option.default)})")
+            parts.setdefault(case, []).append(f"{option.name} ({option.written_default()})")
         return "; ".join(case + ", ".join(entries) for case, entries in parts.items())
 
 
@@ -97,6 +107,16 @@ class Description:
     def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
         """Return whether no position sees later ones, with these values of the options."""
         return bool(arguments.get("causal"))
+
+    @classmethod
+    def latest_seen(cls, arguments: Mapping[str, Value], position: int) -> int | None:
+        """Return the latest position that one layer's output at a position depends on; None: the last.
+
+        Args:
+            arguments: values of the options.
+            position: position of the output, from 0.
+        """
+        return position if cls.is_causal(arguments) else None
 
 
 @dataclass(frozen=True)
@@ -170,11 +190,11 @@ def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
     for option in schema.options:
         if option.only and arguments[option.only[0]] != option.only[1]:
             continue
-        value = option.default
+        value = default = option.default_beside(arguments)
         if option.name in given:
             value = option.parse(given.pop(option.name), name)
         arguments[option.name] = value
-        if value != option.default:
+        if value != default:
             written.append(f"{option.name}={write_value(value)}")
     for key, text in given.items():
         needed = next(option.only for option in schema.options if option.name == key and option.only)

@@ -1,6 +1,7 @@
 """Table of attention mechanisms: a row for each, which names its class; the class describes it."""
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +26,8 @@ from asr.attention.summary import SummaryMixing
 from asr.config.names import split_name, split_source
 from asr.console import Table
 from asr.errors import UserError
+
+MOST_STARTS = 2**16  # positions that look_ahead tries; more only for layers with several large, odd chunks
 
 # A class is called with `name`, `backend`, `dropout` and the options of its schema.
 MECHANISMS: Mapping[str, own.Mechanism] = {
@@ -228,6 +231,36 @@ def is_causal(name: str) -> bool:
     return all(mechanism_class(spec.mechanism).is_causal(spec.arguments) for spec, _ in layer_runs(name))
 
 
+def look_ahead(name: str, layers: int) -> int | None:
+    """Return by how many positions the attention of all layers looks ahead, at most; None: to the last.
+
+    The largest difference, over all positions, between the latest position that an output depends on through
+    the layers and its own. A window's look-ahead adds up over layers; chunks without `right` end where they
+    end in every layer. Convolutions, features and normalisation come on top.
+
+    Example:
+        >>> look_ahead("local-8:right=2", 12), look_ahead("full", 12)
+        (24, None)
+        >>> look_ahead("local-8:right=0,chunk=16", 12)
+        15
+        >>> look_ahead("local-8:right=2,chunk=16", 3)  # 15 to the chunk's end, two further chunks, and 2
+        49
+    """
+    specs = [parse_name(x) for x in layer_names(name, layers)]
+    chunks = [int(x.arguments.get("chunk", 1)) for x in specs if x.mechanism == "local"]
+    # The start of a chunk in the first layer is the farthest from its end; the pattern of chunks repeats.
+    starts = range(0, math.lcm(*chunks), chunks[0] if chunks and specs[0].mechanism == "local" else 1)
+    found = 0
+    for start in starts[:MOST_STARTS]:
+        latest: int | None = start
+        for spec in specs:
+            latest = mechanism_class(spec.mechanism).latest_seen(spec.arguments, latest)
+            if latest is None:
+                return None
+        found = max(found, latest - start)
+    return found
+
+
 def exchange(mechanism: str) -> str:
     """Return whether a mechanism can replace another one in a trained model: `yes`, `no` or a condition.
 
@@ -268,5 +301,5 @@ def option_table() -> str:
     for option, names in found.items():
         case = f" ({option.only[0]}={write_value(option.only[1])})" if option.only else ""
         texts = (option.describe(), option.help, ", ".join(names))
-        rows.append((f"`{option.name}`{case}", write_value(option.default), *texts))
+        rows.append((f"`{option.name}`{case}", option.written_default(), *texts))
     return Table.of("", ("Option", "Default", "Values", "Meaning", "Mechanisms"), rows).markdown()

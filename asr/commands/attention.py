@@ -95,4 +95,4 @@ def _options(mechanisms: Sequence[str]) -> Table:
 
 
 def _described(label: str, option: Option) -> tuple[str, str, str, str]:
-    return label, write_value(option.default), option.describe(), option.help
+    return label, option.written_default(), option.describe(), option.help

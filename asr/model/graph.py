@@ -95,7 +95,8 @@ def _most_needed(model: AcousticModel) -> int:
             case ClusteredAttention():
                 sizes += [module.grouping.clusters, getattr(module, "topk", 0)]
             case LocalAttention():
-                sizes += [module.window, module.first, SMALLEST_BLOCK]
+                reach = max(module.window, module.right) + module.chunk - 1
+                sizes += [reach, module.first, SMALLEST_BLOCK]
             case LinearAttention():
                 sizes += [2 * CHUNK]  # causal attention sums over all chunks but the last
     return max(sizes)

@@ -276,11 +276,12 @@ struct WindowBackwardTask {
 // Local attention: a block of one head's queries.
 template <class T>
 struct BandBlock {
-  int64_t D, E, window;
-  int64_t globals;     // first positions, at most the length, that see all and are seen by all
-  int64_t length;      // valid positions
-  int64_t first, end;  // the block's queries
-  const T *q, *k, *v;  // of the whole head
+  int64_t D, E;
+  int64_t left, right, chunk;  // query i sees `left` keys before the chunk of i, the chunk, and `right` keys after it
+  int64_t globals;             // first positions, at most the length, that see all and are seen by all
+  int64_t length;              // valid positions
+  int64_t first, end;          // the block's queries
+  const T *q, *k, *v;          // of the whole head
   int64_t stride_q, stride_k, stride_v;
   T scale;
   Dropout dropout;

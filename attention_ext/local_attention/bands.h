@@ -70,12 +70,19 @@ void for_run(int64_t query, int64_t count, int64_t key, int64_t end, bool banded
   for (; key < end; key += band_piece) attend(BandPiece{query, count, key, earlier(band_piece, end - key), banded});
 }
 
+// First position of the chunk that holds a position.
+template <class T>
+int64_t chunk_start(const BandBlock<T>& block, int64_t position) {
+  return block.chunk == 1 ? position : position - position % block.chunk;
+}
+
 // Call attend(piece) for all pieces of a tile of queries that are not global: the global keys, then the window.
 template <class T, class F>
 void for_pieces(const BandBlock<T>& block, int64_t query, int64_t count, const F& attend) {
   for_run(query, count, 0, block.globals, false, attend);
-  const int64_t start = later(query - block.window, block.globals);
-  for_run(query, count, start, earlier(query + count + block.window, block.length), true, attend);
+  const int64_t start = later(chunk_start(block, query) - block.left, block.globals);
+  const int64_t end = chunk_start(block, query + count - 1) + block.chunk + block.right;
+  for_run(query, count, start, earlier(end, block.length), true, attend);
 }
 
 // Copy `count` consecutive rows, zero-padded to a whole number of vectors.
@@ -119,13 +126,19 @@ void band_scores(const BandBlock<T>& block, const BandScratch<T>& scratch, const
   if (!piece.banded) return;
   Mask<T> lane;
   for (int i = 0; i < W; ++i) lane[i] = i;
+  const int64_t chunk = block.chunk;
+  const int64_t all_from = chunk_start(block, piece.query + piece.count - 1) - block.left;
+  const int64_t all_end = chunk_start(block, piece.query) + chunk + block.right;
   for (int64_t s = 0; s < piece.keys; ++s) {
-    const int64_t ahead = piece.key + s - piece.query;                               // of the first query
-    if (ahead <= block.window && ahead >= piece.count - 1 - block.window) continue;  // all see it
+    const int64_t key = piece.key + s;
+    if (key >= all_from && key < all_end) continue;  // all queries see it
+    // The chunks that see a key are those from the one of key − right to the one of key + left.
+    const int64_t from = chunk_start(block, later(key - block.right, 0)) - piece.query;
+    const int64_t past = chunk_start(block, key + block.left) + chunk - piece.query;
     for (int64_t j = 0; j < lanes; j += W) {
-      // |ahead − lane − j| > window, in numbers that fit the mask's type
-      const auto first = static_cast<Ordered<T>>(later(ahead - block.window - j, 0));
-      const auto end = static_cast<Ordered<T>>(later(earlier(ahead + block.window + 1 - j, W), 0));
+      // In numbers that fit the mask's type.
+      const auto first = static_cast<Ordered<T>>(later(earlier(from - j, W), 0));
+      const auto end = static_cast<Ordered<T>>(later(earlier(past - j, W), 0));
       T* score = scratch.scores + s * stride + j;
       const Mask<T> seen = (lane >= first) & (lane < end);
       store(score, seen ? load(score) : splat<T>(lowest_score<T>()));

@@ -13,10 +13,11 @@ struct Bands {
 
   const Kernels<T>& kernel = kernels<T>();
   Tensor q_BHND, k_BHND, v_BHNE;
-  int64_t B, H, N, D, E, heads, window, globals;
+  int64_t B, H, N, D, E, heads, left, right, chunk, globals;
   // A task is a block of queries. Its size depends on window and globals, so that the bits are the same for an
-  // utterance alone, in any batch, and for any number of threads. Two windows, so that every other block touches
-  // different keys; four times the global positions, so that what each block stores for those is linear in N.
+  // utterance alone, in any batch, and for any number of threads. A whole window with a chunk cut at either end, so
+  // that every other block touches different keys; four times the global positions, so that what each block stores for
+  // those is linear in N.
   int64_t block, blocks;
   T scale;
   View<T> q, k, v;
@@ -24,8 +25,8 @@ struct Bands {
   Dropout dropout;
 
   Bands(
-      const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, int64_t window_, int64_t globals_,
-      double dropout_probability, const std::optional<Tensor>& seed)
+      const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, int64_t left_, int64_t right_,
+      int64_t chunk_, int64_t globals_, double dropout_probability, const std::optional<Tensor>& seed)
       : q_BHND(with_contiguous_rows(as_type(q_, type))),
         k_BHND(with_contiguous_rows(as_type(k_, type))),
         v_BHNE(with_contiguous_rows(as_type(v_, type))),
@@ -35,9 +36,11 @@ struct Bands {
         D(q_.size(3)),
         E(v_.size(3)),
         heads(B * H),
-        window(std::min(window_, N)),
+        left(std::min(left_, N)),
+        right(std::min(right_, N)),
+        chunk(std::max<int64_t>(1, std::min(chunk_, N))),
         globals(std::min(globals_, N)),
-        block(std::max<int64_t>(256, std::max(2 * window, 4 * globals))),
+        block(std::max<int64_t>(256, std::max(left + right + 2 * (chunk - 1), 4 * globals))),
         blocks((N + block - 1) / block),
         scale(static_cast<T>(1 / std::sqrt(static_cast<double>(D)))),
         q(q_BHND),
@@ -58,7 +61,9 @@ struct Bands {
     return {
         .D = D,
         .E = E,
-        .window = window,
+        .left = left,
+        .right = right,
+        .chunk = chunk,
         .globals = globals_of(head),
         .length = length(head),
         .first = number * block,
@@ -186,25 +191,26 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 }
 
 std::tuple<Tensor, Tensor> local_attention(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t window, int64_t globals,
-    double dropout, const std::optional<Tensor>& seed) {
-  check_local(q, k, v, lengths, window, globals, dropout, seed);
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left, int64_t right,
+    int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed) {
+  check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed);
   if (q.scalar_type() == ScalarType::Double)
-    return forward(Bands<double>(q, k, v, lengths, window, globals, dropout, seed), q);
-  return forward(Bands<float>(q, k, v, lengths, window, globals, dropout, seed), q);
+    return forward(Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q);
+  return forward(Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q);
 }
 
 std::tuple<Tensor, Tensor, Tensor> local_attention_backward(
-    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t window,
-    int64_t globals, double dropout, const std::optional<Tensor>& seed, const Tensor& out, const Tensor& softmax) {
-  check_local(q, k, v, lengths, window, globals, dropout, seed);
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left,
+    int64_t right, int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed, const Tensor& out,
+    const Tensor& softmax) {
+  check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed);
   check_grad(grad, q, v);
   const int64_t B = q.size(0), H = q.size(1), N = q.size(2);
   check_saved(out, {B, H, N, v.size(3)}, q.scalar_type(), q, "out");
   check_saved(softmax, {B, H, 2, N}, sum_type(q.scalar_type()), q, "softmax");
   if (q.scalar_type() == ScalarType::Double)
-    return backward(Bands<double>(q, k, v, lengths, window, globals, dropout, seed), q, grad, out, softmax);
-  return backward(Bands<float>(q, k, v, lengths, window, globals, dropout, seed), q, grad, out, softmax);
+    return backward(Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q, grad, out, softmax);
+  return backward(Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q, grad, out, softmax);
 }
 
 }  // namespace

@@ -17,32 +17,33 @@ def local_attention(
     k_BHND: Tensor,
     v_BHNE: Tensor,
     lengths_B: Tensor,
-    window: int,
+    left: int,
+    right: int,
+    chunk: int,
     first: int,
     dropout: float = 0.0,
 ) -> Tensor:
     """Attend to the keys within a window and to the first positions; equals `reference.local_attention`.
 
-    *Longformer* §3.1. Sums are accumulated in float32 (float64 for float64). Memory grows with N·(D + E);
+    Sums are accumulated in float32 (float64 for float64). Memory grows with N·(D + E);
     weights are never stored. Padded positions are never read. On CUDA, see `sdpa.local_attention`.
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.
         lengths_B: valid positions of each sequence.
-        window: W ≥ 0, neighbours on each side.
-        first: G ≥ 0, global positions.
+        left, right, chunk, first: W, R, C and G, see there.
         dropout: dropout probability of the weights; PyTorch's generator seeds each call.
 
     Returns:
         [B, H, N, E]; zeros at padding.
     """
     if q_BHND.device.type == "cuda":
-        return sdpa.local_attention(q_BHND, k_BHND, v_BHNE, lengths_B, window, first, dropout)
+        return sdpa.local_attention(q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout)
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
         register()
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(q_BHND, k_BHND, v_BHNE, lengths_B, window, first, dropout, seed)
+    return _differentiable(q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout, seed)
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:

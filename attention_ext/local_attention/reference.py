@@ -32,20 +32,26 @@ def local_attention(
     k_BHND: Tensor,
     v_BHNE: Tensor,
     lengths_B: Tensor,
-    window: int,
+    left: int,
+    right: int,
+    chunk: int,
     first: int,
     dropout: float = 0.0,
 ) -> Tensor:
     """Attend to the keys within a window and to the first positions, which attend to all.
 
-    *Longformer* (Beltagy et al. 2020) §3.1, sliding window and global attention with shared projections:
-    query i sees key j if |i − j| ≤ W, j < G or i < G. Logits, softmax and sums are computed in float32
-    (float64 for float64). Memory grows with N·(W + G). Padded positions are never read.
+    *Longformer* (Beltagy et al. 2020) §3.1, sliding window and global attention with shared projections,
+    with chunks as in *ChunkFormer* (Le et al. 2025): query i, in the chunk of positions c … c + C − 1, sees
+    key j if c − W ≤ j ≤ c + C − 1 + R, j < G or i < G. With C = 1, that is i − W ≤ j ≤ i + R. Chunks are
+    counted from the start of the sequence, the last may be shorter. Logits, softmax and sums are computed in
+    float32 (float64 for float64). Memory grows with N·(W + R + C + G). Padded positions are never read.
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
         lengths_B: valid positions of each sequence.
-        window: W ≥ 0, neighbours on each side.
+        left: W ≥ 0, keys before the chunk of a query.
+        right: R ≥ 0, keys after the chunk.
+        chunk: C ≥ 1, positions of a chunk.
         first: G ≥ 0, global positions.
         dropout: dropout probability of the weights.
 
@@ -55,7 +61,7 @@ def local_attention(
     dtype, G = compute_dtype(q_BHND), clamp(first, q_BHND.shape[2])
     q, k, v = (zero_padding(x, lengths_B).to(dtype) for x in (q_BHND, k_BHND, v_BHNE))
     q = q * q.shape[-1] ** -0.5
-    blocks = make_blocks(q, k, v, lengths_B, window, first)
+    blocks = make_blocks(q, k, v, lengths_B, left, right, chunk, first)
     scores_BHLMW = blocks.q_BHLMD @ blocks.k_BHLWD.mT
     weights_BHLMW = scores_BHLMW.masked_fill(~blocks.seen_B1LMW, -torch.inf).softmax(-1)
     out_BHNE = (F.dropout(weights_BHLMW, dropout) @ blocks.v_BHLWE).flatten(2, 3)[:, :, : q.shape[2]]
@@ -66,15 +72,23 @@ def local_attention(
 
 
 def make_blocks(
-    q_BHND: Tensor, k_BHND: Tensor, v_BHNE: Tensor, lengths_B: Tensor, window: int, first: int
+    q_BHND: Tensor,
+    k_BHND: Tensor,
+    v_BHNE: Tensor,
+    lengths_B: Tensor,
+    left: int,
+    right: int,
+    chunk: int,
+    first: int,
 ) -> Blocks:
     """Return the blocks of all queries; those of the first G queries don't see all that they should."""
     N = q_BHND.shape[2]
-    m, G = clamp(max(window, SMALLEST_BLOCK), N), clamp(first, N)
+    reach = max(left, right) + chunk - 1  # of a query at the other end of its chunk
+    m, G = clamp(max(reach, SMALLEST_BLOCK), N), clamp(first, N)
     query_LM1 = torch.arange(N + -N % m, device=q_BHND.device).view(-1, m, 1)
     key_L1W = query_LM1[:, :1] - m + torch.arange(3 * m, device=q_BHND.device)
     # Global keys are appended to the window, which leaves them out.
-    seen_LMW = ((query_LM1 - key_L1W).abs() <= window) & (key_L1W >= G)
+    seen_LMW = within(query_LM1, key_L1W, left, right, chunk) & (key_L1W >= G)
     seen_B1LMW = seen_LMW & (key_L1W < lengths_B.view(-1, 1, 1, 1, 1))
     seen_B1LMW = seen_B1LMW | (query_LM1 == key_L1W)
     k, v = with_neighbours(k_BHND, m), with_neighbours(v_BHNE, m)
@@ -86,13 +100,29 @@ def make_blocks(
     return Blocks(F.pad(q_BHND, (0, 0, 0, -N % m)).unflatten(2, (-1, m)), k, v, seen_B1LMW)
 
 
-def local_weights(q_BHND: Tensor, k_BHND: Tensor, lengths_B: Tensor, window: int, first: int) -> Tensor:
+def within(query: Tensor, key: Tensor, left: int, right: int, chunk: int) -> Tensor:
+    """Return whether queries see keys in their windows, for positions that broadcast."""
+    if chunk == 1:
+        return (key - query <= right) & (query - key <= left)
+    start = query - query % chunk
+    return (key - start - chunk < right) & (start - key <= left)
+
+
+def local_weights(
+    q_BHND: Tensor,
+    k_BHND: Tensor,
+    lengths_B: Tensor,
+    left: int,
+    right: int,
+    chunk: int,
+    first: int,
+) -> Tensor:
     """Return the dense [B, H, N, N] weights W that `local_attention` implies: output = W @ v."""
     dtype, N = compute_dtype(q_BHND), q_BHND.shape[2]
     q, k = zero_padding(q_BHND, lengths_B).to(dtype), zero_padding(k_BHND, lengths_B).to(dtype)
     place = torch.arange(N, device=q.device)
     query_N1, key_1N = place.unsqueeze(1), place.unsqueeze(0)
-    seen_NN = ((query_N1 - key_1N).abs() <= window) | (query_N1 < first) | (key_1N < first)
+    seen_NN = within(query_N1, key_1N, left, right, chunk) | (query_N1 < first) | (key_1N < first)
     scores_BHNN = (q * q.shape[-1] ** -0.5) @ k.mT
     lowest = torch.finfo(dtype).min
     return zero_padding(masked_softmax(scores_BHNN.masked_fill(~seen_NN, lowest), lengths_B), lengths_B)

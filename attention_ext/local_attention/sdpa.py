@@ -14,15 +14,17 @@ def local_attention(
     k_BHND: Tensor,
     v_BHNE: Tensor,
     lengths_B: Tensor,
-    window: int,
+    left: int,
+    right: int,
+    chunk: int,
     first: int,
     dropout: float = 0.0,
 ) -> Tensor:
     """Attend within windows; equals `reference.local_attention`, without storing the weights."""
     q, k, v = (zero_padding(x, lengths_B) for x in (q_BHND, k_BHND, v_BHNE))
-    if not first and why_no_flash(q, k, v) is None:
-        return zero_padding(flash_attention(q, k, v, lengths_B, window, dropout), lengths_B)
-    blocks = make_blocks(q, k, v, lengths_B, window, first)
+    if not first and chunk == 1 and why_no_flash(q, k, v) is None:  # flash attention knows no chunks
+        return zero_padding(flash_attention(q, k, v, lengths_B, (left, right), dropout), lengths_B)
+    blocks = make_blocks(q, k, v, lengths_B, left, right, chunk, first)
     # Blocks join the batch: the fused kernels take four dimensions.
     rows_q, rows_k, rows_v, mask = (
         x.transpose(1, 2).flatten(0, 1)

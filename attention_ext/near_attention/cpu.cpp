@@ -47,7 +47,9 @@ struct Near {
     return {
         .D = in.D,
         .E = in.E,
-        .window = window,
+        .left = window,
+        .right = window,
+        .chunk = 1,
         .globals = 0,
         .length = in.queries(head),
         .first = number * block,

@@ -93,7 +93,7 @@ void sum_window(
   const int64_t padded = round_up(size, Simd<T>::width);
   for (int64_t i = 0; i < piece.count; i += half) {
     const int64_t count = earlier(half, piece.count - i), query = piece.query + i - piece.key;
-    const int64_t first = later(query - block.window, 0), end = earlier(query + count + block.window, piece.keys);
+    const int64_t first = later(query - block.left, 0), end = earlier(query + count + block.right, piece.keys);
     if (first < end)
       gemm<T, Order::columns>(
           count, padded, end - first, entries + first * band.stride + i, band.stride, rows.data + first * rows.stride,
@@ -207,7 +207,7 @@ void near_block(const NearTask<T>& task) {
         near_scores<T>(block, band, piece, groups, task.top_CK, task.K);
       }
       if (task.kept) {
-        T* to = task.kept + (query - block.first) / band.lanes * near_kept(block.window);
+        T* to = task.kept + (query - block.first) / band.lanes * near_kept(block.left);
         for (int64_t s = 0; s < piece.keys; ++s)
           for (int64_t j = 0; j < band.lanes; j += W)
             store(to + s * band.lanes + j, load(band.scores + s * band.stride + j));

@@ -82,7 +82,7 @@ void near_backward_block(const NearBackwardTask<T>& task) {
       const T *keys = block.k + piece.key * block.stride_k, *values = block.v + piece.key * block.stride_v;
       const T* own = task.kept;
       if (own)
-        own += (query - block.first) / band.lanes * near_kept(block.window);
+        own += (query - block.first) / band.lanes * near_kept(block.left);
       else
         band_scores<T>(block, band, piece, band.lanes);
       take_centroid_scores<T>(

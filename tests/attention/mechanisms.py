@@ -32,7 +32,8 @@ NEAR = [
     f"near-{C}:topk=3,window=1,grouping=hash,center=true",
     f"near-{C}:topk=2,window=70",
 ]
-LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
+LOCAL = ["local-3", "local-0:global=1", "local-70:global=40", "local-3:right=0", "local-1:right=9"]
+LOCAL += ["local-2:right=0,chunk=4", "local-0:right=3,chunk=5,global=2", "local-9:chunk=70"]
 SOFTMAX = [*CROSS, "full:causal=true", *SHARED, *LOCAL, *NEAR]
 LINEAR = ["linear", "linear:causal=true"]
 OWN = [
@@ -77,7 +78,7 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
         parts = rotations_RDF.split(1) if mechanism.rounds == "mean" else [rotations_RDF]
         return sum(oracles.lsh(q, k, part, mechanism.chunk) for part in parts) / len(parts)
     if kind == "local":
-        return oracles.local(q, k, mechanism.window, mechanism.first)
+        return oracles.local(q, k, mechanism.window, mechanism.first, mechanism.right, mechanism.chunk)
     if kind == "linear":
         return oracles.linear(q, k, mechanism.causal)
     if kind == "oracle-top":

@@ -205,11 +205,13 @@ def lsh(q: Tensor, k: Tensor, rotations: Tensor, chunk: int) -> Tensor:
     return weights
 
 
-def local(q: Tensor, k: Tensor, window: int, count: int) -> Tensor:
-    """Longformer, section 3.1: a window on each side; all see the first positions, which see all."""
+def local(q: Tensor, k: Tensor, window: int, count: int, right: int, chunk: int) -> Tensor:
+    """Longformer, section 3.1: a window on each side of a query's chunk; all see the first, which see all."""
     weights = torch.zeros(len(q), len(k), dtype=torch.float64)
     for i, query in enumerate(q):
-        keys = [j for j in range(len(k)) if abs(i - j) <= window or i < count or j < count]
+        start = i // chunk * chunk
+        near = range(start - window, start + chunk + right)
+        keys = [j for j in range(len(k)) if j in near or i < count or j < count]
         for key, weight in zip(keys, softmax(logits(query, k, keys)), strict=True):
             weights[i, key] = weight
     return weights

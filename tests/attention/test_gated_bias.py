@@ -18,6 +18,8 @@ NAMES = [
     "local-6",
     "local-3:global=2",
     "local-0:global=10",
+    "local-4:right=1",
+    "local-3:right=2,chunk=5",
     "clustered-4",
     "clustered-4:grouping=keys",
     "i-clustered-4:topk=5",
@@ -48,6 +50,10 @@ def visible(name: str, i: int, j: int) -> bool:
             return j <= i
         case "local-6":
             return abs(i - j) <= 6
+        case "local-4:right=1":
+            return i - 4 <= j <= i + 1
+        case "local-3:right=2,chunk=5":
+            return i // 5 * 5 - 3 <= j <= i // 5 * 5 + 4 + 2
         case "local-3:global=2":
             return abs(i - j) <= 3 or min(i, j) < 2
         case "local-0:global=10":

@@ -1,5 +1,7 @@
 """Local attention: its limits, full attention, and block-banded SDPA against the reference."""
 
+from functools import partial
+
 import pytest
 import torch
 from mechanisms import LENGTHS, LOCAL, build, inputs
@@ -17,7 +19,13 @@ def run(attend, tensors):
     return [out.detach(), *(x.grad for x in leaves)]
 
 
-@pytest.mark.parametrize("name", ["local-31", "local-65536", "local-0:global=31", "local-2:global=65536"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("local-31", "local-65536", "local-0:global=31", "local-2:global=65536"),
+        *("local-0:right=0,chunk=31", "local-16:chunk=16", "local-1:right=65536,chunk=65536"),
+    ],
+)
 def test_seeing_all_is_full_attention(name: str) -> None:
     mechanism, full = build(name), build("full")
     tensors = inputs(mechanism)
@@ -39,9 +47,9 @@ def test_sdpa_equals_the_reference(name: str, size: int) -> None:
     mechanism = build(name)
     lengths = torch.tensor([size, 0, 1, 17])
     tensors = inputs(mechanism, lengths, size)
-    sizes = (lengths, mechanism.window, mechanism.first)
-    expected = run(lambda *x: reference.local_attention(*x, *sizes), tensors)
-    for found, truth in zip(run(lambda *x: sdpa.local_attention(*x, *sizes), tensors), expected, strict=True):
+    attend = [partial(x.local_attention, lengths_B=lengths, **mechanism.sizes()) for x in (reference, sdpa)]
+    expected, sums = (run(x, tensors) for x in attend)
+    for found, truth in zip(sums, expected, strict=True):
         torch.testing.assert_close(found, truth, rtol=0, atol=1e-11)
 
 

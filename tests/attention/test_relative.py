@@ -58,7 +58,9 @@ def test_full_attention_equals_that_of_transformers(chunk: int, monkeypatch: pyt
         torch.testing.assert_close(found[1, :20], ours(x[1:2, :20])[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["full", "local-3", "local-0", "local-50"])
+@pytest.mark.parametrize(
+    "name", ["full", "local-3", "local-0", "local-50", "local-3:right=1", "local-2:right=0,chunk=5"]
+)
 def test_distances_and_longer_heads_agree_with_their_gradients(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

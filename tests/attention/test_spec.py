@@ -13,6 +13,13 @@ def values_of(option: Option) -> list[Value]:
     return [*ends, option.default]
 
 
+def test_windows_are_symmetric_unless_the_name_says_otherwise() -> None:
+    assert str(parse_name("local-08:right=8,chunk=1")) == "local-8"
+    assert str(parse_name("local-8:global=2,chunk=4,right=0")) == "local-8:right=0,chunk=4,global=2"
+    assert parse_name("local-8").arguments["right"] == 8
+    assert "right (window), chunk (1), global (0)" in mechanism_table()
+
+
 def test_every_option_survives_the_round_trip() -> None:
     for mechanism, row in MECHANISMS.items():
         size = row.schema.size
@@ -25,7 +32,8 @@ def test_every_option_survives_the_round_trip() -> None:
                     assert spec.mechanism == mechanism
                     assert spec.arguments[option.name] == value
                     assert parse_name(str(spec)) == spec
-                    assert (option.name in str(spec)) == (value != option.default)
+                    default = option.default_beside(spec.arguments)
+                    assert (option.name in str(spec)) == (value != default)
 
 
 def test_canonical_names_order_options_and_drop_defaults() -> None:
@@ -78,8 +86,10 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("shared-full:x=1", "none is allowed"),
         ("local", "local-W"),
         ("local-65537", "window=65537, expected 0 … 65536"),
+        ("local-8:right=-1", "right=-1, expected 0 … 65536"),
+        ("local-8:chunk=0", "chunk=0, expected 1 … 65536"),
         ("local-8:global=-1", "global=-1, expected 0 … 65536"),
-        ("local-8:first=1", "unknown option 'first=1', expected global=0 … 65536"),
+        ("local-8:first=1", "expected right=0 … 65536, chunk=1 … 65536, global=0 … 65536"),
         ("linear:causal=maybe", "causal=maybe, expected false | true"),
         ("summary:mean=1", "none is allowed"),
         ("hyper:tie=both", "tie=both, expected false | true"),

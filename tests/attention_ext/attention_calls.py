@@ -30,7 +30,11 @@ KERNELS: dict[str, tuple[Attention, Attention, dict[str, int]]] = {
         {"clusters": 6, "topk": 8},
     ),
     "lsh": (lsh_native.lsh_attention, lsh_reference.lsh_attention, {"rounds": 2, "chunk": 8}),
-    "local": (local_native.local_attention, local_reference.local_attention, {"window": 8, "first": 2}),
+    "local": (
+        local_native.local_attention,
+        local_reference.local_attention,
+        {"left": 8, "right": 5, "chunk": 1, "first": 2},
+    ),
     "near": (
         near_native.near_attention,
         near_reference.near_attention,

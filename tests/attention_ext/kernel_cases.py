@@ -177,7 +177,7 @@ def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
     clustered = valid_calls(ops)["clustered_attention_backward"]
     q = clustered["q"]
     vectors = {"q": q, "k": q, "v": clustered["v"], "lengths": clustered["query_lengths"]}
-    common, local = {**vectors, "chunk": 2}, {**vectors, "window": 2, "globals": 1}
+    common, local = {**vectors, "chunk": 2}, {**vectors, "left": 2, "right": 1, "chunk": 2, "globals": 1}
     dropout = {"dropout": 0.0, "seed": None}
     saved_local = dict(zip(["out", "softmax"], ops.local_attention(**local, **dropout), strict=True))
     buckets = torch.arange(36, dtype=torch.int32).view(2, 2, 1, 9)

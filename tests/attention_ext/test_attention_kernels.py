@@ -33,15 +33,21 @@ LSH: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "largest heads": ((1, 1, 70, 256, 256), {"chunk": 16}),
 }
 LOCAL: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "window": ((1, 2, 130, 16, 16), {"first": 0}),
-    "padded": ((3, 2, 100, 64, 64, [100, 67, 0]), {"window": 20, "first": 3}),
-    "odd sizes": ((2, 1, 97, 33, 20, [97, 3]), {"window": 7, "first": 5}),
-    "itself and one": ((2, 1, 40, 8, 8, [40, 19]), {"window": 0, "first": 1}),
-    "window of all": ((2, 1, 50, 8, 8, [50, 31]), {"window": 1000, "first": 0}),
-    "all global": ((2, 1, 50, 8, 8, [50, 31]), {"window": 3, "first": 1000}),
-    "blocks": ((1, 1, 800, 8, 8, [777]), {"window": 40, "first": 9}),
-    "pieces": ((1, 1, 700, 8, 24), {"window": 300, "first": 20}),
-    "largest heads": ((1, 1, 70, 256, 256), {"window": 9}),
+    "window": ((1, 2, 130, 16, 16), {"right": 8, "first": 0}),
+    "two sides": ((2, 1, 97, 33, 20, [97, 3]), {"left": 19, "right": 0, "first": 0}),
+    "ahead": ((2, 1, 97, 16, 16, [97, 40]), {"left": 0, "right": 40}),
+    "chunks": ((3, 1, 100, 16, 20, [100, 67, 0]), {"left": 7, "right": 3, "chunk": 12}),
+    "chunks alone": ((2, 1, 97, 8, 8, [97, 33]), {"left": 0, "right": 0, "chunk": 33, "first": 0}),
+    "chunk of all": ((2, 1, 50, 8, 8, [50, 31]), {"left": 0, "right": 0, "chunk": 64}),
+    "padded": ((3, 2, 100, 64, 64, [100, 67, 0]), {"left": 20, "right": 20, "first": 3}),
+    "odd sizes": ((2, 1, 97, 33, 20, [97, 3]), {"left": 7, "right": 7, "first": 5}),
+    "itself and one": ((2, 1, 40, 8, 8, [40, 19]), {"left": 0, "right": 0, "first": 1}),
+    "window of all": ((2, 1, 50, 8, 8, [50, 31]), {"left": 1000, "right": 1000, "first": 0}),
+    "all global": ((2, 1, 50, 8, 8, [50, 31]), {"left": 3, "right": 3, "first": 1000}),
+    "blocks": ((1, 1, 800, 8, 8, [777]), {"left": 40, "right": 40, "first": 9}),
+    "chunks and blocks": ((1, 1, 1300, 8, 8, [1277]), {"left": 100, "right": 20, "chunk": 90, "first": 3}),
+    "pieces": ((1, 1, 700, 8, 24), {"left": 300, "right": 300, "first": 20}),
+    "largest heads": ((1, 1, 70, 256, 256), {"left": 9, "right": 9}),
 }
 NEAR: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "small": ((1, 1, 50, 16, 16), {"clusters": 7}),
@@ -68,7 +74,7 @@ CALLS = {
 HARDEST = [
     name for name in CALLS if name.endswith((": padded", "blocks", "pieces", "heads")) and "= 1:" not in name
 ]
-SMALL = {"clusters": 4, "topk": 6, "rounds": 2, "chunk": 3, "window": 2, "first": 1}
+SMALL = {"clusters": 4, "topk": 6, "rounds": 2, "chunk": 3, "left": 2, "right": 1, "window": 2, "first": 1}
 
 
 def call_of(name: str) -> Call:
@@ -116,7 +122,8 @@ def test_gradcheck(kernel: str) -> None:
         ("clustered", {"S": 13, "key_lengths": [13, 9]}),
         ("improved", {"S": 13, "key_lengths": [13, 9], "topk": 6}),
         ("lsh", {"chunk": 1}),
-        ("local", {"window": 1}),
+        ("local", {"left": 1, "right": 0}),
+        ("local", {"left": 1, "right": 0, "chunk": 3}),
         ("near", {"window": 0, "topk": 1}),
     ],
 )
@@ -156,10 +163,11 @@ def test_padding_is_never_read(kernel: str, keys: list[int] | None) -> None:
         ("improved", 90, {"clusters": 9}),
         ("lsh", 90, {"rounds": 3, "chunk": 8}),
         ("lsh", 90, {"rounds": 3, "chunk": 60}),
-        ("local", 700, {"window": 8, "first": 0}),
-        ("local", 700, {"window": 60, "first": 3}),
-        ("local", 700, {"window": 1000, "first": 1}),
-        ("local", 700, {"window": 3, "first": 1000}),
+        ("local", 700, {"left": 8, "right": 8, "first": 0}),
+        ("local", 700, {"left": 60, "right": 2, "first": 3}),
+        ("local", 700, {"left": 60, "right": 0, "chunk": 100, "first": 0}),
+        ("local", 700, {"left": 1000, "right": 1000, "first": 1}),
+        ("local", 700, {"left": 3, "first": 1000}),
         ("near", 90, {"clusters": 9}),
         ("near", 700, {"clusters": 9, "window": 60}),
         ("near", 700, {"clusters": 70, "topk": 100, "window": 1000}),
@@ -196,7 +204,7 @@ def test_a_gradient_expanded_from_one_number_equals_a_copy(kernel: str) -> None:
     [
         *((kernel, {"clusters": C, "S": 2100}) for kernel in ("clustered", "improved") for C in (5, 30, 200)),
         ("lsh", {"chunk": 32}),
-        ("local", {"window": 32, "first": 5}),
+        ("local", {"left": 32, "right": 8, "chunk": 50, "first": 5}),
         *(("near", {"clusters": C, "window": 16}) for C in (5, 30, 200)),
     ],
 )
@@ -264,7 +272,8 @@ def test_dropout_gradcheck(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "names"), [("lsh", ["chunk"]), ("local", ["window", "first"]), ("near", ["topk", "window"])]
+    ("kernel", "names"),
+    [("lsh", ["chunk"]), ("local", ["left", "right", "chunk", "first"]), ("near", ["topk", "window"])],
 )
 def test_any_size_beyond_the_sequence_equals_the_sequence(kernel: str, names: list[str]) -> None:
     """The reference of LSH once padded the sequence to a whole chunk, and ran out of memory."""

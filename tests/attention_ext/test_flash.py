@@ -36,8 +36,8 @@ def one_by_one(
     return (torch.cat(parts),)
 
 
-@pytest.mark.parametrize("window", [None, 0, 3, 40])
-def test_equals_the_reference(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", [None, (0, 0), (3, 3), (3, 0), (2, 9), (40, 40)])
+def test_equals_the_reference(window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", one_by_one)
     g = torch.Generator().manual_seed(0)
     lengths = torch.tensor([31, 0, 17, 1])
@@ -46,7 +46,7 @@ def test_equals_the_reference(window: int | None, monkeypatch: pytest.MonkeyPatc
     out = flash_attention(*leaves, lengths, window)
     found = [zero_padding(out, lengths), *torch.autograd.grad(out, leaves, grad)]
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    out = local_attention(*leaves, lengths, window=31 if window is None else window, first=0)
+    out = local_attention(*leaves, lengths, *(window or (31, 31)), chunk=1, first=0)
     expected = [out, *torch.autograd.grad(out, leaves, grad)]
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)

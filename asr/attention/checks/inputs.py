@@ -80,6 +80,8 @@ def _name(head: str, schema: Schema, chosen: Mapping[str, Value]) -> str:
     values: dict[str, Value] = {}
     for option in schema.options:
         if option.only is None or values.get(option.only[0]) == option.only[1]:
+            if option.same and option.name not in chosen:
+                continue
             values[option.name] = chosen.get(option.name, _small(option))
     text = ",".join(f"{name}={write_value(value)}" for name, value in values.items())
     return parse_name(f"{head}:{text}" if text else head).name
