@@ -1,10 +1,13 @@
 """No attention: the baseline that shows whether attention matters on given data."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import without_padding
+from asr.attention.spec import Value
 
 
 class NoAttention(OwnParameterLayer):
@@ -25,6 +28,11 @@ class NoAttention(OwnParameterLayer):
         self, name: str, backend: str, model_dim: int, heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(name, backend)
+
+    @classmethod
+    def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
+        """Return True: no position sees another."""
+        return True
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return zeros, [B, N, M]."""

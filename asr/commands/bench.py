@@ -18,8 +18,11 @@ from asr.benchmark.options import Options
 from asr.console import Table, open_console, progress
 from asr.environment import describe_environment, pick_device, pick_precision
 from asr.files import check_writable, write_json
+from asr.model.options import FeatureConfig, ModelConfig
 from asr.report import bench_chart
 from asr.report.figure import export
+from asr.report.words import look_ahead_text
+from asr.scoring.estimates import DASH
 from asr.training.config import train_options
 
 
@@ -68,7 +71,7 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     timings, memory = measurement.timings, measurement.memory
     for passes in options.passes:
         if chosen := [timing for timing in timings if timing.passes == passes]:
-            console.print(_time_table(chosen, options))
+            console.print(_time_table(chosen, options, preset))
         if sizes := [size for size in memory if size.passes == passes]:
             console.print(_memory_table(sizes, options))
     for line in measurement.too_large:
@@ -86,12 +89,22 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     return timings
 
 
-def _time_table(timings: list[Timing], options: Options) -> Table:
+def _look_ahead(name: str, preset: ModelConfig | None) -> str:
+    """Return by how much attention looks ahead: a model's in ms, otherwise a layer's in positions."""
+    if name.startswith("peer:"):
+        return DASH
+    attention = name.partition("@")[0]
+    if preset is None:
+        return look_ahead_text(attention, 1, 1.0)
+    return look_ahead_text(attention, preset.layers, preset.subsampling * FeatureConfig().frame_shift_ms)
+
+
+def _time_table(timings: list[Timing], options: Options, preset: ModelConfig | None) -> Table:
     """Return times per position in µs; for models, per call in s, with the parts of a training step."""
     model = options.unit == "model"
     parts = tuple(timings[0].parts_s)
     columns = ("N", "attention", "batch", *parts, "s" if model else "µs", "quartiles")
-    columns += (f"speed-up over {options.baseline}",)
+    columns += (f"speed-up over {options.baseline}", f"look-ahead, {'ms' if model else 'positions'}")
     title = f"{timings[0].passes}: {timings[0].clock} time per {'call' if model else 'position'}"
     pairs = enumerate(itertools.pairwise(timings))
     last = {number for number, (timing, after) in pairs if timing.length != after.length}
@@ -103,7 +116,7 @@ def _time_table(timings: list[Timing], options: Options) -> Table:
         ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
         shape = (str(timing.length), timing.name, str(timing.batch))
         seconds = (f"{part:.{digits}f}" for part in timing.parts_s.values())
-        rows.append((*shape, *seconds, median, f"{low}–{high}", ratio))
+        rows.append((*shape, *seconds, median, f"{low}–{high}", ratio, _look_ahead(timing.name, preset)))
     faster = crossings(timings, options.baseline)
     caption = "\n".join(f"{name}: {where}" for name, where in faster.items())
     return replace(Table.of(title, columns, rows, caption=caption, numbers=False), sections=last)

@@ -7,7 +7,15 @@ from asr.comparison.records import Candidate
 from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, duration
 from asr.report import theme
-from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading
+from asr.report.words import (
+    DASH,
+    candidate_look_ahead,
+    count,
+    duration_range,
+    measured,
+    mebibytes,
+    metric_heading,
+)
 from asr.scoring.estimates import Estimate, fastest, spread
 
 
@@ -81,6 +89,9 @@ def cost_table(results: Results) -> Table | None:
     add_sizes(Column("peak memory", "training process"), "peak_memory_mib", mebibytes)
     add_sizes(Column("peak GPU memory", "PyTorch's allocator"), "peak_gpu_memory_mib", mebibytes)
     add_sizes(Column("parameters"), "parameters", count)
+    ahead = [candidate_look_ahead(results, candidate) for candidate in results.candidates]
+    note = "of the attention of all layers; convolutions and normalisation come on top"
+    add(Column("look-ahead, ms", note), [TableCell(x) for x in ahead])
     backends = [
         ", ".join(dict.fromkeys(x.backend for x in found if x.backend)) for found in trainings.values()
     ]

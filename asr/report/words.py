@@ -4,12 +4,15 @@ from typing import Any
 
 from rich.console import Console
 
-from asr.attention.table import mechanism_class, parse_name
-from asr.comparison.records import Conditions
+from asr.attention.table import look_ahead, mechanism_class, parse_name
+from asr.comparison.records import Candidate, Conditions
 from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, duration, is_share
 from asr.errors import UserError
 from asr.scoring.estimates import DASH, Estimate, fastest, percent, spread
+from asr.training.options import task_options
+
+LOOK_AHEAD = "look-ahead: of the attention of all layers; convolutions and normalisation come on top"
 
 
 def measured(estimate: Estimate | None, metric: str) -> str:
@@ -17,6 +20,37 @@ def measured(estimate: Estimate | None, metric: str) -> str:
     form = percent if is_share(metric) else "{:.3f}".format
     # An interval over seeds may begin below zero, where no measure is.
     return DASH if estimate is None else estimate.text(lambda value: form(max(value, 0.0)))
+
+
+def look_ahead_text(attention: str, layers: int, position_ms: float) -> str:
+    """Return by how much the attention of all layers looks ahead: in ms, `utterance`, or a dash if unknown.
+
+    Args:
+        attention: mechanism, or one for each layer.
+        layers: number of layers.
+        position_ms: time between positions; 0: unknown.
+
+    Example:
+        >>> look_ahead_text("local-64:right=4", 12, 40.0), look_ahead_text("full", 12, 40.0)
+        ('1,920', 'utterance')
+    """
+    try:
+        positions = look_ahead(attention, layers)
+    except UserError:  # code of the user's own that isn't loaded
+        return DASH
+    if positions is None:
+        return "utterance"
+    return f"{positions * position_ms:,.0f}" if position_ms else DASH
+
+
+def candidate_look_ahead(results: Results, candidate: Candidate) -> str:
+    """Return what `look_ahead_text` does for a candidate; a dash if no encoder here reads audio."""
+    settings = results.protocol.get("training", {}) | candidate.overrides
+    shift_ms = settings.get("features.frame_shift_ms")
+    # A pretrained encoder has layers and a subsampling of its own; other tasks have no frames.
+    if not shift_ms or settings.get("model.encoder") or task_options(results.recipe):
+        return DASH
+    return look_ahead_text(candidate.attention, candidate.layers, candidate.subsampling * shift_ms)
 
 
 def changed(difference: Estimate, metric: str) -> str:
@@ -172,7 +206,7 @@ def candidate_table(results: Results) -> Table:
     dev = results.dev_measure()
     if not splits:
         names.append(f"dev {metric_heading(dev)}")
-    names += [f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"]
+    names += ["look-ahead, ms", f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"]
     fronts = {split: results.front(split) for split in splits}
     times = {
         split: {x.label: time for x in results.candidates if (time := results.forward_time(x.label, split))}
@@ -191,6 +225,7 @@ def candidate_table(results: Results) -> Table:
         trained = results.trainings_of(label)
         if not splits:
             row.append(measured(results.dev_error(label), dev))
+        row.append(candidate_look_ahead(results, candidate))
         costs = [[x.epoch_s(clock) for x in trained], [x.best_s(clock) for x in trained]]
         costs += [[x.peak_memory_mib for x in trained]]
         row += [_number(spread(values, "seeds")) for values in costs]
@@ -199,7 +234,7 @@ def candidate_table(results: Results) -> Table:
     caption = (
         "error rates: 95 % interval, over seeds if there are several; costs: median (lowest–highest) of "
         "repeats or seeds\n* Pareto front of error rate and forward time; = level with the fastest: the "
-        "ranges overlap"
+        "ranges overlap\n" + LOOK_AHEAD
     )
     return Table.of(f"{results.recipe}: {results.protocol['budget']}", names, rows, caption=caption)
 

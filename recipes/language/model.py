@@ -17,7 +17,7 @@ def require_causal(attention: str) -> None:
     if not is_causal(attention):
         raise UserError(
             f"attention={attention}: expected a causal mechanism, e.g. full:causal=true, "
-            "agglomerative-8:causal=true, linear:causal=true, or local-0 for the position itself"
+            "agglomerative-8:causal=true, linear:causal=true or local-64:right=0"
         )
 
 

@@ -7,6 +7,7 @@ import torch
 from mechanisms import LENGTHS, LOCAL, build, inputs
 
 from asr.attention import build_mechanism
+from asr.attention.table import is_causal, layer_names, look_ahead
 from asr.errors import UserError
 from attention_ext.local_attention import reference, sdpa
 
@@ -57,6 +58,39 @@ def test_cross_attention_is_refused() -> None:
     mechanism = build_mechanism("local-3")
     with pytest.raises(UserError, match="'local-3' is self-attention only: queries and keys must coincide"):
         mechanism(torch.zeros(1, 1, 4, 2), *torch.zeros(2, 1, 1, 5, 2))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("local-2:right=1", "local-0:right=0,chunk=5", "local-1:right=2,chunk=4", "local-1:right=5,chunk=3"),
+        *(
+            "local-2:right=1*1,local-1:right=0,chunk=6*2",
+            "local-1:right=0,chunk=4*2,local-1:right=0,chunk=6*1",
+        ),
+        *("none", "local-9:right=0", "full:causal=true*2,local-2:right=3*1"),
+    ],
+)
+def test_look_ahead_is_the_farthest_position_that_matters(name: str) -> None:
+    """Whether an output depends on an input is read from products of the layers' dense weights."""
+    n, layers = 60, 3
+    reach = torch.eye(n, dtype=torch.bool)
+    for own in layer_names(name, layers):
+        if own == "none":
+            continue
+        q = torch.zeros(1, 1, n, 2, dtype=torch.float64)
+        weights = build_mechanism(own).eval().weights(q, q, torch.tensor([n]))[0, 0]
+        reach = (weights > 0).double() @ reach.double() > 0
+    ahead = [int(row.nonzero().max()) - i for i, row in enumerate(reach[: n // 2])]
+    assert look_ahead(name, layers) == max(ahead)
+    assert is_causal(name) == (max(ahead) == 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["full", "local-8:global=1,right=0", "near-4", "local-2*2,cast-4*1", "lsh-1"]
+)
+def test_what_sees_the_utterance_has_no_look_ahead(name: str) -> None:
+    assert look_ahead(name, 3) is None
 
 
 def test_auto_is_pytorch_s_attention_on_cuda() -> None:

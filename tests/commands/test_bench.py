@@ -17,8 +17,10 @@ from asr import config
 from asr.benchmark import mechanisms
 from asr.benchmark.memory import can_measure_memory
 from asr.benchmark.problem import BenchProblem
+from asr.commands import bench
 from asr.commands.bench import Options, run
 from asr.errors import UserError
+from asr.model.options import ModelConfig
 
 
 def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
@@ -48,6 +50,14 @@ def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
     assert "i-clustered-4@reference" in text.getvalue()
+    assert "utterance" in text.getvalue()  # look-ahead
+
+
+def test_look_ahead_is_a_layers_in_positions_or_a_models_in_ms() -> None:
+    preset = ModelConfig(layers=3, subsampling=4)
+    names = ["full@reference", "local-8:right=2", "local-8:right=0,chunk=6", "peer:clustered-4"]
+    assert [bench._look_ahead(name, None) for name in names] == ["utterance", "2", "5", "–"]
+    assert [bench._look_ahead(name, preset) for name in names] == ["utterance", "240", "200", "–"]
 
 
 def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

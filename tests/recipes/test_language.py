@@ -28,7 +28,13 @@ from asr.training.run import train
 SMALL = ["recipe=language", "recipe.length=12", "recipe.batch=4", "recipe.dev_segments=8"]
 SMALL += ["model.layers=2", "model.heads=2", "model.feedforward=32", "trainer.accelerator=cpu"]
 SMALL += ["attention=full:causal=true"]
-CAUSAL = ["full:causal=true", "agglomerative-4:causal=true", "linear:causal=true", "local-0"]
+CAUSAL = [
+    "full:causal=true",
+    "agglomerative-4:causal=true",
+    "linear:causal=true",
+    "local-0",
+    "local-5:right=0",
+]
 
 
 @pytest.fixture(scope="module")

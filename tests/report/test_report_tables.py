@@ -20,7 +20,7 @@ from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
 from asr.report.tables import Table, TableCell, cost_table, search_table, tone
-from asr.report.words import difference_table
+from asr.report.words import candidate_look_ahead, candidate_table, difference_table
 from asr.scoring.estimates import Estimate
 
 
@@ -100,6 +100,23 @@ def test_costs_follow_the_clock_of_the_protocol(results: Results) -> None:
     assert column(table, "s / epoch")[0].text == "20.0 s"
     assert column(cost_table(results), "s / epoch")[0].text == "50.0 s"
     assert "peak GPU memory" not in [column.name for column in table.columns]  # there was no GPU
+
+
+def test_look_ahead_follows_from_mechanism_layers_and_frames(results: Results) -> None:
+    local = dataclasses.replace(results.candidates[0], layers=6, subsampling=4)
+    names = ["full", "local-64", "local-64:right=2", "local-64:right=0,chunk=16", "full*2,local-4*4", "none"]
+    results.protocol["training"]["features.frame_shift_ms"] = 8.0
+    candidates = [dataclasses.replace(local, attention=name) for name in names]
+    shown = [candidate_look_ahead(results, x) for x in candidates]
+    assert shown == ["utterance", "12,288", "384", "480", "utterance", "0"]
+    assert column(cost_table(results), "look-ahead, ms")[0].text == "utterance"
+    assert "look-ahead, ms" in [x.name for x in candidate_table(results).columns]
+    other = {"features.frame_shift_ms": 10.0}
+    assert candidate_look_ahead(results, dataclasses.replace(candidates[2], overrides=other)) == "480"
+    pretrained = {"model.encoder": "models/parakeet"}
+    assert candidate_look_ahead(results, dataclasses.replace(candidates[2], overrides=pretrained)) == "–"
+    del results.protocol["training"]["features.frame_shift_ms"]
+    assert candidate_look_ahead(results, candidates[2]) == "–"
 
 
 def test_findings_name_the_best_the_fastest_and_the_front(results: Results) -> None:
