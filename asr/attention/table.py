@@ -252,11 +252,12 @@ def look_ahead(name: str, layers: int) -> int | None:
     starts = range(0, math.lcm(*chunks), chunks[0] if chunks and specs[0].mechanism == "local" else 1)
     found = 0
     for start in starts[:MOST_STARTS]:
-        latest: int | None = start
+        latest = start
         for spec in specs:
-            latest = mechanism_class(spec.mechanism).latest_seen(spec.arguments, latest)
-            if latest is None:
+            seen = mechanism_class(spec.mechanism).latest_seen(spec.arguments, latest)
+            if seen is None:
                 return None
+            latest = seen
         found = max(found, latest - start)
     return found
 
