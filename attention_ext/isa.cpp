@@ -24,6 +24,7 @@
 #include "lsh_attention/windows.h"
 #include "near_attention/rescue.h"
 #include "near_attention/windows_backward.h"
+#include "cpu/halves.h"
 #include "cpu/kernels.h"
 #include "cpu/sums.h"
 
@@ -98,6 +99,7 @@ const InstructionSet ISA_TABLE = {
          .pack = pack_centroids,
          .nearest = nearest_points,
          .sum = sum_groups<double>},
+    .halves = {.widen = widen_rows, .narrow = narrow_values},
 };
 
 }  // namespace attention_ext

@@ -65,12 +65,18 @@ def test_set_attention_changes_the_mechanism_and_keeps_the_weights(trained: Path
         recognizer.set_attention("cast-4")
 
 
-def test_a_model_trained_in_float32_is_used_in_bfloat16(trained: Path, tone_corpus: Path) -> None:
+@pytest.mark.parametrize("attention", ["full", "local-8", "clustered-4", "i-clustered-4", "near-4"])
+def test_a_model_trained_in_float32_is_used_in_bfloat16(
+    attention: str, trained: Path, tone_corpus: Path
+) -> None:
+    """With its own mechanism, and with another one in its place."""
     audio, _ = soundfile.read(tone_corpus / "wav" / "test-0.wav", dtype="float32")
     batch = torch.from_numpy(audio).unsqueeze(0), torch.tensor([len(audio)])
     with torch.no_grad():
-        exact, _ = Recognizer.load(trained).model(*batch)
-        rounded, _ = Recognizer.load(trained, precision="bf16").model(*batch)
+        recognizers = Recognizer.load(trained), Recognizer.load(trained, precision="bf16")
+        for recognizer in recognizers:
+            recognizer.set_attention(attention)
+        exact, rounded = (recognizer.model(*batch)[0] for recognizer in recognizers)
     assert rounded.dtype == torch.float32
     assert not torch.equal(exact, rounded)
     assert (exact.exp() - rounded.exp()).abs().max() < 0.05

@@ -28,7 +28,13 @@ class SelfAttention(SelfAttentionLayer):
         rotary_base: base of the angles by which positions rotate queries and keys, of even size D; None: they
             aren't rotated.
         bias: whether the projections have biases.
+
+    Attributes:
+        finite_padding: whether padded positions are finite and the output there is ignored; neither is zeroed
+            then.
     """
+
+    finite_padding = False
 
     def __init__(
         self,
@@ -57,12 +63,13 @@ class SelfAttention(SelfAttentionLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
-        # The mechanism protects the output; this protects the gradients of the projections.
-        x = without_padding(x, lengths)
+        if not self.finite_padding:
+            # The mechanism protects the output; this protects the gradients of the projections.
+            x = without_padding(x, lengths)
         q, k, v = self.project(x)
         mixed = self.mechanism(q, k, v, lengths, finite_padding=True)
         y = self.output(mixed.transpose(1, 2).flatten(2))
-        return y if lengths is None else zero_padding(y, lengths)
+        return y if lengths is None or self.finite_padding else zero_padding(y, lengths)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M]."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
+from asr.attention.multihead import SelfAttention
 from asr.attention.table import layer_names
 from asr.lengths import zero_padding
 from asr.model.blocks import Block
@@ -48,7 +49,8 @@ class Subsampling(nn.Module):
             x = nn.functional.gelu(convolution(x.transpose(1, 2))).transpose(1, 2)
             lengths = (lengths + 1) // 2
             x = zero_padding(x, lengths)
-        return self.projection(x), lengths
+        # A convolution leaves time innermost. Sums keep that layout, and every normalisation would copy it.
+        return self.projection(x.contiguous()), lengths
 
 
 def sinusoidal_positions(
@@ -152,6 +154,11 @@ class Encoder(nn.Module):
             for i, name in enumerate(layer_names(attention, config.layers))
         )
         number_layers(self.blocks)
+        for module in self.blocks.modules():
+            if isinstance(module, SelfAttention):
+                # `subsampling` zeroes it; later modules see single frames or zero their input, and loss and
+                # search skip it.
+                module.finite_padding = True
         # Only the residual stream of pre-norm transformer blocks isn't normalised already.
         unnormed = config.block == "transformer" and config.norm == "pre"
         self.norm = nn.LayerNorm(size) if unnormed else nn.Identity()

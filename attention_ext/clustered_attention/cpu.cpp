@@ -8,20 +8,21 @@ constexpr int64_t row_block = 1024;
 
 // to[i] = from[cluster of i] for all valid queries; zero at padding.
 template <class T>
-void scatter_rows(const Heads<T>& in, HeadRange range, int64_t size, const T* from_C, int64_t stride, T* to_N) {
+void scatter_rows(
+    const Heads<T>& in, HeadRange range, int64_t size, const T* from_C, int64_t stride, const HeadOutput<T>& to) {
   const int64_t blocks = (in.N + row_block - 1) / row_block;
   parallel(range.first * blocks, range.end * blocks, [&](int64_t task) {
     const int64_t head = task / blocks, start = task % blocks * row_block;
     const int32_t* groups = in.groups_of(head);
     for (int64_t i = start; i < std::min(in.queries(head), start + row_block); ++i)
-      std::copy_n(from_C + (head * in.C + groups[i]) * stride, size, to_N + (head * in.N + i) * size);
+      std::copy_n(from_C + (head * in.C + groups[i]) * stride, size, to.head(head) + i * size);
   });
-  zero_padding(in, range, size, to_N);
+  zero_padding(in, range, size, to);
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Tensor& like, bool keep_weights) {
-  const Tensor out = new_tensor(like, {in.B, in.H, in.N, in.E}, in.type);
+  const HeadOutput<T> out(like, {in.B, in.H, in.N, in.E}, in.type, like.scalar_type());
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, in.C}, in.type);
   const Tensor values = new_tensor(like, {in.B, in.H, in.C, in.E}, in.type);
   const Tensor kept = new_kept(in, like, keep_weights, 0);
@@ -32,21 +33,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Ten
       .mass_C = nullptr,
       .top_CK = nullptr,
       .kept = keep_weights ? data_of<T>(kept) : nullptr};
-  in.for_heads([&](HeadRange range) {
+  in.for_heads({&in.q, &in.k, &in.v}, {&out}, [&](HeadRange range) {
     dense.compute(in, range);
-    scatter_rows<T>(in, range, in.E, dense.values_CE, in.E, data_of<T>(out));
+    scatter_rows<T>(in, range, in.E, dense.values_CE, in.E, out);
   });
-  return {as_type(out, like.scalar_type()), softmax, values, kept};
+  return {out.tensor(), softmax, values, kept};
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
     const Tensor& kept) {
-  const Gradients<T> grads(in, grad);
+  const Gradients<T> grads(in, grad, like.scalar_type());
   const DenseGradients<T> dense(in);
-  const T *values_CE = data_of<T>(values), *kept_weights = kept_data(in, kept, 0);
-  in.for_heads([&](HeadRange range) {
+  const T *values_CE = data_of<T>(values), *kept_weights = kept_data(in, like, kept, 0);
+  in.for_heads({&in.q, &in.k, &in.v, &grads.out}, {&grads.q, &grads.k, &grads.v}, [&](HeadRange range) {
     in.sum_members(range, grads.out, in.E, dense.grads_CE, in.padded_E);
     // δ_j = Σ_i G_i · O_i = Ḡ_j · O, because all members share the output O.
     parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
@@ -55,10 +56,10 @@ std::tuple<Tensor, Tensor, Tensor> backward(
         product += (dense.grads_CE + task * in.padded_E)[e] * values_CE[task * in.E + e];
       (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
     });
-    dense.pass(in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_weights, grads.k_SD, grads.v_SE);
-    scatter_rows<T>(in, range, in.D, dense.centroid_CD + 0, in.padded_D, grads.q_ND);
+    dense.pass(in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_weights, grads.k, grads.v);
+    scatter_rows<T>(in, range, in.D, dense.centroid_CD + 0, in.padded_D, grads.q);
   });
-  return grads.as(like.scalar_type());
+  return grads.tensors();
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(

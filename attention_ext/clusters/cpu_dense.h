@@ -218,8 +218,8 @@ struct DenseGradients {
   // the results to dK and dV, and centroid_CD is not yet divided among the members.
   void pass(
       const Heads<T>& in, HeadRange range, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
-      const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v, T* scores_SC = nullptr,
-      const T* slopes_SC = nullptr) const {
+      const int32_t* top_count_C, const T* kept, const HeadOutput<T>& grad_k, const HeadOutput<T>& grad_v,
+      T* scores_SC = nullptr, const T* slopes_SC = nullptr) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
     const int64_t first_part = range.first * in.blocks, end_part = range.end * in.blocks, parts = end_part - first_part;
     const auto buffer = [&](int64_t size) { return Buffer<T>(range.count() * size, range.first * size); };
@@ -250,8 +250,8 @@ struct DenseGradients {
       const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
       const int64_t first = block * in.block_keys(head), keys = in.keys_in_block(head, block);
       if (block == 0) {
-        std::fill_n(grad_k + (head * in.S + in.keys(head)) * D, (in.S - in.keys(head)) * D, T(0));
-        std::fill_n(grad_v + (head * in.S + in.keys(head)) * E, (in.S - in.keys(head)) * E, T(0));
+        std::fill_n(grad_k.head(head) + in.keys(head) * D, (in.S - in.keys(head)) * D, T(0));
+        std::fill_n(grad_v.head(head) + in.keys(head) * E, (in.S - in.keys(head)) * E, T(0));
       }
       if (keys == 0) return;
       run_part(
@@ -277,8 +277,8 @@ struct DenseGradients {
            .v = in.v.head(b, h),
            .stride_k = in.k.stride_n,
            .stride_v = in.v.stride_n,
-           .grad_k_SD = grad_k + head * in.S * D,
-           .grad_v_SE = grad_v + head * in.S * E,
+           .grad_k_SD = grad_k.head(head),
+           .grad_v_SE = grad_v.head(head),
            .grad_centroids_CD = partial + part * C * in.padded_D,
            .scale = in.scale,
            .dropout = in.dropout.probability,
@@ -310,10 +310,10 @@ Tensor new_kept(const Heads<T>& in, const Tensor& like, bool wanted, int64_t K) 
 
 // Kept weights, or null if there are none.
 template <class T>
-const T* kept_data(const Heads<T>& in, const Tensor& kept, int64_t K) {
+const T* kept_data(const Heads<T>& in, const Tensor& like, const Tensor& kept, int64_t K) {
   const bool none = kept.dim() == 3 && kept.size(2) == 0;
   const int64_t size = none ? 0 : KeptSize(in.N, in.S, in.D, in.C, K).head;
-  check_saved(kept, {in.B, in.H, size}, in.type, in.q_BHND, "kept");
+  check_saved(kept, {in.B, in.H, size}, in.type, like, "kept");
   return none ? nullptr : static_cast<const T*>(kept.const_data_ptr());
 }
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "../cpu/inputs.h"
+#include "../cpu/head_rows.h"
 
 namespace attention_ext {
 namespace {
@@ -23,12 +23,12 @@ struct Heads {
   static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
 
   const Kernels<T>& kernel = kernels<T>();
-  Tensor q_BHND, k_BHSD, v_BHSE, groups_BHN;
+  Tensor groups_BHN;
   int64_t B, H, N, S, D, E, C, heads;
   int64_t padded_C, padded_D, padded_E;
   T scale;
-  View<T> q, k, v;
   std::vector<int64_t> query_length_B, key_length_B;
+  HeadRows<T> q, k, v;
   int64_t blocks;  // most blocks of keys in a head
   Dropout dropout;
   std::vector<uint32_t> rows_C;  // [heads, C]: row codes of the clusters' weights
@@ -39,10 +39,7 @@ struct Heads {
   Heads(
       const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& groups_, const Tensor& query_lengths,
       const Tensor& key_lengths, int64_t clusters, double dropout_probability, const std::optional<Tensor>& seed)
-      : q_BHND(with_contiguous_rows(as_type(q_, type))),
-        k_BHSD(with_contiguous_rows(as_type(k_, type))),
-        v_BHSE(with_contiguous_rows(as_type(v_, type))),
-        groups_BHN(contiguous_as(groups_, ScalarType::Int)),
+      : groups_BHN(contiguous_as(groups_, ScalarType::Int)),
         B(q_.size(0)),
         H(q_.size(1)),
         N(q_.size(2)),
@@ -55,11 +52,11 @@ struct Heads {
         padded_D(kernel.padded(D)),
         padded_E(kernel.padded(E)),
         scale(static_cast<T>(1 / std::sqrt(static_cast<double>(D)))),
-        q(q_BHND),
-        k(k_BHSD),
-        v(v_BHSE),
         query_length_B(lengths_of(query_lengths, N, "query_lengths")),
         key_length_B(lengths_of(key_lengths, S, "key_lengths")),
+        q(q_, type, query_length_B),
+        k(k_, type, key_length_B),
+        v(v_, type, key_length_B),
         blocks(std::max<int64_t>(1, std::min<int64_t>(8, (S + 1023) / 1024))),
         dropout(dropout_of(dropout_probability, seed)),
         order(heads * N),
@@ -78,19 +75,33 @@ struct Heads {
   }
 
   // Run all phases of a computation for all heads: head by head if that keeps all threads busy, so that a head's rows
-  // stay in the cache from phase to phase, else each phase as one parallel loop over all heads.
+  // stay in the cache from phase to phase, else each phase as one parallel loop over all heads. The phases may read the
+  // inputs and write the outputs that are given.
   template <class F>
-  void for_heads(const F& phases) const {
-    if (by_head())
-      parallel(heads, [&](int64_t head) { phases(HeadRange{head, head + 1}); });
-    else
-      phases(HeadRange{0, heads});
+  void for_heads(
+      std::initializer_list<const HeadRows<T>*> inputs, std::initializer_list<const HeadOutput<T>*> outputs,
+      const F& phases) const {
+    const HeadCopies<T> copies(inputs, outputs);
+    if (by_head()) {
+      const int64_t bytes = copies.numbers * static_cast<int64_t>(sizeof(T));
+      parallel_with_scratch(heads, bytes, [&](int64_t head, char* memory) {
+        copies.enter(head, reinterpret_cast<T*>(memory));
+        phases(HeadRange{head, head + 1});
+        copies.leave(head);
+      });
+      return;
+    }
+    const Buffer<T> memory(heads * copies.numbers);
+    parallel(heads, [&](int64_t head) { copies.enter(head, memory + head * copies.numbers); });
+    phases(HeadRange{0, heads});
+    parallel(heads, [&](int64_t head) { copies.leave(head); });
   }
 
   // Sum rows over each cluster's members in order of position: sums[heads, C, stride]. A thread with a whole head reads
   // the rows in sequence and adds each to its cluster's sum in the L1 cache; threads that share a head take a cluster
   // each. Both add a cluster's rows in the same order, so the bits are the same.
-  void sum_members(HeadRange range, const View<T>& rows, int64_t size, const Buffer<T>& sums, int64_t stride) const {
+  void sum_members(
+      HeadRange range, const HeadRows<T>& rows, int64_t size, const Buffer<T>& sums, int64_t stride) const {
     const auto rows_of = [&](int64_t head) { return rows.head(head / H, head % H); };
     parallel(range.first, range.end, [&](int64_t head) { std::fill_n(sums + head * C * stride, C * stride, T(0)); });
     if (by_head())
@@ -179,34 +190,26 @@ auto with_heads(
   return q.scalar_type() == ScalarType::Double ? typed(double()) : typed(float());
 }
 
-// The output's gradient, and those of the inputs.
+// The output's gradient, and those of the inputs, of q's type.
 template <class T>
 struct Gradients {
-  Tensor out_rows;
-  View<T> out;
-  Tensor q_BHND, k_BHSD, v_BHSE;
-  T *q_ND, *k_SD, *v_SE;  // of the first head
+  HeadRows<T> out;
+  HeadOutput<T> q, k, v;
 
-  Gradients(const Heads<T>& in, const Tensor& grad)
-      : out_rows(with_contiguous_rows(as_type(grad, in.type))),
-        out(out_rows),
-        q_BHND(new_tensor(grad, {in.B, in.H, in.N, in.D}, in.type)),
-        k_BHSD(new_tensor(grad, {in.B, in.H, in.S, in.D}, in.type)),
-        v_BHSE(new_tensor(grad, {in.B, in.H, in.S, in.E}, in.type)),
-        q_ND(data_of<T>(q_BHND)),
-        k_SD(data_of<T>(k_BHSD)),
-        v_SE(data_of<T>(v_BHSE)) {}
+  Gradients(const Heads<T>& in, const Tensor& grad, ScalarType wanted)
+      : out(grad, in.type, in.query_length_B),
+        q(grad, {in.B, in.H, in.N, in.D}, in.type, wanted),
+        k(grad, {in.B, in.H, in.S, in.D}, in.type, wanted),
+        v(grad, {in.B, in.H, in.S, in.E}, in.type, wanted) {}
 
-  std::tuple<Tensor, Tensor, Tensor> as(ScalarType type) const {
-    return {as_type(q_BHND, type), as_type(k_BHSD, type), as_type(v_BHSE, type)};
-  }
+  std::tuple<Tensor, Tensor, Tensor> tensors() const { return {q.tensor(), k.tensor(), v.tensor()}; }
 };
 
 // Zero the rows of padded queries.
 template <class T>
-void zero_padding(const Heads<T>& in, HeadRange range, int64_t size, T* rows) {
+void zero_padding(const Heads<T>& in, HeadRange range, int64_t size, const HeadOutput<T>& rows) {
   parallel(range.first, range.end, [&](int64_t head) {
-    std::fill_n(rows + (head * in.N + in.queries(head)) * size, (in.N - in.queries(head)) * size, T(0));
+    std::fill_n(rows.head(head) + in.queries(head) * size, (in.N - in.queries(head)) * size, T(0));
   });
 }
 

@@ -26,7 +26,8 @@ std::vector<int32_t> checked_top_counts(const Heads<T>& in, int64_t K, const int
 // Attention of a cluster's members over its `count` top keys, without what is particular to a mechanism.
 template <class T>
 ExactTask<T> exact_task(
-    const Heads<T>& in, int64_t head, int64_t c, int64_t count, const int32_t* top, T* out_NE, char* scratch) {
+    const Heads<T>& in, int64_t head, int64_t c, int64_t count, const int32_t* top, const HeadOutput<T>& out,
+    char* scratch) {
   const int64_t b = head / in.H, h = head % in.H;
   return {
       .members = in.members(head, c),
@@ -42,7 +43,7 @@ ExactTask<T> exact_task(
       .stride_k = in.k.stride_n,
       .stride_v = in.v.stride_n,
       .scale = in.scale,
-      .out_NE = out_NE + head * in.N * in.E,
+      .out_NE = out.head(head),
       .dropout = in.dropout,
       .first_row = static_cast<uint64_t>(head * in.N),
       .scratch = scratch};
@@ -70,9 +71,9 @@ ExactBackwardTask<T> exact_backward_task(
       .stride_v = in.v.stride_n,
       .stride_grad = grad.out.stride_n,
       .scale = in.scale,
-      .grad_q_ND = grad.q_ND + head * in.N * in.D,
-      .grad_k_SD = slot_k ? nullptr : grad.k_SD + head * in.S * in.D,
-      .grad_v_SE = slot_k ? nullptr : grad.v_SE + head * in.S * in.E,
+      .grad_q_ND = grad.q.head(head),
+      .grad_k_SD = slot_k ? nullptr : grad.k.head(head),
+      .grad_v_SE = slot_k ? nullptr : grad.v.head(head),
       .grad_keys_KD = slot_k,
       .grad_values_KE = slot_v,
       .dropout = in.dropout,
@@ -86,8 +87,8 @@ ExactBackwardTask<T> exact_backward_task(
 template <class T, class Exact>
 void add_top_gradients(
     const Heads<T>& in, int64_t K, const int32_t* top_CK, const std::vector<int32_t>& top_count_C, int64_t bytes,
-    T* grad_k_SD, T* grad_v_SE, const Exact& exact) {
-  const int64_t C = in.C, D = in.D, E = in.E, S = in.S;
+    const HeadOutput<T>& grad_k, const HeadOutput<T>& grad_v, const Exact& exact) {
+  const int64_t C = in.C, D = in.D, E = in.E;
   const int64_t wave = std::min<int64_t>(in.heads, torch::stable::get_num_threads());
   Buffer<T> grad_keys(wave * C * kernels<T>().padded(K) * in.padded_D);
   Buffer<T> grad_values(wave * C * kernels<T>().padded(K) * in.padded_E);
@@ -109,8 +110,8 @@ void add_top_gradients(
              ++at) {
           const T* from_k = grad_keys + (slot + (at - positions)) * in.padded_D;
           const T* from_v = grad_values + (slot + (at - positions)) * in.padded_E;
-          T* to_k = grad_k_SD + (head * S + *at) * D;
-          T* to_v = grad_v_SE + (head * S + *at) * E;
+          T* to_k = grad_k.head(head) + *at * D;
+          T* to_v = grad_v.head(head) + *at * E;
           for (int64_t d = 0; d < D; ++d) to_k[d] += from_k[d];
           for (int64_t e = 0; e < E; ++e) to_v[e] += from_v[e];
         }

@@ -478,12 +478,19 @@ struct PointKernels {
       int64_t stride_sums);
 };
 
+// Conversion of bfloat16 rows (halves.h).
+struct HalfKernels {
+  void (*widen)(int64_t rows, int64_t size, const uint16_t* from, int64_t stride, float* to);
+  void (*narrow)(int64_t count, const float* from, uint16_t* to);
+};
+
 struct InstructionSet {
   const char* name;
   Kernels<float> single_precision;
   Kernels<double> double_precision;
   WordKernels words;
   PointKernels points;
+  HalfKernels halves;
 };
 
 // The set selected by `choose_instruction_set`, by default the fastest that this machine supports.

@@ -91,18 +91,26 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
   else
     transposed.assign(planes.normals_DP.begin(), planes.normals_DP.end());
   const std::vector<T> largest(planes.largest_P.begin(), planes.largest_P.end());
+  // Rows in bfloat16 are converted by block.
+  const bool halves = x_BHND.scalar_type() == ScalarType::BFloat16;
+  const View<uint16_t> half(x_BHND);
   const View<T> x(x_BHND);
   const int64_t blocks = (N + kernel.hash_rows - 1) / kernel.hash_rows;
   const int64_t columns = integers ? kernel.padded_pairs(D) : padded;
-  const int64_t bytes = kernel.hash_rows * columns * static_cast<int64_t>(sizeof(T));
+  const int64_t numbers = kernel.hash_rows * columns, copied = halves ? kernel.hash_rows * D : 0;
+  const int64_t bytes = (numbers + copied) * static_cast<int64_t>(sizeof(T));
   parallel_with_scratch(B * H * blocks, bytes, [&](int64_t task, char* scratch) {
     const int64_t head = task / blocks, start = task % blocks * kernel.hash_rows;
+    const int64_t b = head / H, h = head % H, rows = std::min(kernel.hash_rows, N - start);
+    T* const copy = reinterpret_cast<T*>(scratch) + numbers;
+    if constexpr (sizeof(T) == 4)
+      if (halves) instruction_set().halves.widen(rows, D, half.head(b, h) + start * half.stride_n, half.stride_n, copy);
     kernel.hash(
-        {.rows = std::min(kernel.hash_rows, N - start),
+        {.rows = rows,
          .D = D,
          .bits = bits,
-         .x = x.head(head / H, head % H) + start * x.stride_n,
-         .stride_x = x.stride_n,
+         .x = halves ? copy : x.head(b, h) + start * x.stride_n,
+         .stride_x = halves ? D : x.stride_n,
          .planes_DP = transposed.data(),
          .largest_P = largest.data(),
          .planes_PD = planes.normals_PD.data(),
@@ -117,7 +125,8 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
 Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   check_hash(x, planes);
   const ScalarType type = sum_type(x.scalar_type());
-  const Tensor rows = with_contiguous_rows(as_type(x, type));
+  const bool halves = x.scalar_type() == ScalarType::BFloat16;
+  const Tensor rows = with_contiguous_rows(halves ? x : as_type(x, type));
   const Tensor hashes = new_tensor(x, {x.size(0), x.size(1), x.size(2)}, ScalarType::Long);
   if (type == ScalarType::Double)
     hash_all<double>(rows, planes, data_of<int64_t>(hashes));

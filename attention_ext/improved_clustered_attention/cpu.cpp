@@ -9,7 +9,7 @@ template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Heads<T>& in, int64_t topk, const Tensor& like, bool keep_weights) {
   const int64_t C = in.C, E = in.E, K = std::min(topk, in.S);
-  const Tensor out = new_tensor(like, {in.B, in.H, in.N, E}, in.type);
+  const HeadOutput<T> out(like, {in.B, in.H, in.N, E}, in.type, like.scalar_type());
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, C}, in.type);
   const Tensor values = new_tensor(like, {in.B, in.H, C, E}, in.type);
   const Tensor mass = new_tensor(like, {in.B, in.H, C}, in.type);
@@ -24,14 +24,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
       .top_CK = data_of<int32_t>(top),
       .kept = kept_weights};
   const KeptSize size(in.N, in.S, in.D, C, K);
-  T* const out_NE = data_of<T>(out);
   const int64_t base_bytes = (in.padded_E * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
   const int64_t bytes = base_bytes + in.kernel.exact_scratch(in.D, E, K);
-  in.for_heads([&](HeadRange range) {
+  in.for_heads({&in.q, &in.k, &in.v}, {&out}, [&](HeadRange range) {
     dense.compute(in, range);
     parallel_with_scratch(range.first * C, range.end * C, bytes, [&](int64_t task, char* scratch) {
       const int64_t head = task / C, c = task % C, count = count_top(K, dense.top_CK + task * K);
-      ExactTask<T> exact = exact_task(in, head, c, count, dense.top_CK + task * K, out_NE, scratch + base_bytes);
+      ExactTask<T> exact = exact_task(in, head, c, count, dense.top_CK + task * K, out, scratch + base_bytes);
       if (count == 0)
         for (int64_t i = 0; i < exact.members; ++i) std::fill_n(exact.out_NE + exact.order[i] * E, E, T(0));
       if (count == 0 || exact.members == 0) return;
@@ -43,9 +42,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
         exact.kept = kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K;
       in.kernel.exact(exact);
     });
-    zero_padding(in, range, E, out_NE);
+    zero_padding(in, range, E, out);
   });
-  return {as_type(out, like.scalar_type()), softmax, values, mass, top, kept};
+  return {out.tensor(), softmax, values, mass, top, kept};
 }
 
 template <class T>
@@ -53,13 +52,12 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
     const Tensor& mass, const Tensor& top, const Tensor& kept, const Tensor& out) {
   const int64_t C = in.C, D = in.D, E = in.E, K = top.size(3);
-  const Gradients<T> grads(in, grad);
-  const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
-  const View<T>& g = grads.out;
-  const View<T> o(out_rows);
+  const Gradients<T> grads(in, grad, like.scalar_type());
+  const HeadRows<T>& g = grads.out;
+  const HeadRows<T> o(out, in.type, in.query_length_B);
   const int32_t* top_CK = data_of<int32_t>(top);
   const std::vector<int32_t> top_count_C = checked_top_counts(in, K, top_CK);
-  const T* kept_weights = kept_data(in, kept, K);
+  const T* kept_weights = kept_data(in, like, kept, K);
   const KeptSize size(in.N, in.S, D, C, K);
   const T *values_CE = data_of<T>(values), *mass_C = data_of<T>(mass);
 
@@ -78,8 +76,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / mass_C[task] : 0;
     });
     dense.pass(
-        in, range, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, grads.k_SD,
-        grads.v_SE);
+        in, range, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, grads.k, grads.v);
   };
 
   const auto exact_part = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
@@ -95,17 +92,17 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     in.kernel.exact_backward(exact);
   };
   const int64_t bytes = in.kernel.exact_backward_scratch(D, E, K);
-  if (in.by_head()) {
-    parallel_with_scratch(in.heads, bytes, [&](int64_t head, char* scratch) {
-      dense_part({head, head + 1});
-      for (int64_t c = 0; c < C; ++c) exact_part(head, c, nullptr, nullptr, scratch);
-    });
-  } else {
-    dense_part({0, in.heads});
-    add_top_gradients(in, K, top_CK, top_count_C, bytes, grads.k_SD, grads.v_SE, exact_part);
-  }
-  zero_padding(in, {0, in.heads}, D, grads.q_ND);
-  return grads.as(like.scalar_type());
+  in.for_heads({&in.q, &in.k, &in.v, &g, &o}, {&grads.q, &grads.k, &grads.v}, [&](HeadRange range) {
+    dense_part(range);
+    if (in.by_head())
+      parallel_with_scratch(range.first, range.end, bytes, [&](int64_t head, char* scratch) {
+        for (int64_t c = 0; c < C; ++c) exact_part(head, c, nullptr, nullptr, scratch);
+      });
+    else
+      add_top_gradients(in, K, top_CK, top_count_C, bytes, grads.k, grads.v, exact_part);
+    zero_padding(in, range, D, grads.q);
+  });
+  return grads.tensors();
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(

@@ -110,11 +110,11 @@ template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Heads<T>& in, int64_t topk, int64_t window, const Tensor& like, bool keep_weights) {
   const int64_t C = in.C, D = in.D, E = in.E, N = in.N, K = std::min(topk, N);
-  const Tensor out = new_tensor(like, {in.B, in.H, N, E}, in.type);
+  const HeadOutput<T> out(like, {in.B, in.H, N, E}, in.type, like.scalar_type());
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, N}, in.type);
   const Tensor far = new_tensor(like, {in.B, in.H, 2, C}, in.type);
   const Tensor top = new_tensor(like, {in.B, in.H, C, K}, ScalarType::Int);
-  T *const out_NE = data_of<T>(out), *const softmax_N = data_of<T>(softmax), *const far_C = data_of<T>(far);
+  T *const softmax_N = data_of<T>(softmax), *const far_C = data_of<T>(far);
   int32_t* const top_CK = data_of<int32_t>(top);
   std::fill_n(softmax_N, in.heads * 2 * N, T(0));
   const Buffer<T> values_CE(in.heads * C * E);
@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const auto top_part = [&](int64_t head, int64_t c, int64_t first, int64_t end, char* scratch) {
     const int32_t* top_K = top_CK + (head * C + c) * K;
     const int64_t count = count_top(K, top_K);
-    ExactTask<T> exact = exact_task(in, head, c, count, top_K, out_NE, scratch);
+    ExactTask<T> exact = exact_task(in, head, c, count, top_K, out, scratch);
     const int32_t* all_end = exact.order + exact.members;
     exact.order = std::lower_bound(exact.order, all_end, first);
     exact.members = std::lower_bound(exact.order, all_end, end) - exact.order;
@@ -166,14 +166,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
          .far_values_CE = values_CE + head * C * E,
          .maximum_N = softmax_N + 2 * head * N,
          .sum_N = softmax_N + (2 * head + 1) * N,
-         .out_NE = out_NE + head * N * E,
+         .out_NE = out.head(head),
          .scores_NC = scores_NC,
          .padded_C = in.padded_C,
          .rescued_N = rescued_N + head * N,
          .kept = kept_scores ? kept_scores + (head * near.blocks + number) * near.kept_block() : nullptr,
          .scratch = scratch});
   };
-  in.for_heads([&](HeadRange range) {
+  in.for_heads({&in.q, &in.k, &in.v}, {&out}, [&](HeadRange range) {
     const Buffer<T> scores(stores ? N * in.padded_C : 0);
     dense.compute(in, range, stores ? scores + 0 : nullptr);
     near.copy_centroids(range);
@@ -192,12 +192,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
       RescueTask<T> rescue = near.rescue(head, task % C, queries, K, top_CK, scratch);
       rescue.maximum_N = softmax_N + 2 * head * N;
       rescue.sum_N = softmax_N + (2 * head + 1) * N;
-      rescue.out_NE = out_NE + head * N * E;
+      rescue.out_NE = out.head(head);
       in.kernel.rescue(rescue);
     });
-    zero_padding(in, range, E, out_NE);
+    zero_padding(in, range, E, out);
   });
-  return {as_type(out, like.scalar_type()), softmax, far, top, kept};
+  return {out.tensor(), softmax, far, top, kept};
 }
 
 template <class T>
@@ -205,14 +205,12 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, int64_t window, const Tensor& like, const Tensor& grad, const Tensor& softmax,
     const Tensor& far, const Tensor& top, const Tensor& kept, const Tensor& out) {
   const int64_t C = in.C, D = in.D, E = in.E, N = in.N, K = top.size(3);
-  const Gradients<T> grads(in, grad);
-  const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
-  const View<T>& g = grads.out;
-  const View<T> o(out_rows);
+  const Gradients<T> grads(in, grad, like.scalar_type());
+  const HeadRows<T>& g = grads.out;
+  const HeadRows<T> o(out, in.type, in.query_length_B);
   const int32_t* top_CK = data_of<int32_t>(top);
   const std::vector<int32_t> top_count_C = checked_top_counts(in, K, top_CK);
   const T *softmax_N = data_of<T>(softmax), *far_C = data_of<T>(far);
-  T *const grad_q_ND = grads.q_ND, *const grad_k_ND = grads.k_SD, *const grad_v_NE = grads.v_SE;
 
   const Near<T> near(in, window);
   const DenseGradients<T> dense(in);
@@ -252,7 +250,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   };
   const auto far_part = [&](HeadRange range, T* scores_NC, const T* slopes_NC) {
     const int32_t* counts = top_count_C.data();
-    dense.pass(in, range, K, far_C, nullptr, top_CK, counts, nullptr, grad_k_ND, grad_v_NE, scores_NC, slopes_NC);
+    dense.pass(in, range, K, far_C, nullptr, top_CK, counts, nullptr, grads.k, grads.v, scores_NC, slopes_NC);
   };
   // The first blocks to run zero the keys that they touch, and half a block on either side is enough for any window.
   const auto zero_keys = [&](int64_t head, const BandBlock<T>& block, bool even) {
@@ -260,8 +258,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     const int64_t first = even ? std::max<int64_t>(block.first - half, 0) : block.first + half;
     const int64_t end = even ? std::min(block.end + half, length) : block.end == length ? length : first;
     if (first >= end) return;
-    std::fill_n(grad_k_ND + (head * N + first) * D, (end - first) * D, T(0));
-    std::fill_n(grad_v_NE + (head * N + first) * E, (end - first) * E, T(0));
+    std::fill_n(grads.k.head(head) + first * D, (end - first) * D, T(0));
+    std::fill_n(grads.v.head(head) + first * E, (end - first) * E, T(0));
   };
   const auto window_part = [&](int64_t head, int64_t number, const T* scores_NC, T* slopes_NC, char* scratch) {
     const BandBlock<T> block = near.part(head, number);
@@ -279,9 +277,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(
          .inverse_sum_N = maximum + N,
          .delta_N = delta_N + head * N,
          .rescued_N = rescued_N + head * N,
-         .grad_q_ND = grad_q_ND + head * N * D,
-         .grad_k_ND = grad_k_ND + head * N * D,
-         .grad_v_NE = grad_v_NE + head * N * E,
+         .grad_q_ND = grads.q.head(head),
+         .grad_k_ND = grads.k.head(head),
+         .grad_v_NE = grads.v.head(head),
          .slopes_NC = slopes_NC,
          .padded_C = in.padded_C,
          .kept = kept_scores ? kept_scores + (head * near.blocks + number) * near.kept_block() : nullptr,
@@ -298,9 +296,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       rescue.grad = g.head(head / in.H, head % in.H);
       rescue.stride_grad = g.stride_n;
       rescue.delta_N = delta_N + head * N;
-      rescue.grad_q_ND = grad_q_ND + head * N * D;
-      rescue.grad_k_ND = grad_k_ND + head * N * D;
-      rescue.grad_v_NE = grad_v_NE + head * N * E;
+      rescue.grad_q_ND = grads.q.head(head);
+      rescue.grad_k_ND = grads.k.head(head);
+      rescue.grad_v_NE = grads.v.head(head);
       rescue.grad_centroid_D = dense.centroid_CD + (head * C + c) * in.padded_D;
       in.kernel.rescue_backward(rescue);
     }
@@ -327,14 +325,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 
   const int64_t window_bytes = in.kernel.near_scratch(D, E, true);
   const int64_t bytes = in.kernel.exact_backward_scratch(D, E, K);
-  if (in.by_head()) {
+  const auto by_head = [&](int64_t head) {
+    const HeadRange only{head, head + 1};
+    const Buffer<T> scores(N * in.padded_C);
+    std::vector<T> slopes(N * in.padded_C);
     const int64_t most = std::max(std::max(bytes, window_bytes), near.rescue_bytes());
-    parallel_with_scratch(in.heads, most, [&](int64_t head, char* scratch) {
-      const HeadRange only{head, head + 1};
-      const Buffer<T> scores(N * in.padded_C);
-      std::vector<T> slopes(N * in.padded_C);
-      member_part(only);
-      find_scores(only, scores + 0);
+    member_part(only);
+    find_scores(only, scores + 0);
+    parallel_with_scratch(head, head + 1, most, [&](int64_t, char* scratch) {
       for (int64_t turn = 0; turn < 2; ++turn)  // even blocks, then odd ones
         for (int64_t number = turn; number < near.blocks; number += 2)
           window_part(head, number, scores + 0, slopes.data(), scratch);
@@ -342,8 +340,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       rescue_part(head, scratch);
       for (int64_t c = 0; c < C; ++c) top_part(head, c, nullptr, nullptr, scratch);
     });
-  } else {
-    const HeadRange all{0, in.heads};
+  };
+  const auto together = [&](HeadRange all) {
     const int64_t size = N * in.padded_C;
     const Buffer<T> scores(in.heads * size);
     std::vector<T> slopes(in.heads * size);
@@ -356,10 +354,16 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       });
     far_part(all, scores + 0, slopes.data());
     parallel_with_scratch(in.heads, near.rescue_bytes(), rescue_part);
-    add_top_gradients(in, K, top_CK, top_count_C, bytes, grad_k_ND, grad_v_NE, top_part);
-  }
-  zero_padding(in, {0, in.heads}, D, grad_q_ND);
-  return grads.as(like.scalar_type());
+    add_top_gradients(in, K, top_CK, top_count_C, bytes, grads.k, grads.v, top_part);
+  };
+  in.for_heads({&in.q, &in.k, &in.v, &g, &o}, {&grads.q, &grads.k, &grads.v}, [&](HeadRange range) {
+    if (in.by_head())
+      by_head(range.first);
+    else
+      together(range);
+    zero_padding(in, range, D, grads.q);
+  });
+  return grads.tensors();
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> near_attention(

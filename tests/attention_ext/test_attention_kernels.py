@@ -110,6 +110,21 @@ def test_half_precision_is_as_accurate_as_the_reference(name: str, dtype: torch.
     check_accuracy(p.native(), p.reference(), p, dtype)
 
 
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("kernel", ["clustered", "improved", "near"])
+@pytest.mark.parametrize("count", [1, 3])  # threads with whole heads, and with shared ones
+def test_bfloat16_is_float32_with_rounded_rows(kernel: str, count: int) -> None:
+    """A head's rows are converted before and after; a saved output's rounding reaches the gradients."""
+    p = make(kernel, 2, 2, 97, 33, 20, [97, 31])
+    p.q, p.k, p.v, p.grad = (x.bfloat16() for x in (p.q, p.k, p.v, p.grad))
+    exact = 4 if kernel == "clustered" else 1
+    with threads(count):
+        found, wide = (run(p.native(), p.poisoned(), dtype) for dtype in (torch.bfloat16, torch.float32))
+    check_same_bits(found[:exact], [x.bfloat16() for x in wide[:exact]])
+    for x, y in zip(found, wide, strict=True):
+        torch.testing.assert_close(x, y.bfloat16(), rtol=0.02, atol=0.02)
+
+
 @every_kernel
 def test_gradcheck(kernel: str) -> None:
     p = small(kernel, 13, 8)
@@ -142,15 +157,16 @@ def test_operators_pass_opcheck(kernel: str) -> None:
         torch.library.opcheck(getattr(torch.ops.attention_ext, operator).default, arguments)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("kernel", "keys"),
     [("clustered", [70, 1, 5]), ("improved", [70, 1, 5]), ("lsh", None), ("local", None), ("near", None)],
 )
-def test_padding_is_never_read(kernel: str, keys: list[int] | None) -> None:
+def test_padding_is_never_read(kernel: str, keys: list[int] | None, dtype: torch.dtype) -> None:
     p = make(kernel, 3, 2, 90, 16, 16, [90, 41, 0], 70 if keys else 0, keys)
-    clean = run(p.native(), p, torch.float32)
+    clean = run(p.native(), p, dtype)
     poisoned = p.poisoned()
-    check_same_bits(run(poisoned.native(), poisoned, torch.float32), clean)
+    check_same_bits(run(poisoned.native(), poisoned, dtype), clean)
     for found, lengths in zip(clean, (p.lengths[0], *p.lengths, p.lengths[1]), strict=True):
         padding = torch.arange(found.shape[2]) >= lengths[:, None]
         assert (found.transpose(1, 2)[padding] == 0).all()
@@ -183,9 +199,10 @@ def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(
 
 
 @every_kernel
-def test_views_equal_copies(kernel: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_views_equal_copies(kernel: str, dtype: torch.dtype) -> None:
     p = make(kernel, 2, 3, 60, 16, 16)
-    check_same_bits(run(p.native(), p.strided(), torch.float32), run(p.native(), p, torch.float32))
+    check_same_bits(run(p.native(), p.strided(), dtype), run(p.native(), p, dtype))
 
 
 @every_kernel

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from asr.attention.multihead import SelfAttention
 from asr.errors import UserError
@@ -32,6 +33,30 @@ def test_states_do_not_depend_on_padding_or_the_batch(
     for i, length in enumerate(lengths.tolist()):
         alone, _ = model(features[i : i + 1, :length], lengths[i : i + 1])
         assert torch.allclose(states[i, : frames[i]], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["full", "local-3", "i-clustered-5:topk=4", "near-5:topk=4"])
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_gradients_do_not_depend_on_padding(attention: str, backend: str, precision: torch.dtype) -> None:
+    """No layer zeroes the padding, which is finite and ignored."""
+    torch.manual_seed(0)
+    model = Encoder(ModelConfig(**SMALL), bins=10, attention=attention, backend=backend)  # type: ignore[arg-type]
+    lengths, features = torch.tensor([37, 20]), torch.randn(2, 40, 10)
+
+    def gradients(features: Tensor, lengths: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            states, frames = model(features, lengths)
+        model.zero_grad()
+        states[0, : frames[0]].square().sum().backward()
+        found = [x.grad.flatten() for x in model.parameters() if x.grad is not None]
+        assert len(found) == len(list(model.parameters()))
+        return torch.cat(found)
+
+    alone = gradients(features[:1, :37], lengths[:1])
+    features[torch.arange(40) >= lengths.unsqueeze(1)] = float("nan")
+    together = gradients(features, lengths)
+    assert (alone - together).norm() <= 0.02 * alone.norm()
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])
