@@ -264,5 +264,6 @@ def _write_onnx(
         )
     if program is None:
         raise UserError(f"{path}: torch.onnx returned no model")
-    onnx.helper.set_model_props(program.model_proto, properties)
-    write_bytes(program.model_proto.SerializeToString(), path)
+    proto = program.model_proto  # made anew each time
+    onnx.helper.set_model_props(proto, properties)
+    write_bytes(proto.SerializeToString(), path)

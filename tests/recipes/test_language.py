@@ -254,6 +254,7 @@ def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) ->
 def test_comparisons_and_reports_name_the_measure(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "240")  # heads in one line
     monkeypatch.setattr("asr.comparison.launch.run_job", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
     monkeypatch.setattr("asr.library.write_report", plain)

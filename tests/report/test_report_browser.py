@@ -97,7 +97,7 @@ def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
     assert "role-legend-label" in svg
     assert ">i-clustered-25<" in svg
     shown, everything = (save(mailed, f"#{name} [data-svg]").read_text() for name in ("figure-8", "figure-1"))
-    assert shown.count("<image") == 9
+    assert shown.count("<image") == 18  # nine for each of two heads
     assert svg.count("model: full;") == 0  # hidden on the page
     assert ">i-clustered<" in everything
 
