@@ -61,6 +61,11 @@ class LocalAttention(SoftmaxMechanism):
         chunk = int(arguments["chunk"])
         return position - position % chunk + chunk - 1 + int(arguments["right"])
 
+    @classmethod
+    def period(cls, arguments: Mapping[str, Value]) -> int:
+        """See `Description`."""
+        return int(arguments["chunk"])
+
     def sizes(self) -> dict[str, int]:
         """Return the sizes of windows as the operators' arguments."""
         return {"left": self.window, "right": self.right, "chunk": self.chunk, "first": self.first}

@@ -118,6 +118,11 @@ class Description:
         """
         return position if cls.is_causal(arguments) else None
 
+    @classmethod
+    def period(cls, arguments: Mapping[str, Value]) -> int:
+        """Return after how many positions `latest_seen` repeats itself, that much later."""
+        return 1
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -247,14 +247,14 @@ def look_ahead(name: str, layers: int) -> int | None:
         49
     """
     specs = [parse_name(x) for x in layer_names(name, layers)]
-    chunks = [int(x.arguments.get("chunk", 1)) for x in specs if x.mechanism == "local"]
-    # The start of a chunk in the first layer is the farthest from its end; the pattern of chunks repeats.
-    starts = range(0, math.lcm(*chunks), chunks[0] if chunks and specs[0].mechanism == "local" else 1)
+    mixers = [(mechanism_class(spec.mechanism), spec.arguments) for spec in specs]
+    periods = [mixer.period(arguments) for mixer, arguments in mixers]
     found = 0
-    for start in starts[:MOST_STARTS]:
+    # The start of a chunk in the first layer is the farthest from its end; the pattern of chunks repeats.
+    for start in range(0, math.lcm(*periods), periods[0])[:MOST_STARTS]:
         latest = start
-        for spec in specs:
-            seen = mechanism_class(spec.mechanism).latest_seen(spec.arguments, latest)
+        for mixer, arguments in mixers:
+            seen = mixer.latest_seen(arguments, latest)
             if seen is None:
                 return None
             latest = seen
