@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -95,14 +96,11 @@ def _peak_allocated_bytes(name: str, problem: BenchProblem, passes: str, limit: 
         inputs, grad = problem.tensors()
         if problem.unit == "model":
             run_once(attend, inputs, grad, passes)  # the optimiser's state is held from the first step on
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        run_once(attend, inputs, grad, passes)
+        return _allocated(partial(run_once, attend, inputs, grad, passes))
     except torch.OutOfMemoryError:
         if limit is None:
             raise
         return None
-    return torch.cuda.max_memory_allocated() - held
 
 
 def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
@@ -119,15 +117,12 @@ def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: i
         # fails here instead of exhausting the machine.
         ceiling = _status_bytes("VmData") + 2 * limit
         resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
-    held = _status_bytes("VmRSS")
     try:
-        run_once(attend, inputs, grad, passes)
+        return _resident(partial(run_once, attend, inputs, grad, passes))
     except (MemoryError, RuntimeError) as error:
         if limit is None or not re.search("alloc|memory", str(error)):
             raise
         return None
-    return _status_bytes("VmHWM") - held
 
 
 def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
@@ -136,19 +131,29 @@ def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
     On the CPU the resident set, which other threads of the process share; None where it can't be measured.
     """
     if device != "cpu":
-        torch.cuda.reset_peak_memory_stats(device)
-        held = torch.cuda.memory_allocated(device)
-        call()
-        return torch.cuda.max_memory_allocated(device) - held
+        return _allocated(call)
     if not can_measure_memory("cpu"):
         return None
     # What glibc keeps of freed memory would be used again unseen.
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    return max(0, _resident(call))
+
+
+def _allocated(call: Callable[[], object]) -> int:
+    """Return the peak of a GPU's memory during a call, less what was held before."""
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    call()
+    return torch.cuda.max_memory_allocated() - held
+
+
+def _resident(call: Callable[[], object]) -> int:
+    """Return the peak of this process's resident set during a call, less what was held before."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
     held = _status_bytes("VmRSS")
     call()
-    return max(0, _status_bytes("VmHWM") - held)
+    return _status_bytes("VmHWM") - held
 
 
 def _status_bytes(key: str) -> int:
