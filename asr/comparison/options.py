@@ -140,7 +140,7 @@ class CompareConfig(SearchOptions):
             )
         seconds = [budget.seconds for text in self.budget if (budget := parse_budget(text))]
         if len(set(seconds)) < len(self.budget):
-            raise UserError(f"budget={self.budget}: expected distinct times")
+            raise UserError(f"budget={','.join(self.budget)}: expected distinct times")
         if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
             raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
         for name in ("seeds", "splits"):

@@ -156,7 +156,7 @@ class Evaluation:
         candidate, seed: the model.
         split: key of `Results.data`; dev or test without recordings.
         attention: mechanism of this evaluation.
-        decoder: greedy | beam | prefix | cuda.
+        decoder: greedy | beam | prefix.
         folder: folder with hyp.jsonl and score.json, or with state.json alone.
         status: done | failed | missing.
         error: one line if the evaluation failed.

@@ -9,6 +9,7 @@ from asr.console import Column, Table, TableCell, duration
 from asr.report import theme
 from asr.report.words import (
     DASH,
+    LOOK_AHEAD,
     candidate_look_ahead,
     count,
     duration_range,
@@ -90,8 +91,7 @@ def cost_table(results: Results) -> Table | None:
     add_sizes(Column("peak GPU memory", "PyTorch's allocator"), "peak_gpu_memory_mib", mebibytes)
     add_sizes(Column("parameters"), "parameters", count)
     ahead = [candidate_look_ahead(results, candidate) for candidate in results.candidates]
-    note = "of the attention of all layers; convolutions and normalisation come on top"
-    add(Column("look-ahead, ms", note), [TableCell(x) for x in ahead])
+    add(Column("look-ahead, ms", LOOK_AHEAD), [TableCell(x) for x in ahead])
     backends = [
         ", ".join(dict.fromkeys(x.backend for x in found if x.backend)) for found in trainings.values()
     ]

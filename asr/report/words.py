@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.scoring.estimates import DASH, Estimate, fastest, percent, spread
 from asr.training.options import task_options
 
-LOOK_AHEAD = "look-ahead: of the attention of all layers; convolutions and normalisation come on top"
+LOOK_AHEAD = "of the attention of all layers; convolutions and normalisation come on top"
 
 
 def measured(estimate: Estimate | None, metric: str) -> str:
@@ -234,7 +234,7 @@ def candidate_table(results: Results) -> Table:
     caption = (
         "error rates: 95 % interval, over seeds if there are several; costs: median (lowest–highest) of "
         "repeats or seeds\n* Pareto front of error rate and forward time; = level with the fastest: the "
-        "ranges overlap\n" + LOOK_AHEAD
+        f"ranges overlap\nlook-ahead: {LOOK_AHEAD}"
     )
     return Table.of(f"{results.recipe}: {results.protocol['budget']}", names, rows, caption=caption)
 
