@@ -13,6 +13,7 @@ from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.search.options import DecodeOptions, SearchOptions
+from asr.text.hotwords import read_hotwords
 from asr.training.config import chosen_recipe, train_options
 from asr.training.options import train_schema
 from asr.transcription.decode import system_name
@@ -107,7 +108,8 @@ class Decoding:
     Attributes:
         options: options of `asr decode` without split, data, mechanism and output. Search weights come from
             the command line or the defaults, never from a run folder; they are open if tuned.
-        files: hashes of the files that the search reads, by option: `beam.lm`, `beam.lexicon`.
+        files: hashes of the files that the search reads, by option: `beam.lm`, `beam.lexicon`,
+            `beam.hotwords`.
     """
 
     options: DecodeOptions
@@ -131,7 +133,7 @@ class Decoding:
 
     def system(self, attention: str) -> str:
         """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
-        return system_name(attention, self.options.decoder, self.options.beam.lm)
+        return system_name(attention, self.options.decoder, self.options.beam)
 
     def described(self) -> dict[str, Any]:
         """Return the entries for the protocol of the results."""
@@ -164,11 +166,14 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     if not tune and decoder != "greedy":
         own["beam"] = beam.complete(decoder)
     files = {}
-    for key, path in (("beam.lm", beam.lm), ("beam.lexicon", beam.lexicon)):
+    given = {"beam.lm": beam.lm, "beam.lexicon": beam.lexicon, "beam.hotwords": beam.hotwords}
+    for key, path in given.items():
         if path and not Path(path).is_file():
             raise UserError(f"{key}={path}: expected a file, found none")
         if path:
             files[key] = file_digest(Path(path))
+    if beam.hotwords:
+        read_hotwords(beam.hotwords, beam.hotword_boost)  # errors before any training
     return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
 
 

@@ -55,6 +55,13 @@ class ScoreOptions:
         only=("paths", (FOLDER, FOLDERS, TEXT)),
         choices=("keep", "remove"),
     )
+    hotwords: str = option(
+        "",
+        help="file of phrases as for beam.hotwords: also recall and false alarms of their words, and the WER "
+        "of all others",
+        affects="cost",
+        only=("paths", (FOLDER, FOLDERS)),
+    )
     word_filter: bool = option(
         True, help="apply the recipe's scoring rules to references and hypotheses", affects="result"
     )

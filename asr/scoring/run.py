@@ -34,14 +34,16 @@ from asr.records.run_folder import (
 from asr.scoring.display import print_comparison, print_pairs, print_score, short_names
 from asr.scoring.estimates import percent
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
+from asr.scoring.listed_words import ListedWords
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.options import CTM, FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
-from asr.scoring.score import HEADLINES, Score, pooled, score
+from asr.scoring.score import HEADLINES, Score, pooled, score, scored_words
 from asr.scoring.significance import compare_systems, group_systems
 from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
+from asr.text.hotwords import read_hotwords
 from asr.text.pronunciation import WordCounts
 
 
@@ -219,6 +221,12 @@ def _score_folder(
     summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES), "options": used}
     if rules:
         summary["word_filter"] = asdict(rules)
+    if options.hotwords and "wer" in result.rates:
+        phrases = [" ".join(x.words) for x in read_hotwords(options.hotwords)]
+        listed = scored_words(phrases, None, options.case, options.language, options.punctuation)
+        found = ListedWords.of(result.utterances, {word for words in listed for word in words})
+        summary["hotwords"] = found.as_dict()
+        console.print(f"{folder}: {options.hotwords}: {found}", soft_wrap=True, markup=False, highlight=False)
     if official := _official(folder, hypotheses, options, console):
         summary["official"] = official
     write_json(summary, folder / SCORE)

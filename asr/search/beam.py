@@ -18,6 +18,7 @@ from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.losses.ctc import BLANK
 from asr.losses.topology import output_count
 from asr.search.half_frames import half_frame_log_probs, half_frame_spellings, label_count, read_half_frames
+from asr.search.hotwords import WordRewards
 from asr.search.path import TokenPath, Word
 from asr.search.spelling import (
     IMPOSSIBLE,
@@ -30,8 +31,10 @@ from asr.search.spelling import (
     word_spellings,
 )
 from asr.search.ties import WORD_WEIGHT, costly_model, costs_alone, perturbed
+from asr.text.g2p import installed_model
+from asr.text.hotwords import Hotword, in_words_of, pronunciations, writable
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import WORD_GAP, Tokenizer
+from asr.text.tokenizer import WORD_GAP, PhoneTokenizer, Tokenizer
 
 LARGEST = 2**31  # beyond these limits flashlight aborts or reads other memory
 SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
@@ -66,6 +69,7 @@ class BeamSearch:
         lm: str | Path | None = None,
         lm_weight: float = 2.0,
         word_score: float = -1.0,
+        hotwords: Sequence[Hotword] = (),
         nbest: int = 1,
         topology: str = "ctc",
     ):
@@ -84,6 +88,7 @@ class BeamSearch:
             lm_weight: weight of the language model's log10 probabilities.
             word_score: score added for every word; negative values favour fewer words. At 0 without `lm`,
                 a word has the same score as its parts, if they are words, and the fewest words win.
+            hotwords: phrases whose words are rewarded, and recognised even if they are not in the lexicon.
             nbest: number of hypotheses with different words to return: the best and its `alternatives`.
             topology: topology of the labels.
 
@@ -96,8 +101,13 @@ class BeamSearch:
         self._size = len(tokenizer)
         self._topology = topology
         self._gap = tokenizer.symbols.index(WORD_GAP) if tokenizer.unit == "character" else BLANK
-        self._spellings = _spellings(tokenizer, words, lexicon or tokenizer.lexicon, lm)
+        self._spellings, hotwords = _spellings(tokenizer, words, lexicon or tokenizer.lexicon, lm, hotwords)
         self._words = list(self._spellings)
+        self._rewards: WordRewards | None = None
+        if hotwords:
+            phones = tokenizer.unit == "phone"
+            sizes = [len(spelled[0] if phones else word) for word, spelled in self._spellings.items()]
+            self._rewards = WordRewards(hotwords, self._words, sizes)
         self._nbest = nbest
         self._lm = None if lm is None else load_kenlm(lm, self._words)
         self._costs = costs_alone(self._spellings)  # used where no language model has a weight
@@ -198,6 +208,8 @@ class BeamSearch:
                 state, log10_probability = self._lm.score(state, word)
                 score += self._options["lm_weight"] * log10_probability
             score += self._options["lm_weight"] * self._lm.finish(state)[1]
+        if self._rewards is not None:
+            score += self._rewards.of(words)
         return round(score, 6)  # equal scores, summed in another order, differ in later decimals
 
     def _merges_words(self, labels: list[int]) -> bool:
@@ -259,7 +271,8 @@ class BeamSearch:
         index = {word: number for number, word in enumerate(self._words)}
         start = self._lm.start(False) if weighted and self._lm is not None else None
         spell = half_frame_spellings if hmm else with_held_labels
-        for word, labels in spell(self._spellings, self._size, weighted, self._gap):
+        homophones = weighted or self._rewards is not None
+        for word, labels in spell(self._spellings, self._size, homophones, self._gap):
             log10_probability = self._lm.score(start, index[word])[1] if start and self._lm else 0.0
             trie.insert(list(labels), index[word], log10_probability)
         trie.smear(SmearingMode.MAX)
@@ -277,6 +290,7 @@ class BeamSearch:
                 f"BeamSearch: lm_weight={own['lm_weight']}, word_score={own['word_score']}: expected numbers"
             )
         weighted = self._lm is not None and own["lm_weight"] != 0
+        lm = self._costly_lm if weighted else self._costs
         options = LexiconDecoderOptions(
             unk_score=-float("inf"),
             sil_score=0.0,
@@ -284,8 +298,10 @@ class BeamSearch:
             criterion_type=CriterionType.CTC,
             **(own if weighted else own | {"lm_weight": WORD_WEIGHT}),
         )
+        if self._rewards is not None:
+            lm = self._rewards.added_to(lm, options.lm_weight)
+        self._guide = lm  # flashlight doesn't keep an object of Python
         no_word = len(self._words)
-        lm = self._costly_lm if weighted else self._costs
         return LexiconDecoder(options, self._tries[weighted], lm, self._gap, BLANK, no_word, [], False)
 
 
@@ -297,11 +313,21 @@ def _within(path: TokenPath, T: int) -> TokenPath:
 
 
 def _spellings(
-    tokenizer: Tokenizer, words: Sequence[str] | None, lexicon: Lexicon | None, lm: str | Path | None
-) -> dict[str, list[Labels]]:
-    """Return the spellings of the words that may be recognised, checked against the language model."""
+    tokenizer: Tokenizer,
+    words: Sequence[str] | None,
+    lexicon: Lexicon | None,
+    lm: str | Path | None,
+    hotwords: Sequence[Hotword],
+) -> tuple[dict[str, list[Labels]], Sequence[Hotword]]:
+    """Return the spellings of the words that may be recognised, and the hotwords as they are written there.
+
+    The words are checked against the language model.
+    """
     vocabulary = read_vocabulary(lm) if lm is not None else None
     if lexicon is not None:
+        if hotwords and isinstance(tokenizer, PhoneTokenizer):
+            hotwords = in_words_of(hotwords, lexicon)
+            lexicon = lexicon.merged(pronunciations(hotwords, lexicon, tokenizer, installed_model()))
         spellings, source = lexicon_spellings(tokenizer, lexicon), "the lexicon"
     elif words is not None:
         spellings, source = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
@@ -316,4 +342,8 @@ def _spellings(
     if lm is not None:
         check_casing(lm, vocabulary, spellings, source)
         warn_unknown(lm, vocabulary, spellings, source)
-    return spellings
+    if hotwords and lexicon is None:
+        hotwords = writable(hotwords, tokenizer)
+        added = [word for hotword in hotwords for word in hotword.words if word not in spellings]
+        spellings |= word_spellings(tokenizer, added, "beam.hotwords") if added else {}
+    return spellings, hotwords

@@ -8,11 +8,14 @@ from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
 from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
+from asr.search.hotwords import HotwordFusion
 from asr.search.options import DECODERS, WEIGHTED, BeamConfig, Weights
 from asr.search.path import Decoder
 from asr.search.prefix import PrefixSearch
 from asr.search.spelling import read_search_lexicon
 from asr.search.words import WithWords, WordSearch
+from asr.text.g2p import installed_model
+from asr.text.hotwords import in_words_of, pronunciations, read_hotwords, writable
 from asr.text.lexicon import read_words
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 
@@ -42,6 +45,9 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
         )
     check(beam, "beam.")
     weights = beam.weights(name)
+    phrases = read_hotwords(beam.hotwords, beam.hotword_boost) if beam.hotwords and name in WEIGHTED else []
+    hotwords = [x for x in phrases if x.boost]  # those of boost 0 are no words to add either
+    words_of = tokenizer.lexicon
     match name:
         case "beam":
             words, lexicon = None, None
@@ -59,6 +65,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 lm=beam.lm or None,
                 lm_weight=weights.lm_weight,
                 word_score=weights.word_score,
+                hotwords=hotwords,
                 nbest=beam.nbest,
                 topology=topology,
             )
@@ -69,6 +76,13 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 raise UserError(
                     f"beam.word_score={weights.word_score:g}: has no effect with {beam.lm}, a model of labels"
                 )
+            if hotwords and isinstance(tokenizer, PhoneTokenizer):
+                hotwords = in_words_of(hotwords, tokenizer.lexicon)
+                said = pronunciations(hotwords, tokenizer.lexicon, tokenizer, installed_model())
+                fusion = HotwordFusion(fusion, hotwords, tokenizer, said)
+                words_of = said.merged(tokenizer.lexicon)  # of homophones, the first is found
+            elif hotwords:
+                fusion = HotwordFusion(fusion, writable(hotwords, tokenizer), tokenizer)
             search: Decoder = PrefixSearch(
                 fusion,
                 beam=weights.size,
@@ -80,9 +94,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
             )
         case _:
             search = partial(greedy_search, topology=topology)
-    return (
-        search if tokenizer.lexicon is None else WithWords(search, tokenizer, WordSearch(tokenizer.lexicon))
-    )
+    return search if words_of is None else WithWords(search, tokenizer, WordSearch(words_of))
 
 
 def reweighted(decoder: Decoder, weights: Weights) -> Decoder:

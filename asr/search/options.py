@@ -88,6 +88,20 @@ class BeamConfig:
         minimum=-1000,
         maximum=1000,
     )
+    hotwords: str = option(
+        "",
+        help="file of phrases to prefer, one per line, `phrase<TAB>boost` for another boost; empty: none",
+        affects="result",
+        only=("decoder", WEIGHTED),
+    )
+    hotword_boost: float = option(
+        2.0,
+        help="score added per letter or phone of a hotword",
+        affects="result",
+        only=("hotwords",),
+        unit="nats",
+        maximum=1000,
+    )
     label_score: float = option(
         0.0,
         help="score added per label, positive against deletions",
@@ -122,10 +136,10 @@ class BeamConfig:
         )
 
     def digests(self) -> dict[str, str]:
-        """Return the digests of the language model and the lexicon that are given, by option."""
+        """Return the digests of the files that are given, by option."""
         from asr.files import file_digest  # takes 15 ms to import, which help and completion need not
 
-        given = {"lm": self.lm, "lexicon": self.lexicon}
+        given = {"lm": self.lm, "lexicon": self.lexicon, "hotwords": self.hotwords}
         return {name: file_digest(path) for name, path in given.items() if path}
 
     def complete(self, decoder: str) -> "BeamConfig":

@@ -30,7 +30,7 @@ from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
 from asr.search.decoder import tunable
-from asr.search.options import WEIGHTED, DecodeOptions, Weights
+from asr.search.options import WEIGHTED, BeamConfig, DecodeOptions, Weights
 from asr.search.path import TokenPath, text_of
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
@@ -41,10 +41,11 @@ from asr.transcription.pipeline import Encoded, encoded
 from asr.transcription.sources import CutSource
 
 
-def system_name(attention: str, decoder: str, lm: str) -> str:
-    """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned`."""
-    name = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(lm).name)
-    return "-".join(filter(None, (attention.replace("*", "x"), decoder, name)))
+def system_name(attention: str, decoder: str, beam: BeamConfig) -> str:
+    """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned-names`."""
+    lm = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(beam.lm).name)
+    hotwords = re.sub(r"\.(txt|tsv)$", "", Path(beam.hotwords).name)
+    return "-".join(filter(None, (attention.replace("*", "x"), decoder, lm, hotwords)))
 
 
 def decode_split(
@@ -84,7 +85,7 @@ def decode_split(
     if isinstance(tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
         references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
-    name = system_name(model.config.attention, options.decoder, options.beam.lm)
+    name = system_name(model.config.attention, options.decoder, options.beam)
     folder = Path(options.output or RunFolder(run_folder).decoded(options.split, name))
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()

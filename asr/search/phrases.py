@@ -1,0 +1,121 @@
+"""Rewards for phrases in a growing sequence, by an automaton (Aho and Corasick, 1975)."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+Boosts = tuple[float, ...]  # of the last tokens of a sequence, the very last one at the end
+
+
+class Match(NamedTuple):
+    """What a sequence ends with.
+
+    Attributes:
+        node: longest start of a phrase at the end of the sequence, as a node of the trie.
+        paid: boosts of its tokens, as far as they are in complete phrases.
+        open: reward for those in phrases that may still be completed, which is taken back otherwise.
+    """
+
+    node: int
+    paid: Boosts
+    open: float
+
+
+class PhraseGraph:
+    """Rewards each token of a sequence that is within a phrase, once, with the highest boost of such phrases.
+
+    A token is rewarded as soon as it goes on with a phrase. What a phrase has given is taken back when it is
+    abandoned, as in the context graphs of k2 and sherpa-onnx; overlapping phrases are not counted twice,
+    unlike there. What `extend` and `finish` return for the tokens of a sequence sums up to its reward.
+
+    Example:
+        >>> graph = PhraseGraph({("new", "york"): 2.0, ("york",): 1.0})
+        >>> match, first = graph.extend(graph.start, "new")
+        >>> first, graph.finish(match), graph.extend(match, "york")[1], graph.extend(match, "car")[1]
+        (2.0, -2.0, 2.0, -2.0)
+    """
+
+    start = Match(0, (), 0.0)
+
+    def __init__(
+        self, boosts: Mapping[tuple[Hashable, ...], float], weight: Callable[[Hashable], float] | None = None
+    ) -> None:
+        """Build the trie with failure links.
+
+        Args:
+            boosts: boost of each phrase, 0 or more.
+            weight: factor of a token's boost; None: 1 for all.
+        """
+        self._weight = weight or (lambda token: 1.0)
+        self._children: list[dict[Hashable, int]] = [{}]
+        self._weights: list[float] = [0.0]  # of the token that leads to a node
+        self._parents = [0]
+        self._hoped: list[float] = [0.0]  # highest boost of the phrases through a node
+        self._ending: list[float] = [0.0]  # boost of the phrase that ends in a node
+        for phrase, boost in boosts.items():
+            self._insert(phrase, boost)
+        self._fails = self._failure_links()
+        self._vectors: dict[int, tuple[Boosts, Boosts, Boosts]] = {0: ((), (), ())}  # of nodes reached so far
+
+    def _insert(self, phrase: Sequence[Hashable], boost: float) -> None:
+        node = 0
+        for token in phrase:
+            if token not in self._children[node]:
+                self._children[node][token] = len(self._children)
+                self._children.append({})
+                self._weights.append(self._weight(token))
+                self._parents.append(node)
+                self._hoped.append(0.0)
+                self._ending.append(0.0)
+            node = self._children[node][token]
+            self._hoped[node] = max(self._hoped[node], boost)
+        self._ending[node] = max(self._ending[node], boost)
+
+    def _failure_links(self) -> list[int]:
+        """Return for each node that of the longest proper suffix of its tokens that starts a phrase."""
+        fails = [0] * len(self._children)
+        level = list(self._children[0].values())
+        while level:
+            following = []
+            for node in level:
+                for token, child in self._children[node].items():
+                    fails[child] = self._step(fails, fails[node], token)
+                    following.append(child)
+            level = following
+        return fails
+
+    def _step(self, fails: Sequence[int], node: int, token: Hashable) -> int:
+        while node and token not in self._children[node]:
+            node = fails[node]
+        return self._children[node].get(token, 0)
+
+    def extend(self, match: Match, token: Hashable) -> tuple[Match, float]:
+        """Return the match after a token, and the reward that the token adds or, if negative, takes back."""
+        node = self._step(self._fails, match.node, token)
+        if node == 0:
+            return self.start, -match.open
+        weights, hoped, sure = self._tokens(node)
+        before = (*match.paid, 0.0)[-len(sure) :]
+        paid = tuple(map(max, before, sure))
+        gain = sum(w * (new - old) for w, new, old in zip(weights, paid, before, strict=True))
+        hope = sum(w * max(0.0, most - own) for w, most, own in zip(weights, hoped, paid, strict=True))
+        return Match(node, paid, hope), gain + hope - match.open
+
+    def finish(self, match: Match) -> float:
+        """Return what the end of the sequence takes back: the reward of incomplete phrases."""
+        return -match.open
+
+    def _tokens(self, node: int) -> tuple[Boosts, Boosts, Boosts]:
+        """Return the weights of a node's tokens, and their boosts in open and in complete phrases."""
+        if node not in self._vectors:
+            path, inner = [], node
+            while inner:
+                path.append(self._weights[inner])
+                inner = self._parents[inner]
+            _, hoped, sure = self._tokens(self._fails[node])  # phrases that start later
+            outside = (0.0,) * (len(path) - len(hoped))
+            self._vectors[node] = (
+                tuple(path[::-1]),
+                tuple(max(x, self._hoped[node]) for x in (*outside, *hoped)),
+                tuple(max(x, self._ending[node]) for x in (*outside, *sure)),
+            )
+        return self._vectors[node]

@@ -1,0 +1,146 @@
+"""Hotwords: phrases for a search to prefer, e.g. names, read from a file and written as a model's labels."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from asr.errors import UserError
+from asr.text.cmudict import without_stress
+from asr.text.files import read_lines
+from asr.text.g2p import LETTERS, PHONES, Guess
+from asr.text.lexicon import Lexicon, Phones
+from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE, PhoneTokenizer, Tokenizer
+
+LONGEST = 100  # letters of a phrase
+LARGEST_BOOST = 1000.0
+BOOST = re.compile(r"(.*?)(?:\t\s*|\s:)(\S+)")  # `phrase<TAB>boost`, or sherpa-onnx's `phrase :boost`
+
+
+@dataclass(frozen=True)
+class Hotword:
+    """A phrase to prefer.
+
+    Attributes:
+        words: its words.
+        boost: reward per letter or phone, natural log.
+        place: file and line, for messages.
+    """
+
+    words: tuple[str, ...]
+    boost: float
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {' '.join(self.words)!r}"
+
+
+def read_hotwords(path: str, boost: float = 0.0) -> list[Hotword]:
+    """Return the phrases of a file.
+
+    Args:
+        path: text with a phrase per line, and its boost as `phrase<TAB>2` or `phrase :2` if it has its own.
+        boost: boost of the others.
+
+    Raises:
+        UserError: the file is no UTF-8 text or has no phrases, a boost is no number of 0 … 1000, or a phrase
+            is longer than 100 letters.
+    """
+    found = []
+    for number, line in read_lines(path):
+        place = f"{path}:{number}"
+        text, own = line, boost
+        if given := BOOST.fullmatch(line.strip()):
+            text, own = given[1], _boost(given[2], place)
+        words = tuple(text.split())
+        if not words:
+            raise UserError(f"{place}: expected a phrase, found {line.strip()!r}")
+        if len("".join(words)) > LONGEST:
+            size = len("".join(words))
+            raise UserError(f"{place}: expected a phrase of at most {LONGEST} letters, found {size}")
+        found.append(Hotword(words, own, place))
+    if not found:
+        raise UserError(f"{path}: expected a phrase per line, found none")
+    return found
+
+
+def _boost(text: str, place: str) -> float:
+    try:
+        boost = float(text)
+    except ValueError:
+        boost = math.nan
+    if not 0 <= boost <= LARGEST_BOOST:
+        raise UserError(f"{place}: expected a boost of 0 … {LARGEST_BOOST:g}, found {text!r}")
+    return boost
+
+
+def in_words_of(hotwords: Sequence[Hotword], lexicon: Lexicon) -> list[Hotword]:
+    """Return the phrases in the case of the lexicon, if it has one case alone."""
+    written = "".join(lexicon)
+    for change in (str.lower, str.upper):
+        if change(written) == written:
+            return [replace(x, words=tuple(map(change, x.words))) for x in hotwords]
+    return list(hotwords)
+
+
+def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer) -> list[Hotword]:
+    """Return the phrases in letters of a model of characters or pieces, if need be in the other case.
+
+    Raises:
+        UserError: the model lacks letters of a phrase.
+    """
+    found = []
+    for hotword in hotwords:
+        for change in (str, str.lower, str.upper):
+            words = tuple(map(change, hotword.words))
+            if all(tokenizer.encode(word) and not tokenizer.oov(word) for word in words):
+                found.append(replace(hotword, words=words))
+                break
+        else:
+            lacking = [x for x in dict.fromkeys("".join(hotword.words)) if tokenizer.oov(x)]
+            lacking = [x for x in lacking if tokenizer.oov(x.lower()) and tokenizer.oov(x.upper())] or lacking
+            shown = " ".join(lacking or hotword.words)
+            raise UserError(f"{hotword}: the {tokenizer.unit}s of the model can't write {shown}")
+    return found
+
+
+def pronunciations(
+    hotwords: Sequence[Hotword], lexicon: Lexicon, tokenizer: PhoneTokenizer, guess: Guess | None
+) -> Lexicon:
+    """Return the pronunciations of all words of the phrases: the lexicon's, or that of g2p.
+
+    Args:
+        hotwords: phrases in the case of the lexicon.
+        lexicon: lexicon of the search.
+        tokenizer: tokenizer of the model, which has the phones.
+        guess: g2p, ignored unless the model's phones are CMUdict's.
+
+    Raises:
+        UserError: a word has no pronunciation.
+    """
+    speech = set(tokenizer.symbols[1:]) - {SPOKEN_NOISE, NON_SPEECH_NOISE}
+    if not speech <= set(without_stress(PHONES)):
+        guess = None
+    found: dict[str, list[Phones]] = {}
+    for hotword in hotwords:
+        for word in hotword.words:
+            said = lexicon.pronunciations.get(word)
+            found[word] = said or [_guessed(word, hotword, guess, speech)]
+    return Lexicon(found)
+
+
+def _guessed(word: str, hotword: Hotword, guess: Guess | None, known: set[str]) -> Phones:
+    if guess is None:
+        raise UserError(
+            f"{hotword}: {word!r} has no pronunciation in the lexicon, and g2p_en isn't installed or the "
+            "model's phones aren't CMUdict's"
+        )
+    if foreign := [x for x in dict.fromkeys(word) if x.isalnum() and x.lower() not in LETTERS]:
+        letters = " ".join(foreign)
+        raise UserError(f"{hotword}: {word!r} isn't in the lexicon, and g2p_en can't read {letters}")
+    phones = guess(word)
+    if not phones or not known.issuperset(phones):
+        raise UserError(
+            f"{hotword}: expected phones of the model for {word!r}, found {' '.join(phones) or 'none'}"
+        )
+    return phones
