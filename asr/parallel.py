@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -140,14 +140,16 @@ class Journal:
 
 
 @contextmanager
-def ray_cluster(address: str) -> Iterator[None]:
+def ray_cluster(address: str, needed: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Hold a connection to a Ray cluster; one that there is already stays open.
 
     Args:
         address: address of the cluster; empty: one on this machine, which ends with the block.
+        needed: what a task needs, by the names of Ray's options.
 
     Raises:
-        UserError: nobody answers at the address within ten seconds, or something else than Ray.
+        UserError: nobody answers at the address within ten seconds, or something else than Ray; or this
+            machine hasn't what a task needs, which would wait for ever.
     """
     import ray
 
@@ -156,6 +158,7 @@ def ray_cluster(address: str) -> Iterator[None]:
         return
     # Ray itself waits for minutes.
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal():
             _check_answer(host.strip("[]"), int(port))
@@ -163,14 +166,25 @@ def ray_cluster(address: str) -> Iterator[None]:
             address=address or None,
             include_dashboard=False,
             log_to_driver=False,
-            logging_level=logging.WARNING,
+            logging_level=logging.ERROR,  # below it, Ray prints banners
         )
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise UserError(f"address={address}: no connection to a Ray cluster: {in_words(error)}") from None
+    if handler and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)  # Ray's would print the stack, and not clean up
     try:
+        if not address:  # others may grow
+            _check_resources(needed or {}, ray.cluster_resources())
         yield
     finally:
         ray.shutdown()
+
+
+def _check_resources(needed: Mapping[str, Any], there: Mapping[str, float]) -> None:
+    for name, resource in (("num_cpus", "CPU"), ("num_gpus", "GPU")):
+        wanted, most = needed.get(name), there.get(resource, 0)
+        if isinstance(wanted, int | float) and wanted > most:
+            raise UserError(f"{name}={wanted:g}: expected at most {most:g}, as many as this machine has")
 
 
 def _check_answer(host: str, port: int) -> None:

@@ -336,6 +336,8 @@ class Decoder:
         (["search.weight=0.5"], "search.weight=0.5: has no effect without search.lm"),
         (["whole=false", "search.lm=x"], "search.lm=x: has no effect without whole=true"),
         (["cuts=a,b", "tasks=rte"], "cuts=[a,b]: has no effect without tasks=squad"),
+        # The default was accepted.
+        (["search.weight=1.0"], "search.weight=1: has no effect without search.lm"),
     ],
 )
 def test_an_option_without_effect_is_refused(overrides: list[str], message: str) -> None:
@@ -392,6 +394,12 @@ def test_text_with_a_dollar_is_taken_as_it_is(text: str, tmp_path: Path) -> None
     assert (options.name, options.inner.names) == (text, [text, "x"])
     config.save(options, tmp_path / "x.yaml")
     assert config.from_dict(Outer, config.load_yaml(tmp_path / "x.yaml"), "x.yaml") == options
+
+
+def test_a_place_with_a_reference_is_refused() -> None:
+    """`asr train run='exp/${name}'` made a folder of that name."""
+    with pytest.raises(UserError, match=r"^run=exp/\$\{name\}: expected a value without \$\{…\}"):
+        train_options(["recipe=demo", "run=exp/${name}"])
 
 
 def test_an_integer_beyond_all_floats_is_no_number() -> None:

@@ -33,6 +33,21 @@ def test_a_ray_cluster_that_is_not_there_is_one_line() -> None:
             pass
 
 
+def test_a_task_that_needs_more_than_this_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asr compare launcher=ray launch=num_gpus=1` waited for ever on a machine without a GPU."""
+    ray = pytest.importorskip("ray")
+    ended = []
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+    for needed in ({"num_gpus": 1}, {"num_cpus": 2.5, "num_gpus": 0}):
+        with pytest.raises(UserError, match=r"^num_(gpus=1: expected at most 0|cpus=2.5: expected .* 2),"):
+            ray_cluster("", needed).__enter__()
+    assert ended == [True, True]
+    with ray_cluster("", {"num_cpus": 2}), ray_cluster("auto", {"num_gpus": 1}):
+        pass
+
+
 REPLIES = [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None]
 
 

@@ -186,7 +186,7 @@ def _ray(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Callab
     """Yield a function that submits a job; `values` are options of Ray's tasks, and its `address`."""
     import ray
 
-    with ray_cluster(str(values.pop("address", None) or "")):
+    with ray_cluster(str(values.pop("address", None) or ""), values):
         run = ray.remote(_call).options(max_retries=0, **values)
         yield lambda job: run.remote(job).future()
 

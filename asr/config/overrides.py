@@ -268,7 +268,16 @@ def _checked(config: Any, overrides: Iterable[str] = ()) -> Any:
         raise UserError(f"{error.full_key}=: expected a value, found none") from error
     check(options)
     check_effect(options, {x.partition("=")[0] for x in overrides})
+    _check_places(options, overrides)
     return options
+
+
+def _check_places(options: Any, overrides: Iterable[str]) -> None:
+    """Raise UserError for `run='exp/${name}'`, which would be a folder of that name."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if "${" in value and key in affecting(options, "place"):
+            raise UserError(f"{override}: expected a value without ${{…}}, which nothing replaces")
 
 
 def _check_key(key: str, known: list[str]) -> None:

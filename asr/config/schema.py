@@ -299,15 +299,16 @@ def check_effect(options: Any, given: Collection[str] | None = None, *, paths: s
 
     Args:
         options: options dataclass.
-        given: names of the options to check, if others differ from their defaults as well: a recipe sets
-            some that certain models ignore. None: all that differ from their defaults.
+        given: names of the options that a user has given, which are checked alone: a recipe sets some that
+            certain models ignore. None: all that differ from their defaults. A given default is checked
+            unless it is zero, false or empty, which switches something off that is off.
         paths: kind of the command's arguments, for conditions on `paths`.
     """
     facts = {} if paths is None else {PATHS: paths}
     for setting in settings(options):
         if given is not None and setting.key not in given:
             continue
-        if not setting.conditions or setting.value == default_of(setting.field):
+        if setting.value == default_of(setting.field) and not (given and setting.value):
             continue
         for only, scope in setting.conditions:
             name, found, _ = _other(only, scope, facts)

@@ -153,9 +153,9 @@ class _Libsndfile(AudioFile):
         """Return whether the length is exact, not an estimate, and the file has no parts after it.
 
         libsndfile estimates the length of MP3 without a Xing header, also within wav, and doesn't know that
-        of FLAC written to a pipe; see also `is_one_ogg_stream`.
+        of FLAC and wav written to a pipe; see also `is_one_ogg_stream`.
         """
-        if self._file.frames >= UNKNOWN:
+        if not 0 < self._file.frames < UNKNOWN:
             return False
         if self._file.subtype == "MPEG_LAYER_III":
             return self._file.format == "MP3" and _holds(states_mp3_length, source)

@@ -8,6 +8,7 @@ from asr.data.containers import OGG, ogg_pages
 from asr.errors import UserError
 from asr.files import require_file
 
+RIFF_START = 8  # bytes before those that a wav file's size counts
 BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels: memory doesn't grow with the length
 
 
@@ -94,6 +95,8 @@ def check_complete(path: str | Path) -> None:
     with open(path, "rb") as file:
         head = file.read(32)
         what, stated, found = "", stated_bytes(head), size
+        if head[:4] == b"RIFF" and stated - RIFF_START == size:  # some recorders count the start, too
+            stated = size
         if head[:4] == OGG:
             for page in ogg_pages(file, size):
                 what, stated, found = " in its last page", page.stated, page.found
@@ -111,7 +114,7 @@ def stated_bytes(head: bytes) -> int:
     # bits less a header.
     match head[:4], head[8:12]:
         case b"RIFF", b"WAVE":
-            before, place, order, unknown = 8, slice(4, 8), "little", 0x7FFFF000
+            before, place, order, unknown = RIFF_START, slice(4, 8), "little", 0x7FFFF000
         case b"RF64", b"WAVE":
             before, place, order, unknown = 8, slice(20, 28), "little", 1 << 62
         case b"FORM", b"AIFF" | b"AIFC":

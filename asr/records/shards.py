@@ -158,7 +158,7 @@ class ResumableWork(Work):
         head = {"shard": [part.index, part.count], "job": job, "total": total}
         self._journal = KeyedRecord(self.path, head)
         stored = self._journal.positions(map(str, range(total)))
-        found = {i: Result(*build(ITEM, value, f"{self.path}: item {i}")) for i, value in stored.items()}
+        found = {i: _result(value, folder, f"{self.path}: item {i}") for i, value in stored.items()}
         self.results = {position: result for position, result in found.items() if result.error is None}
         if self.results:
             own = len(part.of(range(total)))
@@ -250,7 +250,7 @@ def _read(path: Path) -> tuple[Shard, Work]:
             record = build(dict[str, Any], value, f"{path}:{number}")
         else:
             position = _position(key, head, f"{path}:{number}")
-            results[position] = _result(value, f"{path}:{number}")
+            results[position] = _result(value, path.parent.parent, f"{path}:{number}")
     if record is None:
         raise UserError(f"{path}: expected a finished shard, found {len(results)} items: repeat its command")
     return Shard(*head.shard), Work(head.job, head.total, results, record)
@@ -263,11 +263,17 @@ def _position(key: str, head: Head, source: str) -> int:
     raise UserError(f"{source}: expected the position of one of {head.total} items, found {key[:40]!r}")
 
 
-def _result(value: Any, source: str) -> Result:
+def _result(value: Any, folder: Path, source: str) -> Result:
     result = Result(*build(ITEM, value, source))
     for name, text in result.files.items():
         path = Path(name)
-        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        if (
+            not path.parts
+            or path.is_absolute()
+            or ".." in path.parts
+            or "\0" in name
+            or not (folder / path).resolve().is_relative_to(folder.resolve())  # by a link in the folder
+        ):
             raise UserError(f"{source}: expected a file in the folder, found {name[:60]!r}")
         if name.endswith(".ctm"):
             try:

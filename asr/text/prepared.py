@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from asr.config.names import MOST_PIECES
 from asr.errors import UserError, did_you_mean
 from asr.files import digest
 from asr.text.lexicon import Lexicon
@@ -40,15 +41,16 @@ def parse_tokenizer_name(name: str) -> tuple[str, int]:
     """Return the kind and number of pieces of a tokenizer's name; the number is 0 for other kinds.
 
     Raises:
-        UserError: the kind is unknown, or sentencepiece has no number.
+        UserError: the kind is unknown, or sentencepiece has no number or too large a one.
     """
     kind, _, pieces = name.partition("-")
     if kind not in KINDS:
         raise UserError(f"tokenizers: there is no {name!r}{did_you_mean(kind, KINDS)}")
     if kind != "sentencepiece" and not pieces:
         return kind, 0
-    if kind != "sentencepiece" or not re.fullmatch(r"[1-9]\d*", pieces):
-        expected = "sentencepiece-500, with the number of pieces" if kind == "sentencepiece" else kind
+    if kind != "sentencepiece" or not re.fullmatch(r"[1-9]\d{0,6}", pieces) or int(pieces) > MOST_PIECES:
+        numbered = f"sentencepiece-500, with the number of pieces, at most {MOST_PIECES:,}"
+        expected = numbered if kind == "sentencepiece" else kind
         raise UserError(f"tokenizers: expected {expected}, found {name}")
     return kind, int(pieces)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from asr.config import option, options_of, refuse
-from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
+from asr.config.names import BACKENDS, MECHANISMS, MOST_PIECES, PRECISIONS
 from asr.data.options import DataConfig
 from asr.errors import UserError
 from asr.losses.options import LossConfig
@@ -40,7 +40,7 @@ class TokenizerConfig:
         affects="result",
         only=("kind", "sentencepiece"),
         minimum=2,
-        maximum=1_000_000,
+        maximum=MOST_PIECES,
     )
 
 

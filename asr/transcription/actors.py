@@ -55,7 +55,7 @@ def on_actors(
         import ray  # noqa: F401
     except ImportError:
         raise UserError("engine=ray: needs ray: pip install 'clustered-asr[launchers]'") from None
-    with ray_cluster(address):
+    with ray_cluster(address, resources):
         yield from _results(set_up, groups, actors, resources)
 
 

@@ -193,6 +193,9 @@ def test_missing_and_foreign_shards_are_refused(
     assert "expected the shard of its name, found 1 of 2" in merge()
     shard.write_text(first.replace("[1, 2]", "[2, 2]", 1).replace('"hyp.jsonl"', '"../../hyp.jsonl"'))
     assert "expected a file in the folder, found '../../hyp.jsonl'" in merge()
+    (tmp_path / "linked").symlink_to(tmp_path.parent)
+    shard.write_text(shard.read_text().replace('"../../hyp.jsonl"', '"linked/hyp.jsonl"'))
+    assert "expected a file in the folder, found 'linked/hyp.jsonl'" in merge()
     shard.unlink()
     assert main([*arguments, "shard=2/2"]) == 0
     assert main(["merge", str(tmp_path)]) == 0

@@ -53,7 +53,7 @@ def with_sample(path, value):
         ("a.wav", lambda path: path.unlink(), "expected an audio file, found none", True),
         ("a.wav", lambda path: patch(path, 24, 1), "a sample rate of 4000 to 384000 Hz, found 1 Hz", True),
         ("a.wav", lambda path: patch(path, 24, 2_000_000_000), "found 2000000000 Hz", True),
-        ("a.wav", lambda path: patch(path, 40, 0), "no samples", True),
+        ("a.wav", lambda path: path.write_bytes(path.read_bytes()[:44]), "expected 192044 bytes", True),
         ("a.wav", lambda path: with_sample(path, np.nan), "sample 12345 is not finite", False),
         ("a.wav", lambda path: with_sample(path, -np.inf), "sample 12345 is not finite", False),
         ("a.flac", lambda path: cut_short(path, 0.9), "damaged after", False),
@@ -92,3 +92,14 @@ def test_a_named_pipe_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "a.wav")
     with pytest.raises(UserError, match="expected an audio file, found a pipe"):
         audio_facts(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (None, 0), (0xFFFFFFFF, 0xFFFFFFFF), (44 + 192_000, 44 + 192_000)])
+def test_wav_of_streamed_recorders_is_read_to_its_end(sizes, tmp_path):
+    """Sizes of 0 were taken for no samples, and those that count the header for a truncated file."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, SAMPLES, RATE)
+    for place, size in zip((4, 40), sizes, strict=True):
+        if size is not None:
+            patch(path, place, size)
+    assert audio_facts(path) == header_facts(path) == (3 * RATE, RATE, 2)

@@ -371,8 +371,12 @@ def test_requested_tokenizers_replace_previous_ones(start, wav, tmp_path):
     ("name", "message"),
     [
         ("sentencpiece-500", "there is no 'sentencpiece-500'.*sentencepiece"),
-        ("sentencepiece", "expected sentencepiece-500, with the number of pieces, found sentencepiece"),
+        (
+            "sentencepiece",
+            "expected sentencepiece-500, with the number of pieces, at most 1,000,000, found sentencepiece",
+        ),
         ("sentencepiece-x", "expected sentencepiece-500"),
+        ("sentencepiece-99999999999", "pieces, at most 1,000,000, found sentencepiece-99999999999$"),
         ("phone-40", "expected phone, found phone-40"),
     ],
 )
