@@ -125,6 +125,7 @@ def run_command(name: str, *arguments: str) -> None:
         return
     # First the options, so that a mistake is answered before PyTorch is loaded.
     options = command.parse(overrides) if command.parse else config.parse(command.options, overrides)
+    config.check_effect(options, {x.partition("=")[0] for x in overrides}, defaults=True)
     command_module(name).run(paths, options)
 
 

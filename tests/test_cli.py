@@ -123,6 +123,15 @@ def test_a_users_error_is_one_line_and_debug_adds_the_traceback(capsys: pytest.C
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_default_without_effect_is_refused_like_any_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """`optimizer.plateau_patience=4` without the plateau schedule was refused, 3 accepted."""
+    assert main(["train", "recipe=demo", "optimizer.plateau_patience=3"]) == 1
+    assert capsys.readouterr().err == (
+        "asr: optimizer.plateau_patience=3: has no effect with optimizer.schedule=cosine, only with "
+        "optimizer.schedule=plateau\n"
+    )
+
+
 def test_paths_are_refused_where_a_command_takes_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "exp/demo"]) == 1
     assert "asr bench takes key=value options only, found 'exp/demo'" in capsys.readouterr().err

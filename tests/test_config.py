@@ -336,8 +336,6 @@ class Decoder:
         (["search.weight=0.5"], "search.weight=0.5: has no effect without search.lm"),
         (["whole=false", "search.lm=x"], "search.lm=x: has no effect without whole=true"),
         (["cuts=a,b", "tasks=rte"], "cuts=[a,b]: has no effect without tasks=squad"),
-        # The default was accepted.
-        (["search.weight=1.0"], "search.weight=1: has no effect without search.lm"),
     ],
 )
 def test_an_option_without_effect_is_refused(overrides: list[str], message: str) -> None:

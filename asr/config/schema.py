@@ -294,21 +294,23 @@ def check(options: Any, prefix: str = "") -> None:
                 raise UserError(f"{prefix}{error.line}") from None  # a rule names its options without prefix
 
 
-def check_effect(options: Any, given: Collection[str] | None = None, *, paths: str | None = None) -> None:
+def check_effect(
+    options: Any, given: Collection[str] | None = None, *, paths: str | None = None, defaults: bool = False
+) -> None:
     """Raise UserError if a given option has no effect, because the condition in `only` does not hold.
 
     Args:
         options: options dataclass.
-        given: names of the options that a user has given, which are checked alone: a recipe sets some that
-            certain models ignore. None: all that differ from their defaults. A given default is checked
-            unless it is zero, false or empty, which switches something off that is off.
+        given: names of the options to check, if others differ from their defaults as well: a recipe sets
+            some that certain models ignore. None: all that differ from their defaults.
         paths: kind of the command's arguments, for conditions on `paths`.
+        defaults: also check default values, except zero, false and empty ones, which switch something off.
     """
     facts = {} if paths is None else {PATHS: paths}
     for setting in settings(options):
         if given is not None and setting.key not in given:
             continue
-        if setting.value == default_of(setting.field) and not (given and setting.value):
+        if setting.value == default_of(setting.field) and not (defaults and setting.value):
             continue
         for only, scope in setting.conditions:
             name, found, _ = _other(only, scope, facts)
