@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from asr.search.fusion import Context, NoModel
@@ -13,6 +13,7 @@ from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from asr.text.unspaced import is_unspaced
 
 MOST_PRONUNCIATIONS = 16  # of a phrase: the product of those of its words
+CACHED = 100_000  # steps kept, some 30 MB
 BOUNDARY = " "  # token between words, and at both ends of a text
 
 
@@ -43,7 +44,8 @@ class HotwordFusion(NoModel):
             for tokens in _tokens(hotword, tokenizer, lexicon):
                 boosts[tokens] = max(boosts.get(tokens, 0.0), hotword.boost)
         self._graph = PhraseGraph(boosts, lambda token: float(token != BOUNDARY))
-        self._read = [_read(symbol, tokenizer) for symbol in tokenizer.symbols]
+        self._tokens = [_read(symbol, tokenizer) for symbol in tokenizer.symbols]
+        self._after = lru_cache(CACHED)(self._read_label)  # hypotheses often read the same
         self.tunable = inner.tunable
         self.weight, self.word_score = inner.weight, inner.word_score
 
@@ -55,42 +57,35 @@ class HotwordFusion(NoModel):
 
     def start(self) -> Context:
         """See `NoModel`."""
-        state = _Biased(self._inner.start(), self._graph.start, within=self._bounded)
-        return Context(self._boundary(state)[0])
+        match = self._graph.start
+        if self._bounded:
+            match, _ = self._graph.extend(match, BOUNDARY)
+        return Context((self._inner.start(), match, False))
 
     def extend(self, context: Context, label: int) -> tuple[Context, float]:
         """See `NoModel`."""
-        inner, score = self._inner.extend(context.state.inner, label)
-        state, reward = replace(context.state, inner=inner), 0.0
-        for token in self._read[label]:
-            if token == BOUNDARY:
-                state, added = self._boundary(state)
-            else:
-                match, added = self._graph.extend(state.match, token)
-                state = _Biased(inner, match, within=True)
-            reward += added
-        return Context(state), score + reward
+        inner, match, within = context.state  # within: a word has begun
+        inner, score = self._inner.extend(inner, label)
+        match, within, reward = self._after(match, within, label)
+        return Context((inner, match, within)), score + reward
 
     def finish(self, context: Context) -> float:
         """See `NoModel`."""
-        state, reward = self._boundary(context.state) if self._bounded else (context.state, 0.0)
-        return self._inner.finish(context.state.inner) + (reward + self._graph.finish(state.match))
+        inner, match, within = context.state
+        reward = 0.0
+        if self._bounded and within:
+            match, reward = self._graph.extend(match, BOUNDARY)
+        return self._inner.finish(inner) + (reward + self._graph.finish(match))
 
-    def _boundary(self, state: "_Biased") -> tuple["_Biased", float]:
-        """Return the state after a boundary; a second one in a row changes nothing."""
-        if not state.within:
-            return state, 0.0
-        match, reward = self._graph.extend(state.match, BOUNDARY)
-        return _Biased(state.inner, match, within=False), reward
-
-
-@dataclass(frozen=True)
-class _Biased:
-    """The language model's context, the match with hotwords, and whether a word has begun."""
-
-    inner: Context
-    match: Match
-    within: bool
+    def _read_label(self, match: Match, within: bool, label: int) -> tuple[Match, bool, float]:
+        """Return the match after a label, whether a word has begun, and the reward."""
+        reward = 0.0
+        for token in self._tokens[label]:
+            if within or token != BOUNDARY:  # a second boundary in a row changes nothing
+                match, added = self._graph.extend(match, token)
+                reward += added
+            within = token != BOUNDARY
+        return match, within, reward
 
 
 def _tokens(hotword: Hotword, tokenizer: Tokenizer, lexicon: Lexicon | None) -> list[tuple[str, ...]]:
