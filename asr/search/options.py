@@ -95,7 +95,7 @@ class BeamConfig:
         only=("decoder", WEIGHTED),
     )
     hotword_boost: float = option(
-        2.0,
+        1.0,
         help="score added per letter or phone of a hotword",
         affects="result",
         only=("hotwords",),

@@ -10,6 +10,7 @@ from asr.text.cmudict import without_stress
 from asr.text.files import read_lines
 from asr.text.g2p import LETTERS, PHONES, Guess
 from asr.text.lexicon import Lexicon, Phones
+from asr.text.normalise import plain_text
 from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE, PhoneTokenizer, Tokenizer
 
 LONGEST = 100  # letters of a phrase
@@ -52,7 +53,7 @@ def read_hotwords(path: str, boost: float = 0.0) -> list[Hotword]:
         text, own = line, boost
         if given := BOOST.fullmatch(line.strip()):
             text, own = given[1], _boost(given[2], place)
-        words = tuple(text.split())
+        words = tuple(plain_text(text).split())
         if not words:
             raise UserError(f"{place}: expected a phrase, found {line.strip()!r}")
         if len("".join(words)) > LONGEST:
@@ -99,7 +100,7 @@ def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer) -> list[Hotword]
         else:
             lacking = [x for x in dict.fromkeys("".join(hotword.words)) if tokenizer.oov(x)]
             lacking = [x for x in lacking if tokenizer.oov(x.lower()) and tokenizer.oov(x.upper())] or lacking
-            shown = " ".join(lacking or hotword.words)
+            shown = " ".join(repr(x)[1:-1] for x in lacking or hotword.words)
             raise UserError(f"{hotword}: the {tokenizer.unit}s of the model can't write {shown}")
     return found
 

@@ -294,7 +294,9 @@ def test_a_language_model_of_words_counts_beside_the_hotwords(arpa):
 
 def test_files_have_a_phrase_per_line_and_some_have_boosts(tmp_path):
     path = tmp_path / "names.txt"
-    path.write_bytes("\ufeffAnna Smith\r\n\n  Zoë\t3.5\nNew  York :2\nnever\t0\nat 5 :30 pm\n".encode())
+    path.write_bytes(
+        "\ufeffAnna Smith\r\n\n  Zoe\u0308\u200b\t3.5\nNew  York :2\nnever\t0\nat 5 :30 pm\n".encode()
+    )
     assert [(x.words, x.boost) for x in read_hotwords(str(path), 1.0)] == [
         (("Anna", "Smith"), 1.0),
         (("Zoë",), 3.5),
@@ -317,6 +319,8 @@ def test_files_have_a_phrase_per_line_and_some_have_boosts(tmp_path):
         (b"\t2\n", r"names.txt:1: expected a phrase, found '2'|names.txt:1: '2': the characters"),
         (b"an " * 60, r"names.txt:1: expected a phrase of at most 100 letters, found 120"),
         ("an Zoé\n".encode(), r"names.txt:1: 'an Zoé': the characters of the model can't write Z é$"),
+        (b"\xe2\x80\x8b\n", r"names.txt:1: expected a phrase, found"),
+        (b"no\x07\n", r"names.txt:1: 'no\\x07': the characters of the model can't write \\x07$"),
         (b"[noise]\n", r"names.txt:1: '\[noise\]': the characters of the model can't write"),
     ],
 )
