@@ -1,6 +1,7 @@
 """The import graph: layers import downwards only, without cycles, and nothing imports a command."""
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -45,14 +46,21 @@ def modules(package: str) -> dict[str, Path]:
     }
 
 
+@functools.cache
+def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return a file's imports, including those inside functions and for type checkers."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(known: dict[str, Path]) -> dict[str, set[str]]:
-    """Return the imports among modules, including those inside functions and for type checkers."""
+    """Return the imports among modules."""
     graph: dict[str, set[str]] = {name: set() for name in known}
     for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(path):
             if isinstance(node, ast.Import):
                 graph[name] |= {alias.name for alias in node.names} & known.keys()
-            elif isinstance(node, ast.ImportFrom) and node.module:
+            elif node.module:
                 for alias in node.names:
                     target = f"{node.module}.{alias.name}"
                     graph[name] |= {target if target in known else node.module} & known.keys()

@@ -29,7 +29,10 @@ from asr.files import file_digest, file_state, write_text
 
 Options = TypeVar("Options")
 HEADER = re.compile(r"\A(?:#.*\n)*?# *@package +(\S+)")
+# libyaml's parser takes a tenth of the time; PyYAML has it in its wheels.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _composed: dict[Any, DictConfig] = {}  # a comparison composes the same groups for every candidate
+_structures: dict[Any, DictConfig] = {}  # a copy takes a fifth of the time of reading the annotations
 
 # What OmegaConf raises for a value of another type, or for an integer beyond all floats.
 UNFIT = (omegaconf.errors.OmegaConfBaseException, OverflowError)
@@ -52,7 +55,17 @@ def parse(schema: Any, overrides: list[str]) -> Any:
     kinds = {key: kind for key, kind, *_ in describe(schema)}
     for override in overrides:
         _check_key(override.partition("=")[0], list(kinds))
-    return _checked(_updated(OmegaConf.structured(schema), overrides, kinds), overrides)
+    return _checked(_updated(_structured(schema), overrides, kinds), overrides)
+
+
+def _structured(schema: Any) -> DictConfig:
+    """Return the configuration of a dataclass, or of an object of it."""
+    key = schema
+    if not isinstance(schema, type):  # options have no hash
+        key = repr(schema), type(schema), *map(type, vars(schema).values())
+    if key not in _structures:
+        _structures[key] = OmegaConf.structured(schema)
+    return copy.deepcopy(_structures[key])
 
 
 def _updated(config: DictConfig, overrides: list[str], kinds: Mapping[str, str]) -> DictConfig:
@@ -203,7 +216,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: it is not YAML, or no mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path}: expected YAML, found {_first_line(error)}") from None
     if not isinstance(values, dict):
@@ -234,7 +247,8 @@ def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: 
 def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
     try:
-        return _checked(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(values))))
+        # Unsafe, as the two are changed: nobody else has them, and copies take longer than the rest.
+        return _checked(OmegaConf.unsafe_merge(_structured(schema), OmegaConf.create(literal(values))))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except RecursionError:
@@ -314,7 +328,7 @@ def _check_values(overrides: list[str], kinds: Mapping[str, str]) -> None:
 def _fits(schema: Any, key: str, value: Any) -> bool:
     """Return whether an option takes a value."""
     try:
-        OmegaConf.update(OmegaConf.structured(schema), key, literal(value))
+        OmegaConf.update(_structured(schema), key, literal(value))
     except UNFIT:
         return False
     return True

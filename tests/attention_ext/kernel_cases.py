@@ -1,5 +1,6 @@
 """Shared by the kernels' tests: supported instruction sets, random problems, poisoned padding."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,8 +135,12 @@ def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
     return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]
 
 
+@functools.cache
 def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
-    """Return the arguments of a small valid call of every operator that the library has, by name."""
+    """Return the arguments of a small valid call of every operator that the library has, by name.
+
+    Tests that change an argument merge it into a new dictionary.
+    """
     p = problem(2, 2, 9, 9, 4, 3, 3)
     q, k, v, grad = (x.float() for x in (p.q, p.k, p.v, p.grad))
     lengths = {"query_lengths": p.query_lengths, "key_lengths": p.key_lengths}
@@ -172,6 +177,7 @@ def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
     }
 
 
+@functools.cache
 def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
     """The same for the operators of LSH and local attention, which CUDA lacks."""
     clustered = valid_calls(ops)["clustered_attention_backward"]

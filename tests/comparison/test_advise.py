@@ -144,7 +144,7 @@ def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[s
     overrides = [
         "attentions=[full,clustered-4:bits=31,iterations=2]",
         "rounds=3",
-        "seconds=0.1",
+        "seconds=0",
         "memory=false",
     ]
     model = ["model.layers=1", "model.heads=2", "model.head_dim=16", "data.frames_per_batch=500"]

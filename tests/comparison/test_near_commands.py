@@ -55,6 +55,6 @@ def test_it_is_timed(backend: str, tmp_path: Path) -> None:
 
 def test_advice_ranks_it(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [f"attentions=[full,{NAME}]", "rounds=1", "seconds=0", "memory=false"]
-    model = ["model.layers=1", "model.heads=1", "model.head_dim=8"]
+    model = ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=500"]
     assert main(["advise", str(tone_corpus), *given, *model]) == 0
     assert NAME in " ".join(capsys.readouterr().out.split())
