@@ -32,8 +32,8 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def require_counts(lengths: Tensor) -> None:
-    """Raise UserError for lengths that are fractions."""
-    if lengths.is_floating_point():
+    """Raise UserError for lengths that are fractions, or a mask in their place."""
+    if lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise UserError(f"lengths: expected integers, the numbers of valid positions, found {lengths.dtype}")
 
 

@@ -30,6 +30,6 @@ def test_zero_padding_removes_nan_and_infinity() -> None:
 def test_lengths_that_are_fractions_are_refused(name: str, backend: str) -> None:
     """Seven mechanisms took lengths of 0 … 1 for numbers of positions, and gave zeros."""
     layer = build_self_attention(name, model_dim=16, heads=2, backend=backend)
-    for lengths in (torch.tensor([0.5, 1.0]), torch.tensor([16.0, 8.0])):
-        with pytest.raises(UserError, match=r"^lengths: expected integers, .*, found torch\.float32$"):
+    for lengths in (torch.tensor([0.5, 1.0]), torch.tensor([16.0, 8.0]), torch.tensor([True, False])):
+        with pytest.raises(UserError, match=r"^lengths: expected integers, .*, found torch\.(float32|bool)$"):
             layer(torch.randn(2, 16, 16), lengths)

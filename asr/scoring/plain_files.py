@@ -45,7 +45,7 @@ def score_files(
 ) -> Score:
     """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm` (with the rules of `glm`) or, of other types, `ref hyp`.
 
-    NIST's formats are scored with sclite's costs, text with those of `align`. How text is read is printed.
+    Files named `.hyp` and `.ref` may stand in any order. NIST's formats are scored with sclite's costs, text with those of `align`. How text is read is printed.
 
     Raises:
         UserError: the files are of other types or malformed, or an utterance is in one file only.
@@ -57,7 +57,8 @@ def score_files(
         raise UserError(
             f"expected `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt`, found `{found}`"
         )
-    heard, reference = paths if not text else paths[::-1]
+    named = suffixes[0] == ".hyp" or suffixes[1] == ".ref"
+    heard, reference = paths if named or not text else paths[::-1]
     if heard.suffix != ".ctm":
         if glm:
             raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
@@ -70,7 +71,8 @@ def score_files(
         else:
             hypotheses, layout = pair_text(reference, heard)
         if console and layout:
-            console.print(f"{reference} {heard}: read {layout}", soft_wrap=True, markup=False)
+            line = f"reference {reference}, hypotheses {heard}: read {layout}"
+            console.print(line, soft_wrap=True, markup=False)
         try:
             return score(
                 hypotheses,

@@ -267,6 +267,9 @@ def test_the_trn_form_is_recognised_by_its_lines(tmp_path):
     (result,) = scored([reference, heard])
     assert result.rates["wer"].counts == ErrorCounts(0, 1, 0, 6)
     assert result.alignment == "sclite"
+    # As `hyp.trn ref.trn`; `a.ref` was taken for the hypotheses.
+    assert scored([heard, reference])[0].rates["wer"].counts == ErrorCounts(0, 1, 0, 6)
+    assert f"reference {reference}, hypotheses {heard}:" in printed([heard, reference])
 
 
 @pytest.mark.parametrize("case", ["keep", "lower"])
