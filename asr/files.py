@@ -28,7 +28,7 @@ from asr.errors import UserError
 
 Schema = TypeVar("Schema")
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # such errors name no file
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # such errors name no file
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what such file systems answer
 
 

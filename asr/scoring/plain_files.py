@@ -45,7 +45,8 @@ def score_files(
 ) -> Score:
     """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm` (with the rules of `glm`) or, of other types, `ref hyp`.
 
-    Files named `.hyp` and `.ref` may stand in any order. NIST's formats are scored with sclite's costs, text with those of `align`. How text is read is printed.
+    Files named `.hyp` and `.ref` may stand in any order. NIST's formats are scored with sclite's costs, text
+    with those of `align`. How text is read is printed.
 
     Raises:
         UserError: the files are of other types or malformed, or an utterance is in one file only.
