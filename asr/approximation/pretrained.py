@@ -128,6 +128,13 @@ class TextModel(Pretrained):
         self.tokenizer = self.processor
         if not self.tokenizer.is_fast:
             raise UserError(f"model={folder}: expected a fast tokenizer (tokenizer.json), found a slow one")
+        names = self.tokenizer.model_input_names
+        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not listed or "input_ids" not in names:
+            raise UserError(
+                f"model={folder}: expected a list with input_ids as the tokenizer's model_input_names, found "
+                f"{str(names)[:60]}"
+            )
         # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
         self.tokenizer.padding_side = "right"
         if self.tokenizer.pad_token is None:

@@ -1,6 +1,7 @@
 """`asr approximate` end to end on tiny random models."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tiny_transformers import save_model, tokenizer, write_rte, write_squad
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from asr.approximation.options import Options  # noqa: E402
+from asr.approximation.pretrained import TextModel  # noqa: E402
 from asr.approximation.run import TaskEvaluation  # noqa: E402
 from asr.cli import main  # noqa: E402
 from asr.errors import UserError  # noqa: E402
@@ -222,6 +224,16 @@ def test_a_model_of_another_kind_is_refused(model: str, message: str, folder: Pa
     )
     with pytest.raises(UserError, match=message):
         TaskEvaluation("stsb", options, tmp_path)
+
+
+@pytest.mark.parametrize("names", ["x", [0], ["token_type_ids"], ["input_ids", {}], [["input_ids"]]])
+def test_names_of_inputs_that_are_none_are_refused(names: Any, folder: Path, tmp_path: Path) -> None:
+    """The tokenizer takes anything there, and the first batch ended with a traceback."""
+    model = shutil.copytree(folder / "models" / "rte", tmp_path / "x")
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"model_input_names": names}))
+    with pytest.raises(UserError, match=r"/x: expected a list with input_ids as .* model_input_names, found"):
+        TextModel(model, "AutoModelForSequenceClassification", "cpu")
 
 
 def test_a_causal_model_is_refused(folder: Path, tmp_path: Path) -> None:
