@@ -10,11 +10,15 @@ from asr.preparation.options import TEXT_HELP, TEXT_RULES, OwnDataOptions
 class Options(OwnDataOptions):
     """Location of audio and transcripts, and how to match them."""
 
-    audio: str = option("", help="folder with the recordings; subfolders are searched", affects="result")
+    audio: str = option(
+        "",
+        help="folder with the recordings, or a published corpus; subfolders are searched",
+        affects="result",
+    )
     transcripts: str = option(
         "",
-        help="table (.tsv, .csv, .json, .jsonl), folder with one table per split (train.tsv, dev.tsv, …) or "
-        "with one .txt per recording; empty: the .txt beside each recording",
+        help="table (.tsv, .csv, .json, .jsonl, .parquet), folder with one table per split (train.tsv, …), "
+        "with a published corpus's transcripts or one .txt per recording; empty: in audio=",
         affects="result",
     )
     columns: str = option(

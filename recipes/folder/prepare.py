@@ -1,28 +1,36 @@
-"""Recipe `folder`: your own audio, with transcripts in tables or in one text file per recording."""
+"""Recipe `folder`: your own audio or a published corpus, with tables or with one transcript per recording."""
 
-import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import parse_json
 from asr.preparation.own_data import prepare_rows
-from asr.preparation.rows import Row, channel_field, number_field
+from asr.preparation.rows import Row, channel_field, number_field, text_field
 from asr.preparation.run import Preparation
-from asr.preparation.splits import SPLIT_NAMES
+from asr.preparation.splits import SPLIT_NAMES, usual_split_name
 from asr.text.files import read_text
 
+from .audio import AUDIO_SUFFIXES, AudioFiles, identifier, stem
+from .layouts import LAYOUTS
 from .options import Options
+from .parquet import read_parquet
 from .tables import SUFFIXES, Entry, parse_columns, read_table
 
-AUDIO_SUFFIXES = (
-    *(".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au"),
-    *(".sph", ".wv1", ".wv2"),
-)
-FFMPEG_SUFFIXES = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")  # not read by libsndfile
 SPLITS = {"train", "dev", "test", *SPLIT_NAMES}
+EXTRACTED = "audio"  # folder in the output for audio that was embedded in tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of transcripts, its split (empty: unknown) and the function that reads it."""
+
+    path: Path
+    split: str
+    read: Callable[[Path, dict[str, str]], Iterable[Entry]]
 
 
 def prepare(options: Options, folder: Path) -> None:
@@ -36,7 +44,7 @@ def prepare(options: Options, folder: Path) -> None:
 
     def read(preparation: Preparation) -> list[Row]:
         files = AudioFiles(root)
-        if tables := _tables(transcripts):
+        if tables := _tables(transcripts, preparation.folder):
             rows = list(_rows_of_tables(tables, files, options, preparation))
         else:
             rows = list(_rows_of_texts(transcripts, files, preparation))
@@ -45,68 +53,6 @@ def prepare(options: Options, folder: Path) -> None:
         return rows
 
     prepare_rows("folder", options, folder, list(dict.fromkeys([root, transcripts])), read)
-
-
-class AudioFiles:
-    """The recordings below a folder, found by path or name, with or without suffix.
-
-    Args:
-        root: folder with the recordings.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        files = []
-        for folder, folders, names in os.walk(root, followlinks=True):
-            folders[:] = [name for name in folders if not name.startswith(".")]  # e.g. a trash
-            files += [os.path.join(folder, name) for name in names if not name.startswith(".")]
-        self.paths = sorted(path for path in files if path.lower().endswith(AUDIO_SUFFIXES))
-        self._others = {_stem(self.inside(x)): x for x in files if x.lower().endswith(FFMPEG_SUFFIXES)}
-        self._by_name: dict[str, list[str]] = defaultdict(list)
-        for path in self.paths:
-            inside = self.inside(path)
-            for name in {inside, _stem(inside), os.path.basename(inside), _stem(os.path.basename(inside))}:
-                self._by_name[name].append(path)
-
-    def inside(self, path: str) -> str:
-        """Return a path relative to the folder, with forward slashes."""
-        return os.path.relpath(path, self.root).replace(os.sep, "/")
-
-    def find(self, name: str, where: str) -> str:
-        """Return the recording called `name` in a transcript.
-
-        Args:
-            name: absolute path, or path or name below the folder.
-            where: file and line, for the error message.
-
-        Raises:
-            UserError: there is no such recording, or more than one.
-        """
-        if os.path.isabs(name) and os.path.isfile(name):
-            return name
-        written = name.replace("\\", "/").removeprefix("./")
-        for candidate in (written, os.path.basename(written)):
-            found = self._by_name.get(candidate, [])
-            if len(found) == 1:
-                return found[0]
-            if found:
-                raise UserError(
-                    f"{where}: {name!r} could be {self.inside(found[0])} or {self.inside(found[1])}: "
-                    "expected the path of exactly one recording"
-                )
-        self.refuse_format(_stem(written), where)
-        raise UserError(
-            f"{where}: expected the recording {name!r} below {self.root}, found none", "missing_audio"
-        )
-
-    def refuse_format(self, stem: str, where: str) -> None:
-        """Raise a `UserError` if the recording with this path, without suffix, needs FFmpeg."""
-        if other := self._others.get(stem):
-            formats = " ".join(AUDIO_SUFFIXES)
-            raise UserError(
-                f"{where}: expected a recording ({formats}), found {other}: convert it, e.g. with ffmpeg",
-                "damaged_audio",
-            )
 
 
 def _root(options: Options) -> Path:
@@ -120,40 +66,78 @@ def _root(options: Options) -> Path:
     return root
 
 
-def _tables(transcripts: Path) -> list[tuple[str, Path]]:
-    """Return (split, table) pairs; empty if there is a text file per recording."""
-    if transcripts.is_dir():
-        tables = sorted(path for path in transcripts.iterdir() if path.suffix.lower() in SUFFIXES)
-        return [(path.stem, path) for path in tables if path.stem.lower() in SPLITS]
+def _tables(transcripts: Path, output: Path) -> list[Table]:
+    """Return the tables of a corpus; empty if there is a transcript per recording."""
     if not transcripts.exists():
         raise UserError(f"transcripts={transcripts}: expected a table or a folder, found none")
+    if transcripts.is_dir():
+        if named := _tables_per_split(transcripts):
+            return named
+        for layout in LAYOUTS:
+            if paths := layout.files(transcripts):
+                return [Table(path, "", layout.read) for path in paths]
+        return _parquet_tables(sorted(transcripts.rglob("*.parquet")), transcripts, output)
+    if transcripts.suffix.lower() == ".parquet":
+        return _parquet_tables([transcripts], transcripts.parent, output)
     if transcripts.suffix.lower() not in SUFFIXES:
         raise UserError(f"transcripts={transcripts}: expected one of {', '.join(SUFFIXES)} or a folder")
-    return [("", transcripts)]
+    return [Table(transcripts, "", read_table)]
+
+
+def _tables_per_split(folder: Path) -> list[Table]:
+    """Return tables such as train.tsv and dev.tsv; beside train.tsv also test-clean.tsv and so on."""
+    tables = {
+        path: _split_of(path.stem) for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES
+    }
+    tables = {path: split for path, split in tables.items() if split}
+    if not any(usual_split_name(split) == "train" for split in tables.values()):
+        tables = {path: split for path, split in tables.items() if path.stem.lower() in SPLITS}
+    several = {split for split in tables.values() if list(tables.values()).count(split) > 1}
+    apart = several - {"train"}  # test-clean and test-other are two splits
+    return [Table(path, path.stem if split in apart else split, read_table) for path, split in tables.items()]
+
+
+def _split_of(name: str) -> str:
+    """Return the split that a name begins with, `dev` for `dev-clean` and `validation_1`; empty: none."""
+    first = re.split(r"[-_.]", name)[0]
+    return usual_split_name(first) if first.lower() in SPLITS else ""
+
+
+def _parquet_tables(paths: list[Path], folder: Path, output: Path) -> list[Table]:
+    tables = []
+    for path in paths:
+        inside = path.relative_to(folder)
+        split = next(filter(None, map(_split_of, [path.stem, *reversed(inside.parts[:-1])])), "")
+        read = partial(read_parquet, output=output / EXTRACTED, name=identifier(stem(inside.as_posix())))
+        tables.append(Table(path, split, read))
+    return tables
 
 
 def _rows_of_tables(
-    tables: list[tuple[str, Path]], files: AudioFiles, options: Options, preparation: Preparation
+    tables: list[Table], files: AudioFiles, options: Options, preparation: Preparation
 ) -> Iterator[Row]:
     columns = parse_columns(options.columns)
-    for split, path in tables:
-        entries: list[Entry] = []
+    for table in tables:
+        beside = files.inside(table.path.parent)
         with preparation.reporting():
-            entries = read_table(path, columns)
-        for entry in entries:
-            with preparation.reporting():
-                yield _row(entry, split, files)
+            for entry in table.read(table.path, columns):
+                with preparation.reporting():
+                    row = _row(entry, table.split, files, beside)
+                    if entry.ignored:
+                        preparation.drop(row.name, entry.ignored, row.text)
+                    else:
+                        yield row
 
 
-def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
+def _row(entry: Entry, split: str, files: AudioFiles, beside: str) -> Row:
     fields = entry.fields
-    audio = files.find(fields["audio"], entry.where)
+    audio = files.find(fields["audio"], entry.where, beside)
     start_s, end_s, duration_s = (
         number_field(fields.get(name), name, entry.where) for name in ("start", "end", "duration")
     )
     if duration_s is None and end_s is not None:
         duration_s = end_s - (start_s or 0.0)
-    name = fields.get("id") or _identifier(_stem(files.inside(audio)))
+    name = fields.get("id") or identifier(stem(files.inside(audio)))
     if not fields.get("id") and start_s is not None:
         name += f"-{round(1000 * start_s):08d}"
     return Row(
@@ -173,24 +157,49 @@ def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
 def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparation) -> Iterator[Row]:
     used = set()
     for audio in files.paths:
-        inside = _stem(files.inside(audio))
-        path = transcripts / f"{inside}.txt"
-        if not path.is_file():
-            continue
-        used.add(path)
-        with preparation.reporting():
-            yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
+        inside = stem(files.inside(audio))
+        text, segments = transcripts / f"{inside}.txt", transcripts / f"{inside}.json"
+        if _is_whisper(segments):
+            used |= {segments, text}  # Whisper writes the text once more
+            with preparation.reporting():
+                yield from _rows_of_whisper(segments, audio, files, preparation)
+        elif text.is_file():
+            used.add(text)
+            with preparation.reporting():
+                yield Row(identifier(inside), audio, " ".join(read_text(text).split()), str(text))
     ours = preparation.folder.resolve()  # may lie among the transcripts
     # Nothing is skipped silently: transcripts without recordings are problems, too.
-    for path in sorted(transcripts.rglob("*.txt")):
+    for path in sorted([*transcripts.rglob("*.txt"), *filter(_is_whisper, transcripts.rglob("*.json"))]):
         inside = path.relative_to(transcripts).as_posix()
         hidden = inside.startswith(".") or "/." in inside
-        if hidden or path in used or path.resolve().is_relative_to(ours):
-            continue
-        with preparation.reporting():
-            files.refuse_format(_stem(inside), str(path))
+        if not (hidden or path in used or path.resolve().is_relative_to(ours)):
             message = f"{path}: expected a recording of the same name below {files.root}, found none"
             preparation.problem(message, "missing_audio")
+
+
+def _is_whisper(path: Path) -> bool:
+    return path.is_file() and '"segments"' in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _rows_of_whisper(path: Path, audio: str, files: AudioFiles, preparation: Preparation) -> Iterator[Row]:
+    """Yield the segments of Whisper's JSON; those without text are dropped."""
+    content = parse_json(read_text(path), str(path), "Whisper's JSON")
+    segments = content.get("segments") if isinstance(content, dict) else None
+    if not isinstance(segments, list):
+        raise UserError(f"{path}: expected Whisper's JSON with a list of segments, found another")
+    for number, segment in enumerate(segments):
+        where = f"{path}: segment {number}"
+        with preparation.reporting():
+            if not isinstance(segment, dict) or not {"start", "end", "text"} <= segment.keys():
+                raise UserError(f"{where}: expected start, end and text, found {str(segment)[:60]!r}")
+            fields = {
+                key: text_field(segment.get(key), key, where) for key in ("start", "end", "text", "speaker")
+            }
+            row = _row(Entry(where, {"audio": files.inside(audio), **fields}), "", files, "")
+            if row.text.strip():
+                yield row
+            else:
+                preparation.drop(row.name, "no text", "")
 
 
 def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Preparation) -> Row:
@@ -213,17 +222,25 @@ def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Pr
 
 
 def _with_splits(rows: list[Row], files: AudioFiles) -> list[Row]:
-    """Return the rows with their top-level folders as splits, if all of these are split names."""
-    folders = [files.inside(row.audio).rpartition("/")[0].partition("/")[0] for row in rows]
-    if any(row.split for row in rows) or not all(folder.lower() in SPLITS for folder in folders):
+    """Return the rows with folders as splits, if all lie in folders with such names, side by side."""
+    if any(row.split for row in rows):
         return rows
-    return [replace(row, split=folder) for row, folder in zip(rows, folders, strict=True)]
+    folders = [files.inside(row.audio).split("/")[:-1] for row in rows]
+    for depth in range(min(map(len, folders), default=0)):
+        names = [parts[depth] for parts in folders]
+        if all(name.lower() in SPLITS for name in names):
+            return [replace(row, split=name) for row, name in zip(rows, names, strict=True)]
+        if len(set(names)) > 1:
+            break
+    return rows
 
 
 def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, preparation: Preparation) -> None:
+    for path, other in files.copies.items():
+        preparation.drop(identifier(files.inside(path)), f"{files.inside(other)} is read instead")
     listed = {row.audio for row in rows}
     unlisted = [path for path in files.paths if path not in listed]
-    if not files.paths:
+    if not (files.paths or rows or preparation.problems):
         preparation.problem(
             f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none",
             "missing_audio",
@@ -239,13 +256,4 @@ def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, prepar
         )
     else:
         for path in unlisted:
-            preparation.drop(_identifier(_stem(files.inside(path))), "no transcript")
-
-
-def _stem(path: str) -> str:
-    return os.path.splitext(path)[0]
-
-
-def _identifier(inside: str) -> str:
-    """Return an utterance id made from a path, without slashes and spaces."""
-    return re.sub(r"\s+", "_", inside.replace("/", "-"))
+            preparation.drop(identifier(stem(files.inside(path))), "no transcript")

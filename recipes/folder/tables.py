@@ -13,10 +13,13 @@ from asr.text.files import read_lines, read_text
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json")
 NAMES = {
-    "audio": ["audio", "file", "path", "wav", "audio_path", "audio_file", "audio_filepath", "filename"],
-    "text": ["text", "transcript", "transcription", "sentence", "words"],
+    "audio": [
+        *("audio", "file", "path", "wav", "audio_path", "audio_file", "audio_filepath", "filename"),
+        "file_name",
+    ],
+    "text": ["text", "transcript", "transcription", "sentence", "words", "wrd"],
     "id": ["id", "utterance", "utterance_id", "utt_id", "utt"],
-    "speaker": ["speaker", "speaker_id", "spk", "client_id", "reader"],
+    "speaker": ["speaker", "speaker_id", "spk", "spk_id", "client_id", "reader"],
     "split": ["split", "set", "subset", "partition"],
     "start": ["start", "start_s", "offset", "begin"],
     "end": ["end", "end_s", "stop"],
@@ -32,10 +35,12 @@ class Entry:
     Attributes:
         where: file and line, for messages.
         fields: values by canonical column name.
+        ignored: reason to leave it out; empty: it is used.
     """
 
     where: str
     fields: dict[str, str]
+    ignored: str = ""
 
 
 def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
@@ -63,7 +68,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     if not lines:
         raise UserError(f"{path}: expected lines with audio and text, found none")
     width = len(lines[0][1])
-    header = _known([cell.strip() for cell in lines[0][1]], columns)
+    header = known_columns([cell.strip() for cell in lines[0][1]], columns)
     if "audio" in header and "text" in header:
         lines = lines[1:]
     elif len(lines[0][1]) == 2 and not columns:
@@ -101,7 +106,7 @@ def parse_columns(written: str) -> dict[str, str]:
     return columns
 
 
-def _known(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
+def known_columns(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
     """Return column positions by canonical name."""
     lowered = [cell.lower() for cell in cells]
     found = {}
@@ -121,7 +126,7 @@ def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected a JSON object, found {line[:40]!r}")
     keys = list(values)
-    header = _known(keys, columns)
+    header = known_columns(keys, columns)
     for name in ["audio", "text"]:
         if name not in header:
             raise UserError(f"{where}: expected the {name} (as {' or '.join(NAMES[name][:4])}), found {keys}")

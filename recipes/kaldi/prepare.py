@@ -13,6 +13,8 @@ from asr.text.files import read_lines
 from .options import Options
 
 READ = ("wav.scp", "segments", "text", "utt2spk")
+# Writes wav/<recording>.wav for each pipe.
+RUN_PIPES = r"mkdir -p wav; sed -En 's#^([^ ]+) +(.*)[|] *$#\2 > wav/\1.wav#p' {scp} | sh"
 
 
 def prepare(options: Options, folder: Path) -> None:
@@ -137,8 +139,8 @@ def _audio_file(where: str, name: str, source: str) -> str:
     # Commands in data are never run, and training needs random access.
     if source.endswith("|"):
         raise UserError(
-            f"{expected} the pipe `{source[:60]}`: pipes are not run; write the audio to files first "
-            "(wav-copy scp:wav.scp …, or sph2pipe) and list those"
+            f"{expected} the pipe `{source[:60]}`: commands in data are not run; run them once, "
+            f"`{RUN_PIPES.format(scp=where.rpartition(':')[0])}`, then list wav/{name}.wav instead"
         )
     if re.search(r":\d+$", source):
         raise UserError(

@@ -303,7 +303,7 @@ def test_a_recording_that_only_ffmpeg_reads_is_no_missing_one(tmp_path, listed):
     (tmp_path / "audio" / "x" / "d.m4a").write_bytes(b"any")
     (tmp_path / "audio" / "x" / "d.txt").write_text("say d")
     options = {"transcripts": str(write_table(tmp_path / "t.tsv", [*GOOD, ["x/d.m4a", "four"]]))}
-    with pytest.raises(UserError, match=r"(t\.tsv:4|d\.txt): .*\.opus.*, found .*x/d\.m4a: convert it"):
+    with pytest.raises(UserError, match=r"x/d\.m4a: expected an audio file, found one that can't be read"):
         prepare(tmp_path, **(options if listed else {}))
 
 

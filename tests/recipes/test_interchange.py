@@ -272,7 +272,10 @@ def test_a_kaldi_directory_without_segments_and_speakers(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"wav.scp": "r1 sph2pipe -f wav r1.sph |\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: .* pipes are not run"),
+        (
+            {"wav.scp": "r1 sph2pipe -f wav r1.sph |\nr2 {wav}/r2.wav\n"},
+            r"wav\.scp:1: .* commands in data are not run",
+        ),
         ({"wav.scp": "r1 raw.ark:123\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: .* the archive offset"),
         ({"wav.scp": "r1\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: expected the audio file of r1, found none"),
         ({"wav.scp": "r1 {wav}/no.wav\nr2 {wav}/r2.wav\n"}, r"no\.wav: expected an audio file, found none"),

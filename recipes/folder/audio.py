@@ -1,0 +1,99 @@
+"""The recordings below a folder, found by path or name, with or without suffix."""
+
+import os
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from asr.errors import UserError
+
+READ_BY_LIBSNDFILE = (
+    ".wav",
+    ".flac",
+    ".ogg",
+    ".opus",
+    ".mp3",
+    ".aiff",
+    ".aif",
+    ".au",
+    ".sph",
+    ".wv1",
+    ".wv2",
+)
+READ_BY_FFMPEG = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")
+AUDIO_SUFFIXES = READ_BY_LIBSNDFILE + READ_BY_FFMPEG
+VARIABLE = re.compile(r"^(\$\w+|\{\w+\})/")  # `$data_root/` in SpeechBrain's tables
+
+
+class AudioFiles:
+    """The recordings below a folder.
+
+    Args:
+        root: folder with the recordings.
+
+    Attributes:
+        paths: recordings, sorted.
+        copies: recordings in a format that FFmpeg reads, left out because another of the same path, but for
+            the suffix, is in a format whose samples are found faster; with that other.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        files = []
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]  # e.g. a trash
+            files += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+        fast = {stem(path): path for path in files if path.lower().endswith(READ_BY_LIBSNDFILE)}
+        slow = [path for path in files if path.lower().endswith(READ_BY_FFMPEG)]
+        self.copies = {path: fast[stem(path)] for path in sorted(slow) if stem(path) in fast}
+        found = {path for path in files if path.lower().endswith(AUDIO_SUFFIXES)}
+        self.paths = sorted(found - self.copies.keys())
+        self._by_name: dict[str, list[str]] = defaultdict(list)
+        for path in self.paths:
+            inside = self.inside(path)
+            for name in {inside, stem(inside), os.path.basename(inside), stem(os.path.basename(inside))}:
+                self._by_name[name].append(path)
+
+    def inside(self, path: str | Path) -> str:
+        """Return a path relative to the folder, with forward slashes."""
+        return os.path.relpath(path, self.root).replace(os.sep, "/")
+
+    def find(self, name: str, where: str, beside: str = "") -> str:
+        """Return the recording called `name` in a transcript.
+
+        Args:
+            name: absolute path; path relative to that of the transcript; or path or name below the folder.
+            where: file and line, for the error message.
+            beside: folder of the transcript, as `inside` returns it.
+
+        Raises:
+            UserError: there is no such recording, or more than one.
+        """
+        if os.path.isabs(name) and os.path.isfile(name):
+            return name
+        written = VARIABLE.sub("", name.replace("\\", "/")).removeprefix("./")
+        relative = os.path.normpath(os.path.join(beside, written)).replace(os.sep, "/")
+        for candidate in (relative, written, os.path.basename(written)):
+            found = self._by_name.get(candidate, [])
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise UserError(
+                    f"{where}: {name!r} could be {self.inside(found[0])} or {self.inside(found[1])}: "
+                    "expected the path of exactly one recording"
+                )
+        if os.path.join(self.root, written) in self.copies:  # the table names talk.mp4, talk.wav is read
+            return self.copies[os.path.join(self.root, written)]
+        raise UserError(
+            f"{where}: expected the recording {name!r} below {self.root}, found none", "missing_audio"
+        )
+
+
+def stem(path: str) -> str:
+    """Return a path without its suffix."""
+    return os.path.splitext(path)[0]
+
+
+def identifier(inside: str) -> str:
+    """Return an utterance id made from a path, without slashes and spaces."""
+    return re.sub(r"\s+", "_", inside.replace("/", "-"))

