@@ -30,6 +30,7 @@ class AudioFiles:
 
     Args:
         root: folder with the recordings.
+        output: folder below it, perhaps, with audio of an earlier preparation, which is none of them.
 
     Attributes:
         paths: recordings, sorted.
@@ -37,11 +38,17 @@ class AudioFiles:
             the suffix, is in a format whose samples are found faster; with that other.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, output: Path) -> None:
         self.root = root
+        ours = os.path.abspath(output)
         files = []
         for folder, folders, names in os.walk(root, followlinks=True):
-            folders[:] = [name for name in folders if not name.startswith(".")]  # e.g. a trash
+            folders[:] = [
+                name
+                for name in folders
+                if not name.startswith(".")  # e.g. a trash
+                and os.path.abspath(os.path.join(folder, name)) != ours
+            ]
             files += [os.path.join(folder, name) for name in names if not name.startswith(".")]
         fast = {stem(path): path for path in files if path.lower().endswith(READ_BY_LIBSNDFILE)}
         slow = [path for path in files if path.lower().endswith(READ_BY_FFMPEG)]

@@ -37,8 +37,8 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
         )
     names: dict[str, str] = {key: schema.names[found[key]] for key in ("text", "speaker") if key in found}
     number = 0
-    for batch in table.iter_batches(ROWS, columns=[wanted, *names.values()]):
-        for row in batch.to_pylist():
+    for rows in _batches(table, path, [wanted, *names.values()]):
+        for row in rows:
             where = f"{path}: row {number}"
             fields: dict[str, str] = {
                 "audio": _extracted(row[wanted], output / name / f"{number:06d}"),
@@ -61,10 +61,26 @@ def _open(path: Path) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(
-            f"{path}: expected a parquet table, found one that can't be read ({reason})"
-        ) from None
+        raise _damaged(path, error) from None
+
+
+def _batches(table: Any, path: Path, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+    import pyarrow
+
+    batches = table.iter_batches(ROWS, columns=columns)
+    while True:
+        try:
+            rows = next(batches).to_pylist()
+        except StopIteration:
+            return
+        except (pyarrow.ArrowException, OSError) as error:
+            raise _damaged(path, error) from None
+        yield rows
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:120]
+    return UserError(f"{path}: expected a parquet table, found one that can't be read ({reason})")
 
 
 def _holds_bytes(kind: Any) -> bool:

@@ -43,7 +43,7 @@ def prepare(options: Options, folder: Path) -> None:
     transcripts = Path(options.transcripts) if options.transcripts else root
 
     def read(preparation: Preparation) -> list[Row]:
-        files = AudioFiles(root)
+        files = AudioFiles(root, preparation.folder)
         if tables := _tables(transcripts, preparation.folder):
             rows = list(_rows_of_tables(tables, files, options, preparation))
         else:

@@ -274,6 +274,36 @@ def test_parquet_needs_pyarrow_and_columns(tmp_path, monkeypatch):
         folder_recipe.prepare(options, tmp_path / "out")
 
 
+def test_a_table_damaged_in_the_middle_and_a_row_without_audio_are_named(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow", reason="needs the extra clustered-asr[parquet]")
+    import pyarrow.parquet
+
+    monkeypatch.chdir(tmp_path)
+    content = sound("x.wav").read_bytes()
+    rows = [{"audio": {"bytes": content, "path": None}, "text": "go on"} for _ in range(3)]
+    pyarrow.parquet.write_table(pa.Table.from_pylist([*rows, {"audio": None, "text": "so"}]), "a.parquet")
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), "b.parquet")
+    damaged = bytearray(Path("b.parquet").read_bytes())
+    damaged[4:400] = bytes(396)
+    Path("b.parquet").write_bytes(damaged)
+    options = folder_recipe.Options(workers=1, audio=".", unlisted=True)
+    with pytest.raises(UserError, match="2 problems"):
+        folder_recipe.prepare(options, tmp_path / "out")
+    problems = (tmp_path / "out" / "problems.tsv").read_text()
+    assert re.search(r"missing_audio\ta\.parquet: row 3: expected the recording", problems)
+    assert re.search(r"b\.parquet: expected a parquet table, found one that can't be read", problems)
+
+
+def test_audio_extracted_before_is_no_recording_of_the_corpus(tmp_path, monkeypatch):
+    """Below `audio=`, the output's own files would be recordings without a transcript."""
+    monkeypatch.chdir(tmp_path)
+    parquet()
+    Path("x.flac").unlink()
+    for text in ("lower", "words"):
+        assert main(["prepare", "folder", "audio=.", f"text={text}", "workers=1"]) == 0
+    assert excluded(tmp_path / "data" / "folder") == []
+
+
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "aac"), ("a.m4a", "aac"), ("a.webm", "libopus")])
 def test_training_reads_what_ffmpeg_decodes(name, codec, tmp_path):
     """Preparation refused these formats, though transcription read them."""
