@@ -160,6 +160,14 @@ def nemo() -> None:
         write(f"manifests/{split}.json", *lines)
 
 
+def lhotse() -> None:
+    from lhotse.recipes import prepare_mls
+
+    mls()
+    write("mls_german/metainfo.txt", *(f"{speaker} | F | train | 1 | x | y" for speaker in (10, 11, 12)))
+    prepare_mls(".", "lhotse_manifests", opus=False)
+
+
 CORPORA = {
     "Common Voice": (common_voice, {"train": 2, "dev": 1}),
     "MLS": (mls, {"train": 1, "dev": 1, "test": 1}),
@@ -171,6 +179,7 @@ CORPORA = {
     "Whisper's JSON": (whisper, {"": 4}),
     "Kaldi, ESPnet": (kaldi, {"train": 3, "dev": 3}),
     "NeMo": (nemo, {"train": 3, "dev": 3}),
+    "all that `lhotse prepare` knows": (lhotse, {"train": 1, "dev": 1, "test": 1}),
 }
 
 
