@@ -255,6 +255,22 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
         held.release()
 
 
+def is_locked(folder: str | Path) -> bool:
+    """Return whether a process holds a folder's lock; False where the lock can't be tried."""
+    path = Path(folder, "lock")
+    if not path.exists():
+        return False
+    held = lock_on(path)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    held.release()
+    return False
+
+
 def _write_name(name: str, descriptor: int) -> None:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, name.encode())

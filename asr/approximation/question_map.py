@@ -15,8 +15,23 @@ from asr.attention import build_mechanism
 from asr.attention.maps import differing_heads
 from asr.attention.softmax import SoftmaxMechanism
 from asr.errors import UserError
+from asr.files import checked_entries
 
 TOP = 3  # tokens named per token of the question
+
+
+@dataclass(frozen=True)
+class StoredMap:
+    """A map in `results.json`: see `QuestionMap`, whose tokens are `input`."""
+
+    question: str
+    layer: int
+    head: int
+    difference: float
+    input: list[str]
+    rows: list[int]
+    answer: list[int]
+    weights: dict[str, list[list[float]]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,7 @@ class QuestionMap:
         return sum(one[0] == other[0] for one, other in pairs) / len(self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry of `results.json`: the top tokens of each token of the question."""
+        """Return the entry of `results.json`: all weights, and the top tokens for each of the question."""
         top = {
             name: [
                 [f"{self.tokens[at]} ({float(row[at]):.3f})" for at in places]
@@ -69,7 +84,26 @@ class QuestionMap:
             "tokens": [self.tokens[row] for row in self.rows],
             "top": top,
             "same_top": {name: self.same_top(name) for name in self.weights_QN},
+            "input": self.tokens,
+            "rows": self.rows,
+            "answer": self.answer,
+            "weights": {
+                name: [[float(f"{x:.6g}") for x in row] for row in weights_QN.tolist()]
+                for name, weights_QN in self.weights_QN.items()
+            },
         }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], source: str) -> "QuestionMap":
+        """Return what `as_json` wrote; UserError, which names `source`, if it is something else."""
+        stored = StoredMap(**checked_entries(StoredMap, values, source))
+        weights_QN = {name: torch.tensor(rows) for name, rows in stored.weights.items()}
+        shape = (len(stored.rows), len(stored.input))
+        for name, weights in weights_QN.items():
+            if weights.shape != shape:
+                raise UserError(f"{source}: {name}: expected {shape} weights, found {tuple(weights.shape)}")
+        places = (stored.question, stored.input, stored.rows, stored.answer)
+        return cls(*places, weights_QN, stored.layer, stored.head, stored.difference)
 
 
 def check_choice(evaluation: TaskEvaluation, options: Options) -> None:

@@ -21,7 +21,7 @@ from asr.attention.table import joined_name
 from asr.benchmark.memory import peak_bytes_of
 from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
-from asr.files import write_json
+from asr.files import build, write_json
 from asr.records.keyed import KeyedRecord, job
 from asr.scoring.estimates import Estimate, percentiles
 
@@ -79,6 +79,17 @@ class TaskResult:
         """Return the entry of `results.json`, in which a score is its value and interval."""
         return asdict(self, dict_factory=_entry)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], source: str) -> "TaskResult":
+        """Return what `as_dict` wrote; UserError, which names `source`, if it is something else."""
+        rows = [
+            {name: _estimates(x) if name in ("scores", "ratios") else x for name, x in row.items()}
+            for row in values.get("rows", [])
+            if isinstance(row, dict)
+        ]
+        found: TaskResult = build(cls, values | {"rows": rows}, source)
+        return found
+
 
 def _entry(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(fields)
@@ -86,6 +97,19 @@ def _entry(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         return values
     ends = values["low"], values["high"]
     return {"value": values["value"], "interval": None if None in ends else ends}
+
+
+def _estimates(scores: Any) -> Any:
+    """Return the entries of estimates with all fields."""
+    if not isinstance(scores, dict):
+        return scores
+    found = {}
+    for name, entry in scores.items():
+        ends = entry.get("interval") if isinstance(entry, dict) else None
+        low, high = ends if isinstance(ends, list) and len(ends) == 2 else (None, None)
+        more = {"low": low, "high": high, "count": 1, "over": OVER}
+        found[name] = {"value": entry.get("value"), **more} if isinstance(entry, dict) else entry
+    return found
 
 
 class TaskEvaluation:

@@ -246,9 +246,10 @@ COMMANDS = {
         reads=True,
     ),
     "report": Command(
-        "rewrite a comparison's report.html: asr report exp/compare/demo bench=exp/bench.json layer=3",
+        "write the page of a comparison or a training, finished or running: "
+        "asr report exp/demo/full refresh=10",
         "asr.report.options:ReportOptions",
-        "<folder of asr compare>",
+        "<folder of asr train, compare or approximate>",
     ),
     "export": Command(
         "export a model: asr export exp/demo/full out=model",

@@ -1,18 +1,28 @@
-"""`asr report`: write the report of a finished or running comparison again."""
+"""`asr report`: write the page of a comparison, an exchange of attention or a training, while it runs too."""
 
+import time
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from asr.commands import COMMANDS
 from asr.comparison.results import read_results
+from asr.config import refuse
+from asr.console import open_console
 from asr.errors import UserError
+from asr.files import is_locked, read_json
+from asr.records.run_folder import RunFolder
+from asr.report.exchange_page import write_exchange
 from asr.report.options import ReportOptions
-from asr.report.page import write_report
+from asr.report.page import PAGE, write_report
+from asr.report.run_page import heard_table, watched, write_run_page
+
+OF_COMPARISONS = ("metric", "bench", "audio", "maps", "utterance", "layer", "head", "static")
 
 
 def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
-    """Write the report beside results.json and print its path.
+    """Write the page beside the results, or into the run folder, and print its path.
 
     Raises:
         UserError: not exactly one folder, no results in it, or an option that cannot be used.
@@ -20,9 +30,53 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
     if len(paths) != 1:
         raise UserError(f"asr report takes one {COMMANDS['report'].takes}, found {len(paths)}")
     path = Path(paths[0])
-    results = read_results(path)
-    page = write_report(results, path if path.is_dir() else path.parent, options)
-    print(f"report: {page}")
+    if path.is_dir() and not (path / "results.json").exists():
+        if not RunFolder(path).options.exists():
+            raise UserError(
+                f"{path}: expected a folder of asr train, compare or approximate, found neither config.yaml "
+                "nor results.json"
+            )
+        refuse(options, OF_COMPARISONS, "with a run of asr train")
+        return _follow_run(path, options)
+    return _follow_results(path, options)
+
+
+def _follow_run(folder: Path, options: ReportOptions) -> Path:
+    console, step = open_console(markup=False), -1
+    while True:
+        found = watched(folder)
+        page = write_run_page(found, options.refresh)
+        console.print(f"{folder}: {' '.join(x.text for x in found.findings())}", soft_wrap=True)
+        if found.heard and found.heard[0].step > step:
+            console.print(heard_table(found.heard))
+        if step < 0:
+            _announce(page, options)
+        step = found.heard[0].step if found.heard else 0
+        if not (options.refresh and found.running):
+            return page
+        time.sleep(options.refresh)
+
+
+def _follow_results(path: Path, options: ReportOptions) -> Path:
+    file = path / "results.json" if path.is_dir() else path
+    folder, first = file.parent, True
+    while True:
+        running = bool(options.refresh) and is_locked(folder)
+        if "tasks" in read_json(file, "results of asr compare"):
+            refuse(options, OF_COMPARISONS, "with results of asr approximate")
+            page = next(x for x in write_exchange(folder)[1] if x.name == PAGE)
+        else:
+            shown = replace(options, refresh=options.refresh if running else 0)
+            page = write_report(read_results(path), folder, shown)
+        if first:
+            _announce(page, options)
+        first = False
+        if not running:
+            return page
+        time.sleep(options.refresh)
+
+
+def _announce(page: Path, options: ReportOptions) -> None:
+    print(f"report: {page}", flush=True)
     if options.open:
         webbrowser.open(page.resolve().as_uri())
-    return page

@@ -137,27 +137,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
 def _curve(run: Path, summary: TrainingSummary) -> tuple[str, list[CurvePoint]]:
     """Return the name of the dev error rate and a point per validation."""
     name, rows = read_metrics(RunFolder(run).metrics)
-    epochs_per_step = summary.epochs / max(summary.steps, 1)
-    points: list[CurvePoint] = []
-    losses: list[float] = []
-    for row in rows:
-        losses += [row.loss] if row.loss is not None else []
-        if row.dev_error is None or row.dev_loss is None:
-            continue
-        step = row.step + 1
-        points.append(
-            CurvePoint(
-                step=step,
-                epoch=step * epochs_per_step,
-                train_s=row.train_s,
-                train_cpu_s=row.train_cpu_s,
-                loss=sum(losses) / len(losses) if losses else float("nan"),
-                dev_loss=row.dev_loss,
-                dev_error=row.dev_error,
-            )
-        )
-        losses = []
-    return name, points
+    return name, CurvePoint.all_of(rows, summary.epochs / max(summary.steps, 1))
 
 
 def _evaluation(

@@ -1,8 +1,10 @@
 """What `Results` consist of: the models of a comparison, and what was measured with each of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from asr.records.metrics import MetricsRow
 from asr.scoring.estimates import Estimate
 
 
@@ -71,6 +73,30 @@ class CurvePoint:
     loss: float
     dev_loss: float
     dev_error: float
+
+    @classmethod
+    def all_of(cls, rows: Iterable[MetricsRow], epochs_per_step: float) -> "list[CurvePoint]":
+        """Return the validations of a training."""
+        points: list[CurvePoint] = []
+        losses: list[float] = []
+        for row in rows:
+            losses += [row.loss] if row.loss is not None else []
+            if row.dev_error is None or row.dev_loss is None:
+                continue
+            step = row.step + 1
+            points.append(
+                cls(
+                    step=step,
+                    epoch=step * epochs_per_step,
+                    train_s=row.train_s,
+                    train_cpu_s=row.train_cpu_s,
+                    loss=sum(losses) / len(losses) if losses else float("nan"),
+                    dev_loss=row.dev_loss,
+                    dev_error=row.dev_error,
+                )
+            )
+            losses = []
+        return points
 
 
 @dataclass

@@ -18,6 +18,7 @@ class MetricsRow:
         loss: training loss.
         dev_loss, dev_error: loss and measure of a validation.
         train_s, train_cpu_s: wall-clock and CPU time of training steps so far.
+        progress: completed fraction of training.
     """
 
     step: int
@@ -26,16 +27,22 @@ class MetricsRow:
     dev_error: float | None
     train_s: float | None = None
     train_cpu_s: float | None = None
+    progress: float | None = None
 
 
-def read_metrics(path: Path) -> tuple[str, list[MetricsRow]]:
-    """Return the name of the validation measure, e.g. `dev_per`, and the rows of a finished training.
+def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[MetricsRow]]:
+    """Return the name of the validation measure, e.g. `dev_per`, and the rows of a training.
+
+    Args:
+        path: file.
+        growing: ignore a last line without a line break, which may be half written.
 
     Raises:
         OSError: the file can't be read.
         UserError: a column that every run has is missing, or `parse_metrics` refuses the rows.
     """
-    columns, rows = parse_metrics(path.read_text(encoding="utf-8", errors="replace"), path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    columns, rows = parse_metrics(text[: text.rfind("\n") + 1] if growing else text, path)
     for column in REQUIRED:
         if column not in columns:
             raise UserError(f"{path}: expected a column {column}, found none")
@@ -56,6 +63,7 @@ def read_metrics(path: Path) -> tuple[str, list[MetricsRow]]:
                 dev_error=values[name],
                 train_s=values.get("train_s"),
                 train_cpu_s=values.get("train_cpu_s"),
+                progress=values.get("progress"),
             )
         )
     return name, found

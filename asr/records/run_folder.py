@@ -175,6 +175,7 @@ class RunFolder:
         environment: environment.json, see `RunEnvironment`.
         summary: training.json, see `TrainingSummary`; only a finished training has it.
         metrics, curves: metrics.csv, and the folder of TensorBoard's events.
+        heard: hypotheses.jsonl, a few dev utterances at every validation, see `Heard`.
         left_out: left_out.tsv, the utterances excluded from training.
         tuned: weights of decoders that `tune=` has found.
         checkpoints: folder of the checkpoints.
@@ -189,6 +190,7 @@ class RunFolder:
         self.summary = self.path / "training.json"
         self.metrics = self.path / "metrics.csv"
         self.curves = self.path / "tensorboard"
+        self.heard = self.path / "hypotheses.jsonl"
         self.left_out = self.path / "left_out.tsv"
         self.tuned = self.path / "decode" / "tuned.json"
         self.checkpoints = self.path / "checkpoints"

@@ -13,8 +13,14 @@ from asr.report.words import clock_words, metric_title
 HEIGHT = 240
 
 
-def figure(results: Results, provenance: Provenance) -> Figure | None:
-    """Return the figure; None without validations."""
+def figure(results: Results, provenance: Provenance, by: str = "epoch") -> Figure | None:
+    """Return the figure; None without validations.
+
+    Args:
+        results: trainings.
+        provenance: origin of the results.
+        by: axis beside that of time: `epoch`, or `step` while the length of an epoch is unknown.
+    """
     clock = results.clock
     rows = curve_rows(results, clock)
     if not rows:
@@ -25,7 +31,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     lines = lines_of({x.label: x.attention for x in results.candidates})
     lines = [line for line in lines if line.key in trained]
     times = f"training time, {clock_words(clock)} (s)"
-    axes = {"epoch": "epochs", "time_s": times if any(row["time_s"] is not None for row in rows) else ""}
+    axes = {by: f"{by}s", "time_s": times if any(row["time_s"] is not None for row in rows) else ""}
     measures = {"loss": "training loss", "dev_loss": "dev loss", "dev_error": f"dev {error}"}
     panels = [
         Panel("", _spec(rows, lines, x, x_title, y, y_title), HEIGHT)

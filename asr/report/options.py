@@ -36,5 +36,13 @@ class ReportOptions:
         affects="result",
     )
     head: int = option(0, help="head for the attention maps, from 1; 0: as for layer", affects="result")
+    refresh: int = option(
+        0,
+        help="write the page again at this interval until the training or comparison ends; a browser then "
+        "loads it again by itself; 0: write it once",
+        affects="place",
+        unit="s",
+        maximum=86_400,
+    )
     open: bool = option(False, help="open the page in a browser", affects="place")
     static: bool = option(True, help="write figures/*.png and *.pdf", affects="place")

@@ -65,7 +65,7 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         for stale in set((folder / "figures").glob("figure-*.*")).difference(*files.values()):
             stale.unlink()
     path = folder / PAGE
-    html = _render(results, body, browse(results, folder, options.audio), source, files)
+    html = _render(results, body, browse(results, folder, options.audio), source, files, options.refresh)
     write_text(html, path)
     return path
 
@@ -130,6 +130,7 @@ def _render(
     errors: dict[str, Any] | None,
     source: Provenance,
     exported: dict[str, list[Path]],
+    reload: int,
 ) -> str:
     return render(
         "report.html.jinja",
@@ -138,6 +139,7 @@ def _render(
         exported,
         [x.attention for x in results.candidates] + results.attentions(),
         {"errors": errors},
+        reload,
         heading=f"{results.recipe}: attention mechanisms compared",
         eyebrow=f"asr compare · {created_words(results.created)}",
         files="results.json and results.csv",
@@ -168,6 +170,7 @@ def render(
     exported: dict[str, list[Path]],
     attentions: list[str],
     script_data: dict[str, Any],
+    reload: int = 0,
     **content: Any,
 ) -> str:
     """Return a page that needs no other file.
@@ -179,6 +182,7 @@ def render(
         exported: files of each figure, by key.
         attentions: mechanisms whose colours the page may use.
         script_data: further data for the page's script.
+        reload: seconds after which a browser loads the page again; 0: never.
         content: what the template shows.
     """
     for name in attentions:
@@ -199,6 +203,7 @@ def render(
     )
     return environment.get_template(template).render(
         **content,
+        reload=reload,
         policy=_policy([library, script]),
         style=_style((files / "style.css").read_text(encoding="utf-8")),
         library=library,

@@ -10,6 +10,7 @@ from asr.benchmark.memory import peak_resident_mib
 from asr.benchmark.timer import Seconds, now
 from asr.data.stream import StreamBatch
 from asr.training.budget import TimeBudget
+from asr.training.progress import position
 from asr.training.task import TrainingTask
 
 
@@ -115,7 +116,10 @@ class Cost(lightning.Callback):
         self.frames += task.frames(batch) if task.usable else 0
         task.log("train_s", self.seconds)
         task.log("train_cpu_s", self.cpu_s)
-        if self._update_spent(trainer, task) and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+        spent = self._update_spent(trainer, task)
+        done, total = position(task)
+        task.log("progress", done / total)
+        if spent and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from asr.search.greedy import greedy_search
 from asr.text.prepared import obtain_tokenizer
 from asr.text.pronunciation import warn
 from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, PieceTokenizer, Tokenizer, VocabularyTokenizer
+from asr.training.heard import shown_ids
 from asr.training.lexicon import training_lexicon
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
@@ -50,6 +52,7 @@ class RecognitionTask(TrainingTask):
         loss: loss of an utterance.
         plan: length of training, optimiser and clipping.
         word_errors: beam search on development data; None: greedy search.
+        shown: ids of the dev utterances whose hypotheses are kept.
     """
 
     model: AcousticModel
@@ -61,8 +64,10 @@ class RecognitionTask(TrainingTask):
         loss: Loss,
         plan: TrainingPlan,
         word_errors: WordErrors | None = None,
+        shown: Collection[str] = (),
     ) -> None:
         super().__init__(model, plan)
+        self.shown = shown
         self.tokenizer = tokenizer
         self.loss = loss
         self.word_errors = word_errors
@@ -91,11 +96,26 @@ class RecognitionTask(TrainingTask):
         """Return errors, scored tokens or words, the summed loss and the target tokens."""
         log_probs, frames = self.model(batch.audio, batch.audio_lengths)
         losses = self.loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        self._keep_shown(batch, log_probs, frames)
         if self.word_errors:
             counts = self.word_errors.counts(batch.ids, log_probs, frames)
         else:
             counts = self._label_errors(batch, log_probs, frames)
         return counts.errors, counts.length, float(losses.sum()), float(batch.token_lengths.sum())
+
+    def _keep_shown(self, batch: Batch, log_probs: Tensor, frames: Tensor) -> None:
+        """Keep what greedy search finds in the utterances to show."""
+        for row in [row for row, name in enumerate(batch.ids) if name in self.shown]:
+            (path,) = greedy_search(
+                log_probs[row : row + 1], frames[row : row + 1], self.model.config.topology
+            )
+            spoken = batch.tokens[row, : batch.token_lengths[row]].tolist()
+            self.heard[batch.ids[row]] = self._written(spoken), self._written(path.ids)
+
+    def _written(self, ids: list[int]) -> str:
+        """Return the text of labels, or the labels themselves if they are phones."""
+        text = self.tokenizer.text(ids)
+        return " ".join(self.tokenizer.tokens(ids)) if text is None else text
 
     def _label_errors(self, batch: Batch, log_probs: Tensor, frames: Tensor) -> ErrorCounts:
         labels = zip(batch.tokens.tolist(), batch.token_lengths.tolist(), strict=True)
@@ -184,7 +204,8 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         rules = rules_beside(data.dev)
         topology = options.loss.topology
         word_errors = WordErrors(options.select, data.dev_cuts, tokenizer, topology, rules, options.seed)
-    return RecognitionTask(model, tokenizer, loss, training_plan(options, data), word_errors), data
+    shown = shown_ids(data.dev_cuts, options.seed)
+    return RecognitionTask(model, tokenizer, loss, training_plan(options, data), word_errors, shown), data
 
 
 def check_positions(model: AcousticModel, data: SpeechData, options: TrainConfig) -> None:

@@ -55,6 +55,7 @@ class TrainingTask(lightning.LightningModule):
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
         self.dev_loss = float("nan")  # per target
+        self.heard: dict[str, tuple[str, str]] = {}  # a few dev utterances: reference and hypothesis
         self.spent = 0.0  # fraction of the time budget used
 
     @abstractmethod
@@ -252,6 +253,7 @@ class TrainingTask(lightning.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Reset the sums."""
         self.dev_sums[:] = 0
+        self.heard = {}
         if self.trainer.global_step >= self.plan.steps:
             self.trainer.should_stop = False  # the plan ends training; early stopping may set it again
 

@@ -14,6 +14,7 @@ from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
+from asr.training.heard import WriteHeard
 from asr.training.options import TrainConfig
 from asr.training.progress import Bar, ProgressLines, WarnUnlearned
 from asr.training.ranks import environment_plugins
@@ -42,14 +43,15 @@ def build_trainer(
     """
     run = RunFolder(folder)
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
-    columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
+    columns += ["train_s", "train_cpu_s", "progress", "dev_loss", task.error_rate_name]
     terminal = open_console(stderr=True)
     progress = Bar(terminal) if draws_bars(terminal) else ProgressLines()
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
     apart = averages_weights(options.trainer)
     whole = options.trainer.average_every if apart else 1
     callbacks = [SaveResumePoint(run, options.trainer.checkpoint_every, signals, whole), cost]
-    callbacks += [KeepBest(run, options.trainer.keep_best), progress, WarnUnlearned(), *watchers]
+    callbacks += [KeepBest(run, options.trainer.keep_best), WriteHeard(run.heard), progress]
+    callbacks += [WarnUnlearned(), *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
         callbacks.append(

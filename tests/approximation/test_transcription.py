@@ -113,6 +113,10 @@ def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_p
     first, second = (found[x]["scores"]["encoder"]["value"] for x in list(found)[1:])
     assert 0 < second != first > 0
     assert found["full"]["scores"]["WER"] == rows(evaluated)["full"]["scores"]["WER"]
+    table = (tmp_path / "results.md").read_bytes()
+    (tmp_path / "results.md").unlink()
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "results.md").read_bytes() == table
 
 
 def test_ratios_to_another_baseline(folder: Path, evaluated: Path) -> None:

@@ -1,6 +1,7 @@
 """`asr approximate` end to end on tiny random models."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,36 @@ def test_results_have_scores_intervals_ratios_and_times(evaluated: Path) -> None
         assert all(ratio is None or ratio["value"] == 1.0 for ratio in full["ratios"].values())
         # As many clusters and keys as positions: the approximation is exact.
         assert exact["scores"] == full["scores"]
+
+
+def test_tables_and_figures_are_redrawn_from_results_alone(evaluated: Path, tmp_path: Path) -> None:
+    """They were lost with the terminal: `asr report` refused the folder."""
+    shutil.copy(evaluated / "results.json", tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert {"results.md", "report.html", "exchange-rte.png", "question-map.png"} <= drawn
+    for name in drawn - {path.name for path in tmp_path.glob("*.pdf")} - {"report.html"}:
+        assert (tmp_path / name).read_bytes() == (evaluated / name).read_bytes(), name
+    pages = [re.sub(r"data:[^\"]*", "", (x / "report.html").read_text()) for x in (tmp_path, evaluated)]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"windows": 12', '"windows": "12"', "results.json: tasks: windows: expected int, found '12'"),
+        ('"layer": 1', '"layer": "1"', "results.json: maps: expected int, found layer='1'"),
+    ],
+)
+def test_damaged_results_are_one_line(
+    evaluated: Path, tmp_path: Path, old: str, new: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (evaluated / "results.json").read_text()
+    assert old in text
+    (tmp_path / "results.json").write_text(text.replace(old, new))
+    assert main(["report", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_scores_equal_those_of_transformers_alone(folder: Path, evaluated: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,24 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "report.html").is_file()
     assert main(["report", str(tmp_path / "nothing")]) == 1
     assert "expected results of asr compare" in capsys.readouterr().err
+
+
+def test_tables_and_figures_are_redrawn_from_results_alone(tmp_path: Path) -> None:
+    """All but hypotheses with audio and the maps of a model, which are no part of results.json."""
+    results = make_comparison(tmp_path, models=["full", "clustered-25", "i-clustered-25"], utterances=4)
+    write_results(results, tmp_path)
+    before = cards(write_report(results, tmp_path, ReportOptions(maps=False, static=False)))
+    assert {"table-1-test", "table-differences-test", "figure-1", "figure-7"} <= before.keys()
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    shutil.copy(tmp_path / "results.json", moved)
+    assert main(["report", str(moved), "maps=false", "static=false"]) == 0
+    assert cards(moved / "report.html") == before
+
+
+def cards(page: Path) -> dict[str, tuple[str, Any]]:
+    """Return HTML and data of the tables and figures of a page."""
+    html = page.read_text()
+    drawn = json.loads(re.search(r'id="report-data">(.*?)</script>', html, re.S)[1])["figures"]  # type: ignore[index]
+    found = re.findall(r'<section class="card" id="((?:table|figure)-[^"]*)">(.*?)</section>', html, re.S)
+    return {key: (text, drawn.get(key)) for key, text in found}
