@@ -332,11 +332,16 @@ def finished(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> bool:
     return plan.budget is not None and totals[clock] >= plan.budget.seconds
 
 
+def clear_partial(folder: Path) -> None:
+    """Remove the temporary files of checkpoints whose writers were killed."""
+    for path in RunFolder(folder).checkpoints.glob("*.partial"):
+        path.unlink()
+
+
 def clear(folder: Path, point: ResumePoint | None) -> None:
     """Remove what the training that begins replaces, and the temporary files of killed writers."""
     run = RunFolder(folder)
-    for path in run.checkpoints.glob("*.partial"):
-        path.unlink()
+    clear_partial(folder)
     # The average belongs to the shorter training, and the longer one may not make its own.
     run.average.unlink(missing_ok=True)
     if point is None:

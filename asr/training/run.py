@@ -34,6 +34,7 @@ from asr.training.resume import (
     check_model,
     check_state,
     clear,
+    clear_partial,
     find_resume_point,
     finished,
     identity,
@@ -119,6 +120,8 @@ def _train(
         task.on_load_checkpoint(point.state)
         cost.load_state_dict(point.state["callbacks"][cost.state_key])
         if finished(point, task.plan, cost):
+            if _is_first_process(options):  # killed while it renamed its last resume point
+                clear_partial(folder)
             if RunFolder(folder).summary.exists():
                 if _is_first_process(options):
                     _average(options, folder)
