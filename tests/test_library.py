@@ -1,6 +1,7 @@
 """The commands as functions: the same work, the same errors, several calls in one process."""
 
 import dataclasses
+import importlib.util
 import re
 import subprocess
 import sys
@@ -252,6 +253,19 @@ def test_a_wrong_logger_is_named(
     assert not Path("run/config.yaml").exists()
     assert cli.main(["train", "recipe=demo", "run=run", f"trainer.loggers={entry}"]) == 1
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("name", "package"), [("WandbLogger", "wandb"), ("MLFlowLogger", "mlflow")])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    small: dict[str, Any], name: str, package: str
+) -> None:
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(
+        UserError, match=rf"trainer\.loggers=\[{name}\]: .*`pip install -U '{package}"
+    ) as error:
+        asr.train(small, run="run", trainer={"loggers": [name]})
+    assert "\n" not in str(error.value)
 
 
 def test_an_interactive_session_starts_no_other_processes(
