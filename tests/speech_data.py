@@ -1,8 +1,10 @@
 """The data of a training run on a corpus of tones."""
 
 from pathlib import Path
+from typing import Any
 
 from asr import Recognizer
+from asr.augmentation.options import WaveformConfig
 from asr.data.module import SpeechData, load_training_cuts
 from asr.data.options import DataConfig
 
@@ -12,6 +14,7 @@ def speech_data(
     recognizer: Recognizer,
     speed_factors: tuple[float, ...] = (1.0,),
     seed: int = 0,
+    augment: dict[str, Any] | None = None,
     **options: object,
 ) -> SpeechData:
     """Return data with the features and vocabulary of a recogniser."""
@@ -27,5 +30,5 @@ def speech_data(
         frame_shift_ms=features.frame_shift_ms,
         topology="ctc",
         seed=seed,
-        speed_factors=list(speed_factors),
+        augment=WaveformConfig(speed_factors=list(speed_factors), **(augment or {})),
     )

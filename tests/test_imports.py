@@ -25,7 +25,7 @@ LAYERS = [
     },
     {"text"},
     {"attention"},
-    {"model", "losses", "data", "lm", "preparation", "benchmark"},
+    {"model", "losses", "data", "augmentation", "lm", "preparation", "benchmark"},
     {"search", "scoring"},
     {"transcription", "approximation"},
     {"training", "recognizer"},

@@ -18,6 +18,21 @@ from asr.data.sphere import is_sphere, read_header, read_samples
 from asr.errors import UserError
 from asr.files import file_state
 
+READ_BY_LIBSNDFILE = (
+    ".wav",
+    ".flac",
+    ".ogg",
+    ".opus",
+    ".mp3",
+    ".aiff",
+    ".aif",
+    ".au",
+    ".sph",
+    ".wv1",
+    ".wv2",
+)
+READ_BY_FFMPEG = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")
+AUDIO_SUFFIXES = READ_BY_LIBSNDFILE + READ_BY_FFMPEG
 SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
 UNKNOWN = 1 << 62  # libsndfile's length of FLAC whose header states none is larger
 

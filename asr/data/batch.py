@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
+from asr.augmentation.stages import Waveforms
 from asr.data.audio import load_cut
 from asr.data.concatenate import Concatenation, join
 from asr.data.sampler import BatchPlan
@@ -38,8 +39,8 @@ class Batch(StreamBatch):
 class Utterances(Dataset[Batch]):
     """Data set of whole batches, indexed by `BatchPlan`.
 
-    The speed of an utterance depends on (seed, epoch, utterance) alone, not on the worker that loads it
-    or on previous batches.
+    The augmentation of an utterance depends on (seed, epoch, utterance) alone, not on the worker that
+    loads it or on previous batches.
 
     Args:
         cuts: checked cuts, each asked for when it is loaded.
@@ -48,6 +49,7 @@ class Utterances(Dataset[Batch]):
         resample: resample audio of other rates; false: raise an error.
         speed_factors: speed perturbation factors; one is drawn for each utterance and epoch.
         seed: random seed for speeds and pauses.
+        waveforms: further augmentation.
         concatenation: joins utterances; the indices of a plan then refer to the groups of its epoch.
     """
 
@@ -60,6 +62,7 @@ class Utterances(Dataset[Batch]):
         resample: bool = True,
         speed_factors: list[float] | None = None,
         seed: int = 0,
+        waveforms: Waveforms | None = None,
         concatenation: Concatenation | None = None,
     ) -> None:
         self.cuts = cuts
@@ -68,6 +71,7 @@ class Utterances(Dataset[Batch]):
         self.resample = resample
         self.speed_factors = speed_factors or [1.0]
         self.seed = seed
+        self.waveforms = waveforms
         self.concatenation = concatenation
 
     def __len__(self) -> int:
@@ -89,10 +93,10 @@ class Utterances(Dataset[Batch]):
         )
 
     def _samples(self, epoch: int, cuts: dict[int, MonoCut]) -> NDArray[np.float32]:
-        parts = [
-            load_cut(cut, self.sample_rate, resample=self.resample, speed=self._speed(epoch, i))
-            for i, cut in cuts.items()
-        ]
+        parts = []
+        for i, cut in cuts.items():
+            part = load_cut(cut, self.sample_rate, resample=self.resample, speed=self._speed(epoch, i))
+            parts.append(self.waveforms.apply(part, epoch, i)[0] if self.waveforms else part)
         return join(parts, self.sample_rate, seed=self.seed, epoch=epoch, group=tuple(cuts))
 
     def _targets(self, cuts: Iterable[MonoCut]) -> list[int]:

@@ -7,10 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from asr.augmentation.options import WaveformConfig
+from asr.augmentation.stages import Waveforms
+from asr.data.audio import load_cut
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
@@ -56,8 +60,8 @@ class SpeechData(TrainingData):
         encoder_lengths: returns the numbers of encoder frames for an array of durations in seconds.
         sample_rate, frame_shift_ms: settings of the model's features.
         topology: topology of the labels, which decides how many frames they need.
-        seed: random seed for the order of batches and for speed perturbation.
-        speed_factors: factors of speed perturbation.
+        seed: random seed for the order of batches and for augmentation.
+        augment: augmentation of audio.
 
     Attributes:
         left_out: (split, utterance id, reason) of each utterance excluded from training or validation.
@@ -74,7 +78,7 @@ class SpeechData(TrainingData):
         frame_shift_ms: float,
         topology: str,
         seed: int,
-        speed_factors: list[float],
+        augment: WaveformConfig,
     ) -> None:
         super().__init__()
         self.config = config
@@ -83,12 +87,15 @@ class SpeechData(TrainingData):
         self.encoder_lengths = encoder_lengths
         self.topology = topology
         self.seed = seed
-        self.speed_factors = speed_factors
+        self.augment = augment
         self.left_out: list[tuple[str, str, str]] = []
         self.dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
-        self.train_cuts = self._fitting(train_cuts, "train", max(speed_factors))
+        self.train_cuts = self._fitting(train_cuts, "train", augment.fastest)
         self.dev_cuts = self._fitting(read_cuts(self.dev), "dev", 1.0)
-        self.durations_s = self.train_cuts.durations_s / min(speed_factors)
+        self.durations_s = self.train_cuts.durations_s / augment.slowest
+        longest_s = float(self.train_cuts.durations_s.max())
+        resample = config.resample
+        self.waveforms = Waveforms(augment, sample_rate, seed, longest_s=longest_s, resample=resample)
         self.concatenation = None
         if config.concatenate_s:
             self.concatenation = Concatenation(
@@ -147,7 +154,7 @@ class SpeechData(TrainingData):
         return self.stream().epoch(0)
 
     def first_batches(self, count: int) -> Iterator[Batch]:
-        """Yield the first batches of the first epoch, without speed perturbation."""
+        """Yield the first batches of the first epoch, without augmentation."""
         utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
         for indices in self.first_epoch[:count]:
             yield utterances[BatchPlan(tuple(indices.tolist()))]
@@ -161,13 +168,16 @@ class SpeechData(TrainingData):
         budget, count = self.config.frames_per_batch, self.config.utterances_per_batch
         epoch = self.config.concatenate_epochs  # the first of full length
         first = plan_by_length(self.train_frames(epoch), budget, count=count)[0]
-        utterances = self._utterances(self.train_cuts, [min(self.speed_factors)], self.concatenation)
+        utterances = self._utterances(
+            self.train_cuts, [self.augment.slowest], concatenation=self.concatenation
+        )
         return utterances[BatchPlan(tuple(first.tolist()), epoch)]
 
     def _utterances(
         self,
         cuts: Sequence[MonoCut],
         speed_factors: list[float] | None = None,
+        waveforms: Waveforms | None = None,
         concatenation: Concatenation | None = None,
     ) -> Utterances:
         return Utterances(
@@ -177,6 +187,7 @@ class SpeechData(TrainingData):
             resample=self.config.resample,
             speed_factors=speed_factors,
             seed=self.seed,
+            waveforms=waveforms,
             concatenation=concatenation,
         )
 
@@ -184,7 +195,8 @@ class SpeechData(TrainingData):
         """Return the training batches from the cursor on."""
         ranks, rank = self.rank()
         stream = self.stream(self.cursor, ranks=ranks, rank=rank)
-        utterances = self._utterances(self.train_cuts, self.speed_factors, self.concatenation)
+        factors = self.augment.speed_factors
+        utterances = self._utterances(self.train_cuts, factors, self.waveforms, self.concatenation)
         return self._loader(utterances, stream)
 
     def val_dataloader(self) -> DataLoader[Batch]:
@@ -230,13 +242,29 @@ class SpeechData(TrainingData):
         return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"
 
     def digests(self) -> dict[str, str]:
-        """Return the hash of each training manifest, then that of the development manifest."""
+        """Return the hash of each training manifest, the development manifest and each augmenting folder."""
         train = {place: manifest_digest(manifest_path(place, "train")) for place in self.config.train}
-        return train | {str(self.dev): manifest_digest(self.dev)}
+        return train | {str(self.dev): manifest_digest(self.dev)} | self.waveforms.digests
 
     def write_report(self, folder: Path) -> None:
-        """Write left_out.tsv, with a header even if no utterance was left out."""
-        write_table(RunFolder(folder).left_out, ["split", "utterance", "reason"], self.left_out)
+        """Write left_out.tsv, with a header even if no utterance was left out, and augmented utterances."""
+        run = RunFolder(folder)
+        write_table(run.left_out, ["split", "utterance", "reason"], self.left_out)
+        if self.augment.examples:
+            self._write_examples(run.augmented)
+
+    def _write_examples(self, folder: Path) -> None:
+        """Write the first utterances before and after augmentation, but for speed, and what was done."""
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for i in range(min(self.augment.examples, len(self.train_cuts))):
+            cut = self.train_cuts[i]
+            before = load_cut(cut, self.sample_rate, resample=self.config.resample)
+            after, done = self.waveforms.apply(before, 0, i)
+            for name, samples in (("before", before), ("after", after)):
+                soundfile.write(folder / f"{i + 1:03d}-{name}.wav", samples, self.sample_rate, "PCM_16")
+            rows.append([f"{i + 1:03d}", cut.id, ", ".join(done)])
+        write_table(folder / "augmented.tsv", ["number", "utterance", "augmentation"], rows)
 
 
 def _begin_worker(index: int) -> None:

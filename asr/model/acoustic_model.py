@@ -19,7 +19,7 @@ from asr.environment import Precision
 from asr.errors import UserError
 from asr.files import build, digest
 from asr.model.attention_model import AttentionModel
-from asr.model.augment import augment_audio, spec_augment, with_more_time_masks
+from asr.model.augment import spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
 from asr.model.features import FilterBanks, Normalisation
 from asr.model.head import Head
@@ -145,8 +145,6 @@ class AcousticModel(AttentionModel):
         Returns:
             [views · B, T, F], one view of all utterances after the other, and [views · B] valid frames.
         """
-        if self.training:
-            audio = augment_audio(audio, lengths, self.augment)
         with self._rounding():
             features, frames = self.front_end(audio, lengths)
         with self._encoder_gradients(), self._rounding():

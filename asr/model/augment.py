@@ -1,4 +1,4 @@
-"""Augmentation of audio and features, drawn from the caller's random state only."""
+"""Augmentation of features, drawn from the caller's random state only."""
 
 from dataclasses import replace
 
@@ -15,29 +15,6 @@ def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:
     """Return options with 2.5 times as many time masks, as CR-CTC uses (Yao et al. 2024)."""
     every = config.time_mask_every
     return replace(config, time_mask_every=max(1, round(every / 2.5)) if every else 0)
-
-
-def augment_audio(audio: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:
-    """Apply a random gain and add white noise.
-
-    Args:
-        audio: [B, samples] in −1 … 1, right-padded.
-        lengths: [B] valid samples.
-        config: `volume_db`, `noise_snr_db`.
-
-    Returns:
-        [B, samples].
-    """
-    if config.volume_db > 0:
-        gain_db = (torch.rand(len(audio), 1, device=audio.device) * 2 - 1) * config.volume_db
-        audio = audio * 10 ** (gain_db / 20)
-    if config.noise_snr_db:
-        low, high = config.noise_snr_db
-        snr_db = torch.rand(len(audio), 1, device=audio.device) * (high - low) + low
-        power = (audio * keep_mask(lengths, audio.shape[1])).square().sum(1, keepdim=True)
-        power = power / lengths.clamp(min=1).unsqueeze(1)
-        audio = audio + torch.randn_like(audio) * (power / 10 ** (snr_db / 10)).sqrt()
-    return audio
 
 
 def spec_augment(

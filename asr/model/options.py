@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from asr.augmentation.options import WaveformConfig
 from asr.config import option
 from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
 from asr.errors import UserError
@@ -101,27 +102,9 @@ class FeatureConfig:
 
 
 @dataclass
-class AugmentConfig:
+class AugmentConfig(WaveformConfig):
     """Augmentation in training; evaluation uses none."""
 
-    speed_factors: list[float] = option(
-        [1.0],
-        help="speed factors, one drawn for each utterance and epoch",
-        affects="result",
-        minimum=0.1,
-        maximum=10,
-    )
-    volume_db: float = option(
-        0.0, help="gain drawn from ±volume_db", affects="result", unit="dB", maximum=100
-    )
-    noise_snr_db: list[float] = option(
-        [],
-        help="range of the SNR of added white noise, [low, high]; empty: no noise",
-        affects="result",
-        unit="dB",
-        minimum=-200,
-        maximum=200,
-    )
     frequency_masks: int = option(
         0, help="SpecAugment: number of frequency masks", affects="result", maximum=1000
     )
@@ -139,16 +122,6 @@ class AugmentConfig:
     time_mask_frames: int = option(
         12, help="SpecAugment: widest time mask", affects="result", only=("time_mask_every",), unit="frames"
     )
-
-    def check(self) -> None:
-        """Raise UserError for speed factors or a range of SNRs that can't be used."""
-        if not self.speed_factors:
-            raise UserError("augment.speed_factors=[]: expected one or more numbers")
-        snr_db = self.noise_snr_db
-        if snr_db and not (len(snr_db) == 2 and snr_db[0] <= snr_db[1]):
-            raise UserError(
-                f"augment.noise_snr_db={snr_db}: expected [] or two ascending numbers, [low, high]"
-            )
 
 
 ACTIVATIONS = ("gelu", "relu", "swish")

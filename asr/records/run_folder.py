@@ -176,6 +176,7 @@ class RunFolder:
         summary: training.json, see `TrainingSummary`; only a finished training has it.
         metrics, curves: metrics.csv, and the folder of TensorBoard's events.
         heard: hypotheses.jsonl, a few dev utterances at every validation, see `Heard`.
+        augmented: examples of augmented utterances, with augment.examples.
         left_out: left_out.tsv, the utterances excluded from training.
         tuned: weights of decoders that `tune=` has found.
         checkpoints: folder of the checkpoints.
@@ -192,6 +193,7 @@ class RunFolder:
         self.curves = self.path / "tensorboard"
         self.heard = self.path / "hypotheses.jsonl"
         self.left_out = self.path / "left_out.tsv"
+        self.augmented = self.path / "augmented"
         self.tuned = self.path / "decode" / "tuned.json"
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / LAST

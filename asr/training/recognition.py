@@ -188,7 +188,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         frame_shift_ms=options.features.frame_shift_ms,
         topology=options.loss.topology,
         seed=options.seed,
-        speed_factors=options.augment.speed_factors,
+        augment=options.augment,
     )
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "dev_per leaves them out, and phones recognised there are insertions"
@@ -210,7 +210,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
 
 def check_positions(model: AcousticModel, data: SpeechData, options: TrainConfig) -> None:
     """Raise UserError if an utterance is longer than the encoder has positions for."""
-    limit_s, speed = model.longest_input_s, min(options.augment.speed_factors)
+    limit_s, speed = model.longest_input_s, options.augment.slowest
     longest_s = max(data.longest_s, float(data.dev_cuts.durations_s.max()))
     if longest_s > limit_s:
         raise UserError(

@@ -79,5 +79,5 @@ def _training_frames(options: TrainConfig) -> np.ndarray:
     durations_s = np.array([x for x in durations if isinstance(x, int | float)], dtype=np.float64)
     fitting = (durations_s >= data.min_duration_s) & (durations_s <= data.max_duration_s)
     chosen_s = durations_s[: data.max_utterances or None][fitting[: data.max_utterances or None]]
-    frames = np.rint(chosen_s / min(options.augment.speed_factors) * 1000 / options.features.frame_shift_ms)
+    frames = np.rint(chosen_s / options.augment.slowest * 1000 / options.features.frame_shift_ms)
     return np.maximum(1, frames).astype(np.int64)

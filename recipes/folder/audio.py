@@ -5,23 +5,9 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from asr.data.audio_file import AUDIO_SUFFIXES, READ_BY_FFMPEG, READ_BY_LIBSNDFILE
 from asr.errors import UserError
 
-READ_BY_LIBSNDFILE = (
-    ".wav",
-    ".flac",
-    ".ogg",
-    ".opus",
-    ".mp3",
-    ".aiff",
-    ".aif",
-    ".au",
-    ".sph",
-    ".wv1",
-    ".wv2",
-)
-READ_BY_FFMPEG = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")
-AUDIO_SUFFIXES = READ_BY_LIBSNDFILE + READ_BY_FFMPEG
 VARIABLE = re.compile(r"^(\$\w+|\{\w+\})/")  # `$data_root/` in SpeechBrain's tables
 
 

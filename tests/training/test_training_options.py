@@ -21,7 +21,7 @@ CHOICES = {
     "subsampling by 8": ["model.subsampling=8"],
     "early stopping": ["trainer.early_stopping=1"],
     "average": ["trainer.keep_best=3", "trainer.average_best=3"],
-    "augmentation": ["augment.speed_factors=[0.9,1.1]", "augment.noise_snr_db=[5,20]", "augment.volume_db=6"],
+    "augmentation": ["augment.speed_factors=[0.9,1.1]", "augment.noise=white", "augment.volume_db=6"],
     "cast": ["attention=cast-4"],
     "cast single": ["attention=cast-4:assign=single"],
     "agglomerative": ["attention=agglomerative-4"],

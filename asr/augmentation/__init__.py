@@ -1,0 +1,1 @@
+"""Augmentation of training audio: other rooms, noises, channels and ways of speaking."""

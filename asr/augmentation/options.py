@@ -1,0 +1,108 @@
+"""Options of the augmentation of training audio."""
+
+from dataclasses import dataclass
+
+from asr.config import option
+from asr.errors import UserError
+
+CODECS = ("narrow", "mu-law", "gsm", "mp3")
+WHITE, GENERATED = "white", "generated"  # in place of a folder
+
+
+@dataclass
+class WaveformConfig:
+    """Augmentation of training audio."""
+
+    speed_factors: list[float] = option(
+        [1.0],
+        help="speed factors, which also change the pitch, one drawn for each utterance and epoch",
+        affects="result",
+        minimum=0.1,
+        maximum=10,
+    )
+    tempo_factors: list[float] = option(
+        [1.0],
+        help="speed factors that leave the pitch as it is, one drawn for each utterance and epoch",
+        affects="result",
+        minimum=0.5,
+        maximum=2,
+    )
+    impulse_responses: str = option(
+        "",
+        help=f"folder of recorded impulse responses to convolve with; {GENERATED}: random rooms; empty: none",
+        affects="result",
+        suggested=(GENERATED,),
+    )
+    impulse_response_share: float = option(
+        0.5,
+        help="probability of an impulse response",
+        affects="result",
+        only=("impulse_responses",),
+        maximum=1,
+    )
+    room_t60_s: list[float] = option(
+        [0.2, 0.6],
+        help="range of the reverberation time of random rooms, [low, high]",
+        affects="result",
+        only=("impulse_responses", GENERATED),
+        unit="s",
+        minimum=0.15,
+        maximum=5,
+    )
+    noise: str = option(
+        "",
+        help=f"folder of recordings to add; {WHITE}: white noise; empty: none",
+        affects="result",
+        suggested=(WHITE,),
+    )
+    noise_share: float = option(
+        0.5, help="probability of noise", affects="result", only=("noise",), maximum=1
+    )
+    noise_snr_db: list[float] = option(
+        [5.0, 20.0],
+        help="range of the SNR of noise, [low, high]",
+        affects="result",
+        only=("noise",),
+        unit="dB",
+        minimum=-200,
+        maximum=200,
+    )
+    volume_db: float = option(
+        0.0, help="gain drawn from ±volume_db", affects="result", unit="dB", maximum=100
+    )
+    codecs: list[str] = option(
+        [],
+        help=f"codecs to draw from: {' | '.join(CODECS)}; all but mp3 at 8 kHz",
+        affects="result",
+        choices=CODECS,
+    )
+    codec_share: float = option(
+        0.5, help="probability of a codec", affects="result", only=("codecs",), maximum=1
+    )
+    examples: int = option(
+        0,
+        help="utterances to write to <run>/augmented before training, as wav files before and after "
+        "augmentation",
+        affects="place",
+        maximum=1000,
+    )
+
+    @property
+    def slowest(self) -> float:
+        """Lowest factor of speed and tempo together."""
+        return min(self.speed_factors) * min(self.tempo_factors)
+
+    @property
+    def fastest(self) -> float:
+        """Highest factor of speed and tempo together."""
+        return max(self.speed_factors) * max(self.tempo_factors)
+
+    def check(self) -> None:
+        """Raise UserError for factors or ranges that can't be used."""
+        for name in ("speed_factors", "tempo_factors"):
+            if not getattr(self, name):
+                raise UserError(f"{name}=[]: expected one or more numbers")
+        for name in ("noise_snr_db", "room_t60_s"):
+            found = getattr(self, name)
+            if len(found) != 2 or found[0] > found[1]:
+                raise UserError(f"{name}={found}: expected two ascending numbers, [low, high]")

@@ -1,0 +1,101 @@
+"""Folders of recordings to augment with: noises and impulse responses."""
+
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from asr.data.audio import convert, notice_resampling
+from asr.data.audio_file import AUDIO_SUFFIXES, Samples, Undecodable, checked_samples, open_audio
+from asr.data.facts import header_facts
+from asr.errors import UserError
+from asr.files import digest
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recording to augment with.
+
+    Attributes:
+        path: audio file.
+        samples: samples per channel.
+        rate: sample rate in Hz.
+    """
+
+    path: str
+    samples: int
+    rate: int
+
+    def part(self, start: int, samples: int, sample_rate: int) -> Samples:
+        """Return [samples] of the mean of the channels, resampled.
+
+        Args:
+            start: first sample, at the file's rate.
+            samples: number of samples at the file's rate.
+            sample_rate: sample rate of the result in Hz.
+
+        Raises:
+            UserError: the file can't be decoded, or has samples that are not finite.
+        """
+        try:
+            with open_audio(self.path) as file:
+                if start:
+                    file.seek(start)
+                part = checked_samples(file.read(samples), self.path, start)
+        except Undecodable as error:
+            raise UserError(f"{self.path}: cannot read ({error})") from None
+        return convert(np.ascontiguousarray(part.mean(axis=1)), self.rate, sample_rate)
+
+
+def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> list[Source]:
+    """Return the recordings in a folder and those below, sorted by path.
+
+    Args:
+        option: name of the option, for messages.
+        folder: value of the option.
+        sample_rate: sample rate of the model in Hz.
+        resample: accept recordings with other sample rates.
+
+    Raises:
+        UserError: no such folder, no recording in it, or one that can't be read or has another rate.
+    """
+    where = f"{option}={folder}"
+    if not Path(folder).is_dir():
+        raise UserError(f"{where}: expected a folder of recordings, found no such folder")
+    paths = sorted(str(x) for x in Path(folder).rglob("*") if x.suffix.lower() in AUDIO_SUFFIXES)
+    if not paths:
+        raise UserError(f"{where}: expected recordings ({', '.join(AUDIO_SUFFIXES)}), found none")
+    sources = []
+    for path in paths:
+        try:
+            samples, rate, _ = header_facts(path)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        if rate != sample_rate and not resample:
+            raise UserError(
+                f"{where}: {path} has {rate} Hz, expected {sample_rate} Hz with data.resample=false"
+            )
+        if rate != sample_rate:
+            notice_resampling(rate, sample_rate)
+        sources.append(Source(path, samples, rate))
+    return sources
+
+
+def sources_digest(folder: str, sources: list[Source]) -> str:
+    """Return a hash of the recordings' names, lengths and rates; their samples may be many gigabytes."""
+    return digest("\n".join(f"{Path(x.path).relative_to(folder)} {x.samples} {x.rate}" for x in sources))
+
+
+def noise_part(source: Source, rng: np.random.Generator, samples: int, sample_rate: int) -> Samples:
+    """Return [samples] of a noise from a random place on, repeated if it is shorter."""
+    wanted = math.ceil(samples * source.rate / sample_rate) + 1
+    start = int(rng.integers(max(1, source.samples - wanted + 1)))
+    return np.resize(source.part(start, wanted, sample_rate), samples)
+
+
+@functools.lru_cache(maxsize=256)
+def whole_response(source: Source, sample_rate: int) -> Samples:
+    """Return the [samples] of an impulse response."""
+    return source.part(0, source.samples, sample_rate)
