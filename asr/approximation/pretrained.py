@@ -22,7 +22,7 @@ from asr.files import file_digest
 LOCAL = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
 
 
-class Pretrained:
+class TransformersModel:
     """A model with what prepares its input.
 
     Args:
@@ -120,8 +120,8 @@ class Pretrained:
         return found
 
 
-class TextModel(Pretrained):
-    """An encoder of text, whose processor is a tokenizer; arguments and errors as in `Pretrained`."""
+class TextModel(TransformersModel):
+    """An encoder of text, whose processor is a tokenizer; arguments and errors as in `TransformersModel`."""
 
     def __init__(self, folder: Path, model_class: str, device: str) -> None:
         super().__init__(folder, model_class, "AutoTokenizer", device)

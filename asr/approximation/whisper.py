@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.approximation.inputs import JoinedInput
-from asr.approximation.pretrained import Pretrained, require_model
+from asr.approximation.pretrained import TransformersModel, require_model
 from asr.attention.transformers_adapter import quiet
 from asr.data.audio_file import Samples
 from asr.errors import UserError
@@ -22,11 +22,11 @@ PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
 
 
-class Whisper(Pretrained):
+class Whisper(TransformersModel):
     """A Whisper model; the attention of its encoder is exchanged, that of its decoder stays.
 
     Args:
-        folder: see `Pretrained`; the processor has a tokenizer and a feature extractor.
+        folder: see `TransformersModel`; the processor has a tokenizer and a feature extractor.
         device: device to compute on.
         language: code of the language, e.g. `de`; empty: English, if the model knows no other.
 
@@ -38,7 +38,7 @@ class Whisper(Pretrained):
         measures: see `asr.approximation.ctc_model.CTCModel`.
 
     Raises:
-        UserError: see `Pretrained`; another model than Whisper, or a language that it doesn't know.
+        UserError: see `TransformersModel`; another model than Whisper, or a language that it doesn't know.
     """
 
     def __init__(self, folder: Path, device: str, language: str) -> None:

@@ -47,7 +47,7 @@ def run(paths: list[Path], options: NoOptions) -> None:
 
 
 @dataclass(frozen=True)
-class Preparation:
+class PreparedJob:
     """What the job of a preparation's shards says: the recipe, and its options that affect the result."""
 
     recipe: str
@@ -60,7 +60,7 @@ def prepare(folder: Path, work: Work, own: str = "") -> None:
     Code of a user's own recipe runs only if its folder is given as `own`.
     """
     source = f"{folder / FOLDER}: job"
-    job = Preparation(**checked_entries(Preparation, work.job, source))
+    job = PreparedJob(**checked_entries(PreparedJob, work.job, source))
     try:
         if not own and is_own(job.recipe):
             raise UserError(f"expected the name of a recipe, found {job.recipe!r}: name its folder, too")

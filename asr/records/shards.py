@@ -49,7 +49,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Head:
+class ShardHeader:
     """First line of a shard.
 
     Attributes:
@@ -239,7 +239,7 @@ def _read(path: Path) -> tuple[Shard, Work]:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text, found {error}") from None
-    head = build(Head, parse_json(lines[0], f"{path}:1"), f"{path}:1")
+    head = build(ShardHeader, parse_json(lines[0], f"{path}:1"), f"{path}:1")
     if path != Shard(*head.shard).path(path.parent.parent):
         raise UserError(f"{path}: expected the shard of its name, found {head.shard[0]} of {head.shard[1]}")
     results: dict[int, Result] = {}
@@ -256,7 +256,7 @@ def _read(path: Path) -> tuple[Shard, Work]:
     return Shard(*head.shard), Work(head.job, head.total, results, record)
 
 
-def _position(key: str, head: Head, source: str) -> int:
+def _position(key: str, head: ShardHeader, source: str) -> int:
     # A shard has every n-th item of the order of work, longest first, and not every n-th position.
     if key.isdecimal() and len(key) < 10 and int(key) < head.total:
         return int(key)

@@ -38,7 +38,7 @@ class MatchedPairs:
 
 
 @dataclass(frozen=True)
-class Difference:
+class BootstrapTest:
     """Error rate of the first system minus that of the second, as fractions.
 
     Attributes:
@@ -54,11 +54,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedTests:
     """Both tests for one metric and two systems."""
 
     matched_pairs: MatchedPairs
-    bootstrap: Difference
+    bootstrap: BootstrapTest
 
     @property
     def significant(self) -> bool:
@@ -72,7 +72,7 @@ class PairedScores:
 
     first: str
     second: str
-    tests: dict[Metric, Comparison]
+    tests: dict[Metric, PairedTests]
     why_none: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, se
         return PairedScores(first, second, {}, str(error))
     if len(firsts) == 1:
         return PairedScores(first, second, {}, "because one utterance has no spread")
-    tests: dict[Metric, Comparison] = {}
+    tests: dict[Metric, PairedTests] = {}
     for metric in HEADLINES:
         if metric not in one.rates or metric not in other.rates:
             continue
@@ -146,7 +146,7 @@ def _reference(edits: Sequence[Edit]) -> list[str]:
 
 def compare_alignments(
     first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
-) -> Comparison:
+) -> PairedTests:
     """Run both tests on two systems.
 
     Args:
@@ -154,7 +154,7 @@ def compare_alignments(
         samples: number of bootstrap samples.
         seed: random seed for the bootstrap.
     """
-    return Comparison(
+    return PairedTests(
         matched_pairs(first, second), bootstrap_difference(first, second, samples=samples, seed=seed)
     )
 
@@ -229,7 +229,7 @@ def _errors_by_word(edits: Sequence[Edit]) -> list[_Word]:
 
 def bootstrap_difference(
     first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
-) -> Difference:
+) -> BootstrapTest:
     """Bootstrap the difference, drawing the same utterances for both systems: Bisani and Ney 2004.
 
     Args:
@@ -250,4 +250,4 @@ def bootstrap_difference(
     # With one more than counted, no p-value is zero: Davison and Hinkley 1997, equation 4.11.
     counts = [int((differences <= 0).sum()), int((differences >= 0).sum())]
     p = min(1.0, 2 * (min(counts) + 1) / (samples + 1))
-    return Difference(float(more.sum() / lengths.sum()), percentiles(differences), p)
+    return BootstrapTest(float(more.sum() / lengths.sum()), percentiles(differences), p)
