@@ -143,7 +143,8 @@ def recordings(folder: Path) -> None:
 
 def test_python_examples_run() -> None:
     examples = [block for path in DOCS for block in blocks(path.read_text(), "python")]
-    elsewhere = ("exp/demo", "asr.train(")  # tests/test_library.py runs docs/python.md
+    # tests/test_library.py runs docs/python.md; the Hub needs a download.
+    elsewhere = ("exp/demo", "asr.train(", "facebook/")
     ran = [example for example in examples if not any(word in example for word in elsewhere)]
     assert len(ran) >= 3
     for example in ran:

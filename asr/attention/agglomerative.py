@@ -35,7 +35,7 @@ class AgglomerativeAttention(OwnParameterLayer):
         Option("classes", 8, COUNT, "soft classes, C"),
         (CAUSAL, Option("tie", False, (False, True), "use one classifier for queries and references")),
     )
-    source = "Spellings 2019, Agglomerative Attention"
+    source = "[Spellings 2019, Agglomerative Attention](https://arxiv.org/abs/1907.06607)"
     time = memory = "N"
 
     def __init__(

@@ -73,7 +73,7 @@ class CAST(OwnParameterLayer):
             Option("function", "softmax", ("softmax", "laplace"), "attention function"),
         ),
     )
-    source = "van Engelenhoven et al. 2024, CAST"
+    source = "[van Engelenhoven et al. 2024, CAST](https://arxiv.org/abs/2402.04239)"
     time = "N·(C + capacity), capacity N/C by default; count=root: N·√N up to N = C²"
     memory = "N·C; count=root: N·√N up to N = C²"
 

@@ -30,7 +30,7 @@ class ClusteredAttention(SoftmaxMechanism):
     """
 
     schema = Schema("C", CLUSTERS, GROUPING)
-    source = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
+    source = "[Vyas et al. 2020, Clustered Attention](https://arxiv.org/abs/2007.04825)"
     time = memory = "N·C"
     why_no_kernels = staticmethod(why_no_kernels)
 

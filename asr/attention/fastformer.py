@@ -33,7 +33,7 @@ class Fastformer(OwnParameterLayer):
     schema = Schema(
         options=(Option("tie", False, (False, True), "use one projection for queries and values"),)
     )
-    source = "Wu et al. 2021, Fastformer"
+    source = "[Wu et al. 2021, Fastformer](https://arxiv.org/abs/2108.09084)"
     time = memory = "N"
 
     def __init__(

@@ -26,7 +26,7 @@ class FullAttention(SoftmaxMechanism):
     """
 
     schema = Schema(options=(CAUSAL,))
-    source = "Vaswani et al. 2017"
+    source = "[Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)"
     time, memory = "N²", "N² (native: N)"
 
     def __init__(self, name: str, backend: str, dropout: float, causal: bool = False) -> None:
@@ -114,6 +114,6 @@ class SharedFullAttention(FullAttention):
     """
 
     schema = Schema()
-    source = "Kitaev et al. 2020, Reformer"
+    source = "[Kitaev et al. 2020, Reformer](https://arxiv.org/abs/2001.04451)"
     needs_shared_keys = True
     cross_attention = False

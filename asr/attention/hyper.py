@@ -35,7 +35,10 @@ class HyperMixing(OwnParameterLayer):
             Option("tie", False, (False, True), "generate both of its matrices with one hypernetwork"),
         )
     )
-    source = "Mai et al. 2022, HyperMixer; 2023, HyperConformer"
+    source = (
+        "[Mai et al. 2022, HyperMixer](https://arxiv.org/abs/2203.03691); "
+        "[2023, HyperConformer](https://arxiv.org/abs/2305.18281)"
+    )
     time = memory = "N·hidden"
 
     def __init__(

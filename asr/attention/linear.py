@@ -29,7 +29,7 @@ class LinearAttention(QueryKeyMechanism):
     """
 
     schema = Schema(options=(CAUSAL,))
-    source = "Katharopoulos et al. 2020, Transformers are RNNs"
+    source = "[Katharopoulos et al. 2020, Transformers are RNNs](https://arxiv.org/abs/2006.16236)"
     time = memory = "N"
     family = "linear"
 

@@ -36,7 +36,10 @@ class LocalAttention(SoftmaxMechanism):
             Option("global", 0, range(65_537), "first positions that see all and are seen by all"),
         ),
     )
-    source = "Beltagy et al. 2020, Longformer; Le et al. 2025, ChunkFormer"
+    source = (
+        "[Beltagy et al. 2020, Longformer](https://arxiv.org/abs/2004.05150); "
+        "[Le et al. 2025, ChunkFormer](https://arxiv.org/abs/2502.14673)"
+    )
     time, memory = "N·(W + right + chunk + global)", "N·(W + right + chunk + global) (native: N)"
     cross_attention = False  # distances are between positions of one sequence
 

@@ -36,7 +36,7 @@ class LSHAttention(SoftmaxMechanism):
             Option("rounds", "merge", ("merge", "mean"), "one softmax over all rounds, or their mean"),
         ),
     )
-    source = "Kitaev et al. 2020, Reformer"
+    source = "[Kitaev et al. 2020, Reformer](https://arxiv.org/abs/2001.04451)"
     time, memory = "N·R·chunk", "N·R·chunk (native: N·R)"
     needs_shared_keys = True
     cross_attention = False

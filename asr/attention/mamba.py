@@ -56,7 +56,10 @@ class Mamba(OwnParameterLayer):
             Option("chunk", 32, range(1, 4097), "positions computed at once; doesn't change results"),
         )
     )
-    source = "Dao & Gu 2024, Mamba-2; Zhang et al. 2024, Mamba in Speech"
+    source = (
+        "[Dao & Gu 2024, Mamba-2](https://arxiv.org/abs/2405.21060); "
+        "[Zhang et al. 2024, Mamba in Speech](https://arxiv.org/abs/2405.12609)"
+    )
     time = memory = "N·state"
 
     def __init__(

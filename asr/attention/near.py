@@ -46,7 +46,7 @@ class NearFieldAttention(ClusteredAttention):
             *GROUPING[1:],
         ),
     )
-    source = "this project, after Vyas et al. 2020"
+    source = "this project, after [Vyas et al. 2020](https://arxiv.org/abs/2007.04825)"
     time, memory = "N·(C + topk + window)", "N·(C + topk + window) (native: N)"
     cross_attention = False  # distances are between positions of one sequence
 

@@ -26,7 +26,7 @@ class OracleTopAttention(SoftmaxMechanism):
     """
 
     schema = Schema("K", TOPK)
-    source = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
+    source = "[Vyas et al. 2020, Clustered Attention](https://arxiv.org/abs/2007.04825)"
     time, memory = "N²", "N"
 
     def __init__(self, name: str, backend: str, dropout: float, topk: int) -> None:

@@ -22,7 +22,7 @@ class SummaryMixing(OwnParameterLayer):
         dropout: dropout probability on the weights 1/T of the mean.
     """
 
-    source = "Parcollet et al. 2023, SummaryMixing"
+    source = "[Parcollet et al. 2023, SummaryMixing](https://arxiv.org/abs/2307.07421)"
     time = memory = "N"
 
     def __init__(

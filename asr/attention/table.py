@@ -279,7 +279,7 @@ def mechanism_table() -> str:
     names = ("Name", "Family", "Options (default)", "Time", "Memory", "Exchangeable", "Source")
     rows = [
         (
-            f"`{pattern(key, mechanism.schema)}`",
+            f"[`{pattern(key, mechanism.schema)}`]({mechanism.__module__.replace('.', '/')}.py)",
             mechanism.family,
             mechanism.schema.summary() or "–",
             mechanism.time,
