@@ -13,6 +13,8 @@ TEXT_TASKS = (*TASKS, SQUAD)
 ALL_TASKS = (*TEXT_TASKS, TRANSCRIPTION)
 FULL = "full"
 LAYERS = "layers"
+HALF_LAYERS, HALF_FRAMES = "half-layers", "half-frames"
+RIVALS = (HALF_LAYERS, HALF_FRAMES)
 CLASSIFIED = tuple(name for name, task in TASKS.items() if task.classes)
 PLACE = "{task}"
 
@@ -66,6 +68,14 @@ class Options:
         affects="result",
         only=("task", TRANSCRIPTION),
         choices=("", LAYERS),
+    )
+    rivals: list[str] = option(
+        [],
+        help=f"cheaper encoders of Whisper with full attention, as further rows: {HALF_LAYERS} (every second "
+        f"layer left out), {HALF_FRAMES} (pairs of frames averaged before the first layer)",
+        affects="result",
+        only=("task", TRANSCRIPTION),
+        choices=RIVALS,
     )
     baseline: str = option(
         FULL, help="mechanism that ratios are to, one of attentions", affects="result", suggested=MECHANISMS
@@ -162,6 +172,8 @@ class Options:
                 f"attentions={','.join(self.attentions)}: expected {FULL} among them, because "
                 f"task={TRANSCRIPTION} measures the divergence from it"
             )
+        if self.sweep and self.rivals:
+            raise UserError(f"rivals={','.join(self.rivals)}: have no effect with sweep={self.sweep}")
         if self.sweep and (self.baseline != FULL or len(self.attentions) < 2):
             raise UserError(f"sweep={self.sweep}: expected baseline={FULL} and other attentions beside it")
         if len({task.partition("-")[0] for task in self.task}) > 1 and PLACE not in self.model:

@@ -60,8 +60,12 @@ class TranscriptionTask:
             if self.options.join_s > 30:
                 raise UserError(f"join_s={self.options.join_s:g}: expected at most 30 for Whisper")
         else:
-            if self.options.language:
-                raise UserError(f"language={self.options.language}: has no effect with a CTC model")
+            for name, value in (
+                ("language", self.options.language),
+                ("rivals", ",".join(self.options.rivals)),
+            ):
+                if value:
+                    raise UserError(f"{name}={value}: has no effect with a CTC model")
             assert self.open_model is not None
             self.model = CTCModel(*self.open_model(folder, device), folder)
         return self.model

@@ -4,7 +4,8 @@ Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (20
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asr.approximation.inputs import JoinedInput
+from asr.approximation.options import FULL, HALF_FRAMES, HALF_LAYERS, RIVALS
 from asr.approximation.pretrained import TransformersModel, require_model
 from asr.attention.transformers_adapter import quiet
 from asr.data.audio_file import Samples
@@ -51,6 +53,7 @@ class Whisper(TransformersModel):
         # Without them, transformers makes a tokenizer that knows no text.
         if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
             raise UserError(f"model={folder}: expected tokenizer.json or vocab.json, found neither")
+        self.rival = ""
         super().__init__(folder, "WhisperForConditionalGeneration", "WhisperProcessor", device)
         self.extractor, self.tokenizer = self.processor.feature_extractor, self.processor.tokenizer
         config, frames = self.model.config, 2 * self.model.config.max_source_positions
@@ -137,9 +140,27 @@ class Whisper(TransformersModel):
         found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt")
         return {"input_features": found.input_features.to(self.device)}
 
+    def use(self, attention: str, backend: str) -> None:
+        """Exchange the attention, or make the encoder cheaper and keep full attention."""
+        self.rival = attention if attention in RIVALS else ""
+        super().use(FULL if self.rival else attention, backend)
+
+    def run(self, inputs: dict[str, Tensor], attention: str) -> Any:
+        """Return the states of the encoder, [B, N, M]; errors as in `TransformersModel`."""
+        return super().run(inputs, FULL if attention in RIVALS else attention)
+
     def forward(self, inputs: dict[str, Tensor]) -> Any:
-        """Return the states of the encoder, [B, N, M]."""
-        return self.model.model.encoder(**inputs).last_hidden_state
+        """Return the states of the encoder, [B, N, M]; the state of averaged frames stands at both places."""
+        encoder = self.model.model.encoder
+        with _halved_layers(encoder) if self.rival == HALF_LAYERS else nullcontext():
+            if self.rival != HALF_FRAMES:
+                return encoder(**inputs).last_hidden_state
+            hook = encoder.layers[0].register_forward_pre_hook(_halved_frames)
+            try:
+                # A key that stands twice has the weight of one that stands once, as all others do too.
+                return encoder(**inputs).last_hidden_state.repeat_interleave(2, dim=1)
+            finally:
+                hook.remove()
 
     def tokens(self, text: str) -> list[int]:
         """Return the prompt, the tokens of a transcript and the end mark, as the model was trained."""
@@ -198,6 +219,23 @@ class Whisper(TransformersModel):
             )
         texts: list[str] = self.tokenizer.batch_decode(found, skip_special_tokens=True)
         return [text.strip() for text in texts]
+
+
+@contextmanager
+def _halved_layers(encoder: Any) -> Iterator[None]:
+    """Leave out layers 2, 4, … of an encoder."""
+    layers = encoder.layers
+    encoder.layers = layers[::2]
+    try:
+        yield
+    finally:
+        encoder.layers = layers
+
+
+def _halved_frames(layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a layer with the means of frames 1 and 2, 3 and 4, …"""
+    states_BNM, *others = args
+    return (0.5 * (states_BNM[:, ::2] + states_BNM[:, 1::2]), *others)
 
 
 def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from asr import config
 from asr.approximation import tables
-from asr.approximation.options import TRANSCRIPTION, Options
+from asr.approximation.options import RIVALS, TRANSCRIPTION, Options
 from asr.approximation.question_map import QuestionMap
 from asr.approximation.run import MechanismResult, TaskResult
 from asr.approximation.tables import PERCENT, words
@@ -93,7 +93,11 @@ def _write_page(
     ]
     body: list[Figure | Table] = [*(figure for figure, _ in figures), *numbered]
     names = dict.fromkeys(
-        spec.name for result in results for row in result.rows for spec, _ in layer_runs(row.attention)
+        spec.name
+        for result in results
+        for row in result.rows
+        if row.attention not in RIVALS
+        for spec, _ in layer_runs(row.attention)
     )
     sections = [("summary", "Summary"), *((item.key, item.label) for item in body), ("protocol", "Protocol")]
     html = render(

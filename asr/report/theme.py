@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from asr.approximation.options import RIVALS
 from asr.attention import MECHANISMS, own
 from asr.config.names import split_name, split_source
 
@@ -119,7 +120,8 @@ def family(attention: str) -> str:
         >>> family("nystrom:Nystrom-32:iterations=4")
         'nystrom:Nystrom'
     """
-    return split_name(attention.removeprefix("peer:").partition("@")[0])[0]
+    name = attention.removeprefix("peer:").partition("@")[0]
+    return name if name in RIVALS else split_name(name)[0]
 
 
 def look(name: str) -> Look:

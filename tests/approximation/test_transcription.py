@@ -119,6 +119,35 @@ def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_p
     assert (tmp_path / "results.md").read_bytes() == table
 
 
+def test_cheaper_encoders_are_rows_of_the_table(folder: Path, evaluated: Path, tmp_path: Path) -> None:
+    """Half the layers is a model without them; half the frames, the layers over means of pairs."""
+    assert main(arguments(folder, tmp_path, "attentions=full", "rivals=half-layers,half-frames")) == 0
+    found = rows(tmp_path)
+    assert list(found) == ["full", "half-layers", "half-frames"]
+    assert found["full"]["scores"] == rows(evaluated)["full"]["scores"]
+    model = Whisper(folder / "model", "cpu", "")
+    inputs = model.features([np.random.default_rng(0).standard_normal(16000).astype(np.float32)])
+    encoder = transformers.WhisperModel.from_pretrained(folder / "model").eval().encoder
+    layers, halved = encoder.layers, {}
+    with torch.inference_mode():
+        encoder.layers = layers[:1]  # of two
+        halved["half-layers"] = encoder(**inputs).last_hidden_state
+        states = encoder.conv1(inputs["input_features"])
+        states = encoder.conv2(torch.nn.functional.gelu(states))
+        states = torch.nn.functional.gelu(states).transpose(1, 2) + encoder.embed_positions.weight
+        states = states.unflatten(1, (-1, 2)).mean(2)
+        for layer in layers:
+            states = layer(states, None)
+        halved["half-frames"] = encoder.layer_norm(states).repeat_interleave(2, dim=1)
+        for name, expected in halved.items():
+            model.use(name, "auto")
+            torch.testing.assert_close(model.run(inputs, name), expected, rtol=1e-4, atol=1e-5)
+        model.use("full", "auto")
+        encoder.layers = layers
+        whole = encoder(**inputs).last_hidden_state
+        torch.testing.assert_close(model.run(inputs, "full"), whole, rtol=1e-4, atol=1e-5)
+
+
 def test_ratios_to_another_baseline(folder: Path, evaluated: Path) -> None:
     before = (evaluated / "results.json").read_bytes()
     assert main(arguments(folder, evaluated, "baseline=clustered-3")) == 0
