@@ -302,7 +302,14 @@ def test_an_option_without_what_it_affects_is_refused() -> None:
 
 def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
     """Another key would throw finished work away: these were lists in five modules."""
-    place = {"run", "resume", "trainer.checkpoint_every", "trainer.loggers", "data.prefetch"}
+    place = {
+        "run",
+        "resume",
+        "trainer.checkpoint_every",
+        "trainer.loggers",
+        "data.prefetch",
+        "augment.examples",
+    }
     cost = {"data.workers", "trainer.accelerator", "trainer.threads"}
     trainer = "accumulate devices nodes average_best budget early_stopping keep_best max_epochs max_steps"
     plan = {f"trainer.{name}" for name in f"{trainer} stop_at validate_every".split()}

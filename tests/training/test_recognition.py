@@ -84,6 +84,7 @@ def test_the_dev_error_leaves_noises_out_as_asr_score_does():
             self.tokenizer = tokenizer
             self.loss = CTCLoss()
             self.word_errors = None
+            self.shown = ()
             self.model = Mock(return_value=(log_probs, torch.tensor([len(frames)])))
             self.model.config.topology = "ctc"
 
