@@ -11,12 +11,6 @@
 namespace attention_ext {
 namespace {
 
-// A range of heads.
-struct HeadRange {
-  int64_t first, end;
-  int64_t count() const { return end - first; }
-};
-
 // Inputs of one call, checked by check_clustered. Heads are numbered b · H + h.
 template <class T>
 struct Heads {
@@ -68,33 +62,13 @@ struct Heads {
     sort_by_cluster();
   }
 
-  // Whether each thread processes whole heads: there are enough of them to share out evenly.
-  bool by_head() const {
-    const int64_t threads = torch::stable::get_num_threads();
-    return heads % threads == 0 || heads >= 8 * threads;
-  }
+  bool by_head() const { return shares_heads(heads); }
 
-  // Run all phases of a computation for all heads: head by head if that keeps all threads busy, so that a head's rows
-  // stay in the cache from phase to phase, else each phase as one parallel loop over all heads. The phases may read the
-  // inputs and write the outputs that are given.
   template <class F>
   void for_heads(
       std::initializer_list<const HeadRows<T>*> inputs, std::initializer_list<const HeadOutput<T>*> outputs,
       const F& phases) const {
-    const HeadCopies<T> copies(inputs, outputs);
-    if (by_head()) {
-      const int64_t bytes = copies.numbers * static_cast<int64_t>(sizeof(T));
-      parallel_with_scratch(heads, bytes, [&](int64_t head, char* memory) {
-        copies.enter(head, reinterpret_cast<T*>(memory));
-        phases(HeadRange{head, head + 1});
-        copies.leave(head);
-      });
-      return;
-    }
-    const Buffer<T> memory(heads * copies.numbers);
-    parallel(heads, [&](int64_t head) { copies.enter(head, memory + head * copies.numbers); });
-    phases(HeadRange{0, heads});
-    parallel(heads, [&](int64_t head) { copies.leave(head); });
+    attention_ext::for_heads<T>(heads, inputs, outputs, phases);
   }
 
   // Sum rows over each cluster's members in order of position: sums[heads, C, stride]. A thread with a whole head reads
