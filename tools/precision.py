@@ -215,34 +215,52 @@ def work_in_turns(options: Precision) -> None:
 
 
 def measure_precision(options: Precision) -> None:
-    """Print the CPU time of each work by checkout and precision, and its ratio to float32 before."""
+    """Print the CPU time of each work by checkout and precision, and its ratio to float32 before.
+
+    Raises:
+        UserError: a work failed, perhaps in the other checkout; the others are printed first.
+    """
     if options.worker:
         work_in_turns(options)
         return
-    table = Table("work", "checkout", "precision", "CPU s", "speed-up")
+    table, failed = Table("work", "checkout", "precision", "CPU s", "speed-up"), []
     for name in options.works:
         if name == "wsj-peer" and find_spec("speechbrain") is None:
             open_console().print("wsj-peer: skipped, SpeechBrain is not installed")
             continue
-        checkouts = [*([options.before] if options.before and name != "wsj-peer" else []), ""]
-        workers: dict[tuple[str, str], Worker] = {}
-        with contextlib.ExitStack() as stack:
-            for checkout in checkouts:
-                for precision in ("fp32", "bf16"):
-                    paths = [*([checkout] if checkout else [str(Path.cwd())]), *sys.path[1:]]
-                    variables = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-                    own = [f"worker={name}", f"bf16={precision == 'bf16'}", f"frames={options.frames}"]
-                    own += [f"data={Path(options.data).absolute()}"]
-                    program = str(Path(__file__).with_name("speed.py"))
-                    worker = Worker(program, "precision", *own, variables=variables)
-                    key = "before" if checkout else "now", precision
-                    workers[key] = stack.enter_context(worker)
-            times = in_turns({key: x.turn for key, x in workers.items()}, options.rounds, warm_up=1)
-        medians = {key: statistics.median(x.cpu_s for x in taken) for key, taken in times.items()}
-        if not all(medians.values()):
-            raise UserError(f"{name}: expected some CPU time, found none")
-        first = next(iter(medians.values()))
-        for (checkout, precision), taken in times.items():
-            ratio = first / medians[checkout, precision]
-            table.add_row(WORKS[name], checkout, precision, spread(taken, "cpu"), f"{ratio:.2f}")
+        try:
+            rows = measured_rows(name, options)
+        except UserError as error:
+            failed.append(f"{name}: {error}")
+            continue
+        for row in rows:
+            table.add_row(*row)
     open_console().print(table)
+    if failed:
+        raise UserError("; ".join(failed))
+
+
+def measured_rows(name: str, options: Precision) -> list[tuple[str, ...]]:
+    """Return the rows of a work: checkouts and precisions take turns."""
+    checkouts = [*([options.before] if options.before and name != "wsj-peer" else []), ""]
+    workers: dict[tuple[str, str], Worker] = {}
+    with contextlib.ExitStack() as stack:
+        for checkout in checkouts:
+            for precision in ("fp32", "bf16"):
+                paths = [*([checkout] if checkout else [str(Path.cwd())]), *sys.path[1:]]
+                variables = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+                own = [f"worker={name}", f"bf16={precision == 'bf16'}", f"frames={options.frames}"]
+                own += [f"data={Path(options.data).absolute()}"]
+                program = str(Path(__file__).with_name("speed.py"))
+                worker = Worker(program, "precision", *own, variables=variables)
+                key = "before" if checkout else "now", precision
+                workers[key] = stack.enter_context(worker)
+        times = in_turns({key: x.turn for key, x in workers.items()}, options.rounds, warm_up=1)
+    medians = {key: statistics.median(x.cpu_s for x in taken) for key, taken in times.items()}
+    if not all(medians.values()):
+        raise UserError("expected some CPU time, found none")
+    first = next(iter(medians.values()))
+    return [
+        (WORKS[name], *key, spread(taken, "cpu"), f"{first / medians[key]:.2f}")
+        for key, taken in times.items()
+    ]
