@@ -19,7 +19,7 @@ from asr.report import exchange_chart, layer_chart, question_chart, theme
 from asr.report.exchange_chart import DIVERGENCE
 from asr.report.figure import Figure, export
 from asr.report.findings import Finding
-from asr.report.page import PAGE, created_words, render
+from asr.report.page import PAGE, created_words, markdown, render
 from asr.report.protocol import settings
 from asr.report.provenance import of_environment
 
@@ -55,7 +55,7 @@ def write_exchange(folder: Path) -> tuple[list[Table], list[Path]]:
         shown += [tables.score_table(result, clock), tables.ratio_table(result, clock)]
         if _swept(result, options):
             shown.append(tables.layer_table(result))
-    write_text("\n".join(f"{x.title}\n\n{x.markdown()}\n" for x in shown), folder / "results.md")
+    write_text(markdown(shown), folder / "results.md")
     drawn = [(figure, export(figure, folder)) for figure in _figures(results, maps, options, asdict(record))]
     page = _write_page(results, shown[len(results) == 1 :], drawn, record, folder)
     return shown, [path, folder / "results.md", page, *(file for _, files in drawn for file in files)]

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def write_report(results: Results, folder: Path, options: ReportOptions | None = None) -> Path:
-    """Write `report.html` and `figures/` into a folder.
+    """Write `report.html`, `results.md` (the tables in Markdown) and `figures/` into a folder.
 
     Args:
         results: results of the comparison.
@@ -64,10 +64,16 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
     if options.static:
         for stale in set((folder / "figures").glob("figure-*.*")).difference(*files.values()):
             stale.unlink()
+    write_text(markdown(item for item in body if isinstance(item, Table)), folder / "results.md")
     path = folder / PAGE
     html = _render(results, body, browse(results, folder, options.audio), source, files, options.refresh)
     write_text(html, path)
     return path
+
+
+def markdown(tables: Iterable[Table]) -> str:
+    """Return tables in Markdown, each below its title."""
+    return "\n".join(f"{table.title}\n\n{table.markdown()}\n" for table in tables)
 
 
 def _body(

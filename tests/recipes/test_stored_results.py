@@ -1,0 +1,40 @@
+"""Stored results: what `asr report` draws from them is what RESULTS.md shows."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from asr.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOWN = re.compile(r"<!-- tables: (\S+) -->\n(.*?)<!-- /tables -->", flags=re.S)
+RESULTS = {path: path.read_text() for path in sorted(ROOT.glob("recipes/*/RESULTS.md"))}
+QUOTED = [(path, *found) for path, text in RESULTS.items() for found in SHOWN.findall(text)]
+
+
+def tables(text: str) -> list[str]:
+    """Return the tables of a document, each with its title."""
+    return re.findall(r"^(\S[^\n]*\n\n(?:\|[^\n]*\n)+)", text, flags=re.M)
+
+
+@pytest.mark.parametrize(("path", "stored", "shown"), QUOTED, ids=[stored for _, stored, _ in QUOTED])
+def test_the_tables_of_results_are_those_of_the_report(
+    path: Path, stored: str, shown: str, tmp_path: Path
+) -> None:
+    (tmp_path / "results.json").write_bytes(gzip.decompress((path.parent / stored).read_bytes()))
+    results = (tmp_path / "results.json").read_text()
+    comparison = ["maps=false", "static=false"] if '"tasks"' not in results else []
+    assert main(["report", str(tmp_path), *comparison]) == 0
+    drawn = tables((tmp_path / "results.md").read_text())
+    assert tables(shown)
+    for table in tables(shown):
+        assert table in drawn
+
+
+def test_all_stored_results_are_shown() -> None:
+    """They have at most 2 MB in all."""
+    stored = set(ROOT.glob("recipes/*/results/*"))
+    assert stored == {path.parent / name for path, name, _ in QUOTED}
+    assert sum(path.stat().st_size for path in stored) < 2e6
