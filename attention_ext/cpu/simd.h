@@ -168,8 +168,10 @@ inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, 
 }
 
 // exp(x) for x ≤ 0 with an error below 2 ulp: x = n·ln 2 + r, a polynomial in r (Cephes), n added to the
-// exponent. Arguments below −87 give exp(−87) ≈ 1e−38, negligible beside the largest weight, 1.
+// exponent. Arguments below −87 give exp(−87) ≈ 1e−38, negligible beside the largest weight, 1. Those above 0, which
+// only invalid input has, give any number: bits without a sign, whose sum may overflow.
 inline Vec<float> exp_vec(Vec<float> x) {
+  typedef uint32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
   const float lowest = -87.0f;
   const float shift = 12582912.0f;  // 1.5 · 2²³: adding it rounds to an integer, held in the low bits
   x = larger<float>(x, splat<float>(lowest));
@@ -183,7 +185,7 @@ inline Vec<float> exp_vec(Vec<float> x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  return (Vec<float>)((Mask<float>)p + ((Mask<float>)shifted << 23));
+  return (Vec<float>)((Bits)p + ((Bits)shifted << 23));
 }
 
 inline Vec<double> exp_vec(Vec<double> x) {
