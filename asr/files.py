@@ -160,15 +160,15 @@ def write_json(values: dict[str, Any], path: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Check before long work that a file can be written; create missing folders.
+    """Check before long work that a file can be written; missing folders are left to its writer.
 
     Raises:
         UserError: the file can't be written, or is a folder, pipe or device.
     """
     path = Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        # A folder made here would stay, empty, if the work failed.
+        with tempfile.TemporaryFile(dir=next(place for place in path.parents if place.exists())):
             _check_regular(path)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", str(error))
@@ -227,6 +227,7 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
     path = Path(folder, "lock")
     made = [place for place in path.parents if not place.exists()]
     check_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     held = lock_on(path, functools.partial(_write_name, f" {work}"))
     try:
         held.acquire(blocking=False)

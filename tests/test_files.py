@@ -185,8 +185,12 @@ def test_a_file_that_cannot_be_written_is_noticed_beforehand(tmp_path: Path) -> 
     ]:
         with pytest.raises(UserError, match=message):
             files.check_writable(path)
-    files.check_writable(tmp_path / "new" / "out.json")
-    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_check_of_an_output_leaves_no_folder(tmp_path: Path) -> None:
+    """`asr transcribe` of a missing file left an empty folder `output=`."""
+    files.check_writable(tmp_path / "new" / "deep" / "out.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:

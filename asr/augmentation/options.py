@@ -88,6 +88,15 @@ class WaveformConfig:
     )
 
     @property
+    def folders(self) -> dict[str, str]:
+        """Folders of recordings, by option."""
+        given = [
+            ("augment.impulse_responses", self.impulse_responses, GENERATED),
+            ("augment.noise", self.noise, WHITE),
+        ]
+        return {option: folder for option, folder, other in given if folder not in ("", other)}
+
+    @property
     def slowest(self) -> float:
         """Lowest factor of speed and tempo together."""
         return min(self.speed_factors) * min(self.tempo_factors)

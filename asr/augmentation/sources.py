@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from asr.augmentation.options import WaveformConfig
 from asr.data.audio import convert, notice_resampling
 from asr.data.audio_file import AUDIO_SUFFIXES, Samples, Undecodable, checked_samples, open_audio
 from asr.data.facts import header_facts
@@ -83,9 +84,27 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
     return sources
 
 
-def sources_digest(folder: str, sources: list[Source]) -> str:
-    """Return a hash of the recordings' names, lengths and rates; their samples may be many gigabytes."""
-    return digest("\n".join(f"{Path(x.path).relative_to(folder)} {x.samples} {x.rate}" for x in sources))
+def sources_digests(config: WaveformConfig, found: dict[str, list[Source]]) -> dict[str, str]:
+    """Return a hash of each folder's names, lengths and rates, by option; samples may be many gigabytes.
+
+    Args:
+        config: options.
+        found: recordings by option, see `all_sources`.
+    """
+    return {
+        option: digest(
+            "\n".join(f"{Path(x.path).relative_to(folder)} {x.samples} {x.rate}" for x in found[option])
+        )
+        for option, folder in config.folders.items()
+    }
+
+
+def all_sources(config: WaveformConfig, sample_rate: int, resample: bool) -> dict[str, list[Source]]:
+    """Return the recordings of each folder, by option; see `find_sources`."""
+    return {
+        option: find_sources(option, folder, sample_rate, resample)
+        for option, folder in config.folders.items()
+    }
 
 
 def noise_part(source: Source, rng: np.random.Generator, samples: int, sample_rate: int) -> Samples:

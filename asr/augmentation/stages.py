@@ -10,9 +10,9 @@ import soundfile
 from lhotse.augmentation.compress import MP3_SUPPORTED_SAMPLING_RATES
 from lhotse.augmentation.utils import next_fast_len
 
-from asr.augmentation.options import GENERATED, WHITE, WaveformConfig
+from asr.augmentation.options import GENERATED, WaveformConfig
 from asr.augmentation.room import room_response
-from asr.augmentation.sources import find_sources, noise_part, sources_digest, whole_response
+from asr.augmentation.sources import all_sources, noise_part, whole_response
 from asr.data.audio import convert
 from asr.data.audio_file import Samples
 from asr.errors import UserError
@@ -43,7 +43,7 @@ class Waveforms:
         resample: accept noises and responses with other sample rates.
 
     Attributes:
-        digests: hash of each folder of recordings, by option.
+        sources: recordings to augment with, by option.
 
     Raises:
         UserError: a folder is missing or empty, a recording is unreadable or too long, or the sample rate is
@@ -59,8 +59,8 @@ class Waveforms:
         longest_s: float = float("inf"),
         resample: bool = True,
     ) -> None:
-        self.config, self.sample_rate, self.seed, self.resample = config, sample_rate, seed, resample
-        self.digests: dict[str, str] = {}
+        self.config, self.sample_rate, self.seed = config, sample_rate, seed
+        self.sources = all_sources(config, sample_rate, resample)
         # The position of a stage is part of its key, so those without effect keep theirs.
         self.stages: list[tuple[float, Stage | None]] = [
             (1.0, self._tempo if config.tempo_factors != [1.0] else None),
@@ -100,7 +100,7 @@ class Waveforms:
         if folder == GENERATED:
             return self._generated_room
         option = "augment.impulse_responses"
-        sources = find_sources(option, folder, self.sample_rate, self.resample)
+        sources = self.sources[option]
         for source in sources:
             if (own_s := source.samples / source.rate) > longest_s:
                 raise UserError(
@@ -109,7 +109,6 @@ class Waveforms:
                 )
             if not whole_response(source, self.sample_rate).any():
                 raise UserError(f"{option}={folder}: expected an impulse response, {source.path} is silent")
-        self.digests[option] = sources_digest(folder, sources)
 
         def convolve(samples: Samples, rng: np.random.Generator) -> tuple[Samples, str]:
             source = sources[int(rng.integers(len(sources)))]
@@ -126,10 +125,7 @@ class Waveforms:
         folder = self.config.noise
         if not folder:
             return None
-        sources = []
-        if folder != WHITE:
-            sources = find_sources("augment.noise", folder, self.sample_rate, self.resample)
-            self.digests["augment.noise"] = sources_digest(folder, sources)
+        sources = self.sources.get("augment.noise")
 
         def add(samples: Samples, rng: np.random.Generator) -> tuple[Samples, str]:
             snr_db = draw(rng, self.config.noise_snr_db)

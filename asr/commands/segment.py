@@ -76,7 +76,7 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
             f"min_fit={options.min_fit:g}, found at most {best:.3f}"
         )
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
+    unfinished.mkdir(parents=True)
     for utterance in kept:
         _write(utterance, samples, model.sample_rate, unfinished / _name(recording, utterance), options.text)
     others = [x for x in found if x.fit < options.min_fit]

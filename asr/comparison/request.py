@@ -76,6 +76,7 @@ def parse(overrides: list[str]) -> Request:
     overrides, paper = with_grid(overrides)
     own, shared = config.divide(overrides, CompareConfig, train_schema(chosen_recipe(overrides)))
     options = config.parse(CompareConfig, own)
+    config.check_effect(options, {x.partition("=")[0] for x in command}, defaults=True)
     if not options.launcher:  # the machines that it starts may have other devices
         # With what `auto` stands for, cells of machines that differ don't share a key.
         device = pick_device(options.device)

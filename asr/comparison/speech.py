@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from asr.augmentation.sources import all_sources, sources_digests
 from asr.comparison.cell import Cell, code_entry
 from asr.comparison.options import CompareConfig
 from asr.comparison.records import Evaluation, ItemErrors, SplitData
@@ -63,9 +64,16 @@ class Speech:
         self.splits = list(dict.fromkeys(map(split_name, options.splits)))
 
     def digests(self, label: str, training: TrainConfig) -> dict[str, str]:
-        """Return the digests of a training's manifests and lexicon."""
+        """Return the digests of a training's inputs, those of its run's environment.json, and of its lexicon.
+
+        Raises:
+            UserError: a manifest, or another file or folder of the training, is missing.
+        """
         lexicon = training_lexicon(training)
+        augment = training.augment
+        sources = all_sources(augment, training.features.sample_rate, training.data.resample)
         data = {name: self.digest(path) for name, path in find_manifests(training, []).items()}
+        data |= sources_digests(augment, sources) | training.select.digests()
         return data | {"lexicon": lexicon.digest if lexicon else ""}
 
     def evaluation(self, label: str, training: Cell, split: str, attention: str) -> Cell:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from asr.augmentation.options import WaveformConfig
+from asr.augmentation.sources import sources_digests
 from asr.augmentation.stages import Waveforms
 from asr.data.audio import load_cut
 from asr.data.batch import Batch, Utterances
@@ -244,7 +245,8 @@ class SpeechData(TrainingData):
     def digests(self) -> dict[str, str]:
         """Return the hash of each training manifest, the development manifest and each augmenting folder."""
         train = {place: manifest_digest(manifest_path(place, "train")) for place in self.config.train}
-        return train | {str(self.dev): manifest_digest(self.dev)} | self.waveforms.digests
+        augmenting = sources_digests(self.augment, self.waveforms.sources)
+        return train | {str(self.dev): manifest_digest(self.dev)} | augmenting
 
     def write_report(self, folder: Path) -> None:
         """Write left_out.tsv, with a header even if no utterance was left out, and augmented utterances."""

@@ -22,6 +22,7 @@ SCORE = "score.json"
 TABLES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
 EXPORTS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")
 OFFICIAL = "official"  # folder of the official scores
+BEST = re.compile(r"best-(\d+(?:\.\d+)?)(?:-loss(-?\d+\.\d+))?(?:-.*)?")  # stem of a best checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class RunEnvironment:
     Attributes:
         run: identity of the run, which its checkpoints share.
         commit: version of the program; None outside a checkout.
-        data: digests of the training and development data.
+        data: digests of the training and development data, of the recordings that augment, and of the files
+            of the search that selects checkpoints.
         start: digest of the initial weights; empty if they are random.
         attention: mechanism.
         backend: backend that runs it.
@@ -219,7 +221,7 @@ class RunFolder:
 
     def best(self) -> list[Path]:
         """Return the best checkpoints, the best first."""
-        return sorted(self.checkpoints.glob("best-*.ckpt"))
+        return sorted((x for x in self.saved() if BEST.fullmatch(x.stem)), key=best_measures)
 
     def best_at(self, error_rate: float, loss: float, step: int) -> Path:
         """Return the file for a checkpoint that is among the best."""
@@ -238,12 +240,9 @@ class RunFolder:
         files = {file.stem: file for file in self.saved()}
         if not files:
             raise UserError(f"{self.path}: no checkpoint (expected {self.checkpoints}/*.ckpt)")
-        # By value: names that users give to checkpoints need not sort by it.
-        measured = re.compile(r"best-([\d.]+)(-.*)?")
-        best = sorted(filter(measured.fullmatch, files), key=lambda x: float(measured.fullmatch(x)[1]))  # type: ignore[index]
         aliases = {stem: stem for stem in files}
-        if best:
-            aliases["best"] = best[0]
+        if best := self.best():
+            aliases["best"] = best[0].stem
         if which == "auto":
             which = next(name for name in ("average", "best", "last", *files) if name in aliases)
         which = which.removesuffix(".ckpt")
@@ -278,9 +277,22 @@ class RunFolder:
 
 
 def best_name(error_rate: float, loss: float, step: int) -> str:
-    """Return the stem of a best checkpoint; stems sort by error rate, then by loss.
-
-    An untrained model recognises nothing, as a model does for its first steps: their error rates are equal.
-    """
-    finite = min(99_999.0, loss)  # NaN isn't below
+    """Return the stem of a best checkpoint; see `best_measures`."""
+    finite = max(-99_999.0, min(99_999.0, loss))  # NaN isn't below
     return f"best-{100 * error_rate:08.3f}-loss{finite:010.4f}-step{step:07d}"
+
+
+def best_measures(path: Path) -> tuple[float, float, str]:
+    """Return what the best checkpoints are sorted by, from the file's name.
+
+    Error rate, then loss: an untrained model recognises nothing, as a model does for its first steps, so that
+    their error rates are equal. As numbers, because the loss of MMI may be negative, and users may rename
+    checkpoints.
+
+    Example:
+        >>> best_measures(Path(f"{best_name(0.31, -2.5, 900)}.ckpt"))[:2]
+        (31.0, -2.5)
+    """
+    found = BEST.fullmatch(path.stem)
+    assert found is not None
+    return float(found[1]), float(found[2] or 0), path.stem

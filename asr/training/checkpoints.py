@@ -11,7 +11,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import EarlyStopping
 
 from asr.model.checkpoint import FORMAT, also_named, load, save
-from asr.records.run_folder import PREVIOUS, RunFolder
+from asr.records.run_folder import PREVIOUS, RunFolder, best_measures
 from asr.training.csv_logger import MetricsFile
 from asr.training.plan import round_up
 from asr.training.signals import Signals, Stopped
@@ -109,7 +109,7 @@ class KeepBest(lightning.Callback):
         """Save a checkpoint if it is among the best, then remove the one that it displaces."""
         assert isinstance(task, TrainingTask)
         path, kept = self.run.best_at(task.dev_error, task.dev_loss, trainer.global_step), self.run.best()
-        better = len(kept) < self.count or path < kept[self.count - 1]
+        better = path in sorted({*kept, path}, key=best_measures)[: self.count]
         # NaN would be taken for the lowest error rate, and displace the best checkpoint.
         better = better and math.isfinite(task.dev_error)
         if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
@@ -117,7 +117,7 @@ class KeepBest(lightning.Callback):
         state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.whole_state()}
         if trainer.is_global_zero:
             save(state, path)
-            for displaced in sorted({*kept, path})[self.count :]:
+            for displaced in sorted({*kept, path}, key=best_measures)[self.count :]:
                 displaced.unlink()
 
 

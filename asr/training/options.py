@@ -272,6 +272,11 @@ class SelectionConfig:
     beam: BeamConfig = options_of(BeamConfig, only=("metric", "wer"))
     decoder = "beam"  # a constant, on which options of the search depend
 
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the files that the search reads, by option; none for metric=greedy."""
+        found = self.beam.digests() if self.metric == "wer" else {}
+        return {f"select.beam.{name}": hashed for name, hashed in found.items()}
+
 
 @dataclass
 class RecipeConfig:

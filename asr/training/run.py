@@ -234,6 +234,7 @@ def _environment(
     """Return the content of environment.json, and give the run's identity to the task."""
     device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
     environment = describe_environment() | {"device": device_type, "data": data.digests()}
+    environment["data"] |= options.select.digests()
     environment["precision"] = options.trainer.precision
     environment |= task.describe(device_type) | {"start": start_digest(options, point)}
     task.run = point.environment.run if point else identity(options, environment)

@@ -7,7 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from comparisons import arguments, reusing
 from runs import killed
 
@@ -19,6 +21,7 @@ from asr.comparison.plan import make_plan, settle_changes
 from asr.comparison.request import parse
 from asr.comparison.results import read_results
 from asr.comparison.reuse import read_run
+from asr.errors import UserError
 from asr.files import file_digest
 from asr.model import checkpoint
 
@@ -62,6 +65,32 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
         name.split("/compare/")[1].split("/")[0] for name, at in states().items() if before[name] != at
     }
     assert changed == {"evaluations"}  # neither trainings nor timings
+
+
+def test_a_training_is_identified_by_its_noises_and_search_files(tone_corpus: Path, tmp_path: Path) -> None:
+    """Other noises under the same name were taken for those of the finished training."""
+    noises, words = tmp_path / "noises", tmp_path / "words.txt"
+    noises.mkdir()
+
+    def key(samples: int, word: str) -> str:
+        soundfile.write(noises / "hum.wav", np.full(samples, 0.1), 16000)
+        words.write_text(f"{word}\n")
+        selected = ["select.metric=wer", f"select.beam.hotwords={words}"]
+        asked = arguments(tone_corpus, tmp_path / "compare", "attentions=[full]", f"augment.noise={noises}")
+        plan = make_plan(parse([*asked[1:], *selected]))
+        (cell,) = plan.trainings.values()
+        assert list(cell.settings["data"])[-3:] == ["augment.noise", "select.beam.hotwords", "lexicon"]
+        return cell.key
+
+    first = key(160, "one")
+    assert first == key(160, "one")
+    assert len({first, key(161, "one"), key(160, "two")}) == 3
+
+
+def test_given_defaults_without_effect_are_refused(tmp_path: Path) -> None:
+    """Other commands refused them."""
+    with pytest.raises(UserError, match="budget_clock=wall: has no effect without budget"):
+        parse(["recipe=demo", "attentions=[full]", "budget_clock=wall"])
 
 
 @pytest.mark.usefixtures("fast")

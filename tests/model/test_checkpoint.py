@@ -12,7 +12,7 @@ from processes import in_a_fork
 
 from asr.errors import UserError
 from asr.model import checkpoint
-from asr.records.run_folder import best_name
+from asr.records.run_folder import RunFolder, best_name
 from asr.training.checkpoints import AtomicCheckpointIO
 
 
@@ -167,8 +167,16 @@ def test_names_of_best_checkpoints_sort_by_measures_above_10() -> None:
     assert sorted(names) == names
 
 
-def test_of_equal_error_rates_the_lower_loss_is_best() -> None:
-    """The first checkpoint stayed the best while nothing was recognised: untrained weights were decoded."""
-    names = [best_name(1.0, loss, 900 - i) for i, loss in enumerate([0.5, 2.25, 10.5, 700.0, float("inf")])]
-    assert sorted(names) == names
+def test_of_equal_error_rates_the_lower_loss_is_best(tmp_path: Path) -> None:
+    """The first checkpoint stayed the best while nothing was recognised: untrained weights were decoded.
+
+    Of negative losses, whose names were compared as text, the highest was best.
+    """
+    losses = [float("-inf"), -12.5, -2.25, -1.0, 0.5, 2.25, 10.5, 700.0, float("inf")]
+    paths = [tmp_path / "checkpoints" / f"{best_name(1.0, x, 900 - i)}.ckpt" for i, x in enumerate(losses)]
+    paths[0].parent.mkdir()
+    for path in reversed(paths):
+        path.touch()
+        assert checkpoint.find(tmp_path, "best") == path
+    assert RunFolder(tmp_path).best() == paths
     assert best_name(1.0, float("nan"), 5) == best_name(1.0, float("inf"), 5)

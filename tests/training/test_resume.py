@@ -53,7 +53,7 @@ def die_after_the_last_step(overrides: list[str]) -> None:
 
     def save(self: AtomicCheckpointIO, checkpoint: dict[str, Any], *rest: Any, **more: Any) -> None:
         original(self, checkpoint, *rest, **more)
-        if checkpoint["global_step"] == 24:
+        if checkpoint["global_step"] == 48:
             os.kill(os.getpid(), signal.SIGKILL)
 
     AtomicCheckpointIO.save_checkpoint = save  # type: ignore[method-assign]
@@ -150,7 +150,7 @@ def test_the_seed_determines_the_run(whole: Path, tone_corpus: Path, tmp_path: P
 @pytest.mark.slow
 def test_a_run_killed_after_its_last_step_can_be_completed(tone_corpus: Path, tmp_path: Path) -> None:
     """A run killed between its last checkpoint and training.json lost a row of metrics and never finished."""
-    whole, length = tmp_path / "whole", "trainer.max_steps=24"
+    whole, length = tmp_path / "whole", "trainer.max_steps=48"
     run(tone_corpus, whole, length)
     overrides = [*OVERRIDES, f"data.train=[{tone_corpus}]", f"run={tmp_path / 'parts'}", length]
     # Not forked from this process: autograd refuses that once its threads run.
@@ -319,6 +319,17 @@ def test_initial_weights_that_have_changed_are_noticed(
         run(tone_corpus, folder, *overrides, "trainer.max_steps=5")
     shutil.rmtree(start)  # no longer needed
     assert len(run(tone_corpus, folder, *overrides, "trainer.max_steps=5")) == 5
+
+
+def test_search_files_that_have_changed_are_noticed(tone_corpus: Path, tmp_path: Path) -> None:
+    """A resumed run took its best checkpoint by another list of hotwords than before."""
+    words, folder = tmp_path / "words.txt", tmp_path / "run"
+    words.write_text("tea\n")
+    selected = ["select.metric=wer", f"select.beam.hotwords={words}", "select.beam.size=5", "resume=auto"]
+    run(tone_corpus, folder, *selected, "trainer.max_steps=3")
+    words.write_text("sea\n")
+    with pytest.raises(UserError, match=r"inputs have changed .*: data\.select\.beam\.hotwords \w{12} \(was"):
+        run(tone_corpus, folder, *selected, "trainer.max_steps=5")
 
 
 def test_the_first_step_of_a_longer_plan_has_its_rate(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
