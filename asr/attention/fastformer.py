@@ -70,6 +70,7 @@ class Fastformer(OwnParameterLayer):
 
     def _pooled(self, x_BHND: Tensor, weigh_HD: Tensor, lengths: Tensor) -> Tensor:
         """Return the sum of valid positions by the softmax of their products with w, [B, H, 1, D]."""
-        w_HD1 = weigh_HD.to(x_BHND.dtype).unsqueeze(-1) * x_BHND.shape[-1] ** -0.5
-        weights_BH1N = masked_softmax((x_BHND @ w_HD1).mT, lengths)
+        # A matrix product would expand w to the batch: torch.export would then refuse batches of one.
+        w_H1D = weigh_HD.to(x_BHND.dtype).unsqueeze(1) * x_BHND.shape[-1] ** -0.5
+        weights_BH1N = masked_softmax((x_BHND * w_H1D).sum(-1).unsqueeze(2), lengths)
         return self.dropout(weights_BH1N) @ x_BHND

@@ -39,7 +39,7 @@ from attention_ext.improved_clustered_attention.graph import improved_clustered_
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
 from attention_ext.near_attention.graph import near_attention
 
-FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear", "none")
+FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear", "fastformer", "none")
 OPSET = 18  # ONNX opset in which torch.onnx writes graphs, so that none is converted
 OUTPUTS = ("log_probs", "frames")
 SHERPA_FILES = ("model.onnx", "tokens.txt")
