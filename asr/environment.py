@@ -38,7 +38,7 @@ def describe_environment() -> dict[str, Any]:
     import torch
 
     return {
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],  # as it is typed
         "commit": git_commit(),
         "python": platform.python_version(),
         "code": user_code.all_digests(),

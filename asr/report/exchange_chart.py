@@ -1,5 +1,6 @@
 """What an exchanged attention costs in accuracy against what it saves in time."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -11,33 +12,31 @@ from asr.report.figure import Figure, Panel, Series, spec_of
 from asr.report.provenance import of_environment
 
 DIVERGENCE = "KL"
+WIDE = 20  # ratio of highest and lowest score from which an axis is logarithmic
 LEAST = 1e-3  # nats; a logarithmic axis has no zero, the divergence of full attention from itself
 
 
-def figure(result: TaskResult, record: dict[str, Any]) -> Figure | None:
-    """Return the figure: a point per mechanism; None without times relative to a baseline.
+def figures(result: TaskResult, record: dict[str, Any]) -> Iterator[Figure]:
+    """Yield a figure for each main measure, a point per mechanism; none without times relative to a baseline.
 
     Args:
         result: results of the task.
         record: content of `results.json`, for the provenance.
     """
     rows = [row for row in result.rows if row.time_ratio is not None]
-    if not rows:
-        return None
-    first = next(iter(rows[0].scores))
-    measures = [name for name in (DIVERGENCE, first) if name in rows[0].scores]
-    return Figure(
-        key=f"exchange-{result.task}",
-        label="Cost",
-        title=f"Scores of {result.task} against the time of the {result.timed}",
-        caption=(
-            f"Time relative to {result.baseline}; bars are 95 % intervals of the scores. "
-            + (f"{DIVERGENCE} below {LEAST:g} nats is drawn there." if DIVERGENCE in measures else "")
-        ),
-        panels=[Panel(measure, _spec(result, measure)) for measure in measures],
-        provenance=of_environment(record["environment"], "", str(record["options"]["data"])),
-        series=[Series(row.attention, theme.family(row.attention)) for row in rows],
-    )
+    first = next(iter(result.rows[0].scores))
+    measures = [name for name in (DIVERGENCE, first) if name in result.rows[0].scores] if rows else []
+    for measure in measures:
+        scale = f" {DIVERGENCE} below {LEAST:g} nats is drawn there." if measure == DIVERGENCE else ""
+        yield Figure(
+            key=f"exchange-{result.task}" + (f"-{measure}" if len(measures) > 1 else ""),
+            label=f"Cost, {measure}",
+            title=f"{measure} of {result.task} against the time of the {result.timed}",
+            caption=f"Time relative to {result.baseline}; bars are 95 % intervals.{scale}",
+            panels=[Panel("", _spec(result, measure))],
+            provenance=of_environment(record["environment"], "", str(record["options"]["data"])),
+            series=[Series(row.attention, theme.family(row.attention)) for row in rows],
+        )
 
 
 def _spec(result: TaskResult, measure: str) -> dict[str, Any]:
@@ -55,7 +54,10 @@ def _spec(result: TaskResult, measure: str) -> dict[str, Any]:
     shapes = alt.Scale(domain=names, range=[look.shape for look in looks])
     legend = alt.Legend(title=None, orient="right", symbolOpacity=1)
     color = alt.Color("series:N", scale=colours, legend=legend)
-    y_scale = alt.Scale(type="log") if least else alt.Scale(zero=False)
+    scores = [row.scores[measure] for row in result.rows]
+    lowest = min(score.value if score.low is None else score.low for score in scores)
+    wide = 0 < WIDE * lowest < max(score.value for score in scores)
+    y_scale = alt.Scale(type="log") if least or wide else alt.Scale(zero=False)
     title = f"{measure} (%)" if measure in PERCENT else f"{measure} (nats)" if least else measure
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("time:Q", title=f"time / {result.baseline}", scale=alt.Scale(zero=False)),

@@ -73,8 +73,8 @@ def _figures(
     for result in results:
         if _swept(result, options):
             yield layer_chart.figure(result, tables.by_layer(result), record)
-        elif found := exchange_chart.figure(result, record):
-            yield found
+        else:
+            yield from exchange_chart.figures(result, record)
     if maps:
         yield question_chart.figure(maps, record)
 

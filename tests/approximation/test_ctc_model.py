@@ -88,8 +88,8 @@ def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_p
     page = (tmp_path / "named" / "report.html").read_text()
     assert "Closest to full attention</dt><dd>full*1,local-0*1: KL 0." in page
     assert page.count('<section class="card" id="table-') == 2
-    assert page.count("data-series=") == 2  # in the legend
-    assert (tmp_path / "named" / "exchange-transcription.pdf").is_file()
+    assert page.count("data-series=") == 4  # in the legends of KL and CER
+    assert (tmp_path / "named" / "exchange-transcription-KL.pdf").is_file()
 
 
 @pytest.mark.parametrize(
