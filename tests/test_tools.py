@@ -152,6 +152,23 @@ esac
 """
 
 
+def test_found_utterances_of_a_long_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    hour = importlib.import_module("hour")
+    spoken = [
+        hour.Spoken("good", 1, 2, True),
+        hour.Spoken("cut short", 3, 4, True),
+        hour.Spoken("untold", 5, 6, False),
+        hour.Spoken("lost", 7, 8, True),
+    ]
+    hour.print_found(spoken, {0: [(0.9, 2.1, "good")], 1: [(3.5, 4, "cut")], 2: [(5, 6, "lost")]})
+    assert capsys.readouterr().out.splitlines() == [
+        "given 3: found 2, lost 1, wrongly cut 1",
+        "CER of the texts found 46.15%",
+        "other texts 1 of 2",
+        "parts over 1 utterances that the text lacks: 1",
+    ]
+
+
 @pytest.mark.parametrize("fails", ["", "1"])
 def test_the_installation_shows_its_progress(fails: str, tmp_path: Path) -> None:
     """One line stood still for five to twelve minutes."""
