@@ -278,8 +278,9 @@ class RunFolder:
 
 def best_name(error_rate: float, loss: float, step: int) -> str:
     """Return the stem of a best checkpoint; see `best_measures`."""
-    finite = max(-99_999.0, min(99_999.0, loss))  # NaN isn't below
-    return f"best-{100 * error_rate:08.3f}-loss{finite:010.4f}-step{step:07d}"
+    percent = min(1e9, 100 * error_rate)  # NaN isn't below
+    finite = max(-99_999.0, min(99_999.0, loss))
+    return f"best-{percent:08.3f}-loss{finite:010.4f}-step{step:07d}"
 
 
 def best_measures(path: Path) -> tuple[float, float, str]:
