@@ -98,7 +98,7 @@ class Options:
     )
     precision: str = option(
         "fp32",
-        help=f"type of input and parameters, with unit=model of matrix products: {' | '.join(PRECISIONS)}; "
+        help=f"type of input and parameters (unit=model: of matrix products): {' | '.join(PRECISIONS)}; "
         "auto: bf16 if the processor has instructions for it",
         affects="result",
         choices=PRECISIONS,

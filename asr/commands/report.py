@@ -46,7 +46,8 @@ def _follow_run(folder: Path, options: ReportOptions) -> Path:
     while True:
         found = watched(folder)
         page = write_run_page(found, options.refresh)
-        console.print(f"{folder}: {' '.join(x.text for x in found.findings())}", soft_wrap=True)
+        state = " ".join(f"{x.head}: {x.text}" for x in found.findings())
+        console.print(f"{folder}: {state}", soft_wrap=True)
         if found.heard and found.heard[0].step > step:
             console.print(heard_table(found.heard))
         if step < 0:

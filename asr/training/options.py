@@ -98,9 +98,8 @@ class TrainerConfig:
     )
     early_stopping: int = option(
         0,
-        help="stop after this many without a lower dev error rate; 0: never",
+        help="stop after this many validations without a lower dev error rate; 0: never",
         affects="plan",
-        unit="validations",
     )
     precision: str = option(
         "fp32",

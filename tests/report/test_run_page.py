@@ -62,6 +62,7 @@ def test_the_page_has_curves_and_the_latest_hypotheses(run: Path, capsys: pytest
     assert main(["report", str(run), "refresh=5"]) == 0  # not running: written once
     printed = capsys.readouterr().out
     assert "broken off before its first resume point." in printed
+    assert "Dev PER: 30.00 % at step 5" in printed
     assert "Development utterances at step 4" in printed
     html = (run / "report.html").read_text()
     assert 'data-figure="figure-7"' in html
