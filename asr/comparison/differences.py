@@ -34,11 +34,12 @@ def differences(results: Results, measured: Sequence[Measured]) -> list[Differen
 
 
 def _pairs(results: Results, systems: list[System]) -> Iterator[tuple[System, System]]:
-    own = {label: (label, attention) for label, attention in systems if results.own(label) == attention}
-    yield from combinations(own.values(), 2)
-    for system in systems:
-        if system[0] in own and system != own[system[0]]:
-            yield system, own[system[0]]
+    owns = [system for system in systems if results.own(system[0]) == system[1]]
+    yield from combinations(owns, 2)
+    for label in dict.fromkeys(label for label, _ in systems):
+        # A model's own mechanism comes last, so that a difference says what the exchange changes.
+        of_model = [system for system in systems if system[0] == label]
+        yield from combinations(sorted(of_model, key=lambda system: system in owns), 2)
 
 
 def _difference(

@@ -1,12 +1,15 @@
-"""Table 1: every model run with every mechanism it can run with."""
+"""Table 1: every model run with every mechanism it can run with, and what each exchange changes."""
+
+from collections.abc import Callable
 
 from asr.attention.table import MECHANISMS, exchange, is_causal
 from asr.comparison.candidates import can_run, is_exchangeable
+from asr.comparison.records import Candidate
 from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
 from asr.errors import UserError
 from asr.report.tables import model_cell, rate_cell, tone
-from asr.report.words import DASH, metric_words
+from asr.report.words import DASH, changed, metric_words
 
 
 def exchange_table(results: Results, split: str) -> Table | None:
@@ -14,9 +17,9 @@ def exchange_table(results: Results, split: str) -> Table | None:
     if not (results.metrics(split) and results.exchanges(split)):
         return None
     metric = results.metrics(split)[0]
-    family = [x for x in results.candidates if _is_softmax(results, x.attention)]
+    family = _family(results)
     others = ", ".join(x.label for x in results.candidates if x not in family)
-    attentions = [name for name in results.attentions() if _is_softmax(results, name)]
+    attentions = _mechanisms(results)
     rates = {
         (candidate.label, attention): results.error_rate(candidate.label, split, metric, attention)
         for candidate in family
@@ -25,21 +28,16 @@ def exchange_table(results: Results, split: str) -> Table | None:
     found = [estimate.value for estimate in rates.values() if estimate]
     if not found:
         return None
-    rows = []
-    for candidate in family:
-        cells = [model_cell(candidate)]
-        for attention in attentions:
-            estimate = rates[candidate.label, attention]
-            own = attention == candidate.attention
-            if estimate is None:
-                reason = gap(results, candidate.label, split, attention)
-                cells.append(TableCell(DASH, note=reason, detail=reason, own=own))
-            else:
-                cells.append(rate_cell(estimate, metric, tone(estimate.value, found), own))
-        rows.append(cells)
+
+    def cell(candidate: Candidate, attention: str) -> TableCell:
+        estimate, own = rates[candidate.label, attention], attention == candidate.attention
+        if estimate is None:
+            reason = gap(results, candidate.label, split, attention)
+            return TableCell(DASH, note=reason, detail=reason, own=own)
+        return rate_cell(estimate, metric, tone(estimate.value, found), own)
+
     tied = sorted(name for name in MECHANISMS if exchange(name) not in ("yes", "no"))
     unit = " in %" if is_share(metric) else ""
-    heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
     return Table(
         key=f"table-1-{split}",
         label="Table 1",
@@ -50,9 +48,59 @@ def exchange_table(results: Results, split: str) -> Table | None:
             f"{' and '.join(tied)} need keys that are tied to the queries."
             + (f" Not shown, because not exchangeable: {others}." if others else "")
         ),
-        columns=[Column("trained with", number=False), *heads],
-        rows=rows,
+        columns=_columns(results, metric),
+        rows=_rows(results, cell),
     )
+
+
+def exchange_difference_table(results: Results, split: str) -> Table | None:
+    """Return what each exchange changes, paired over seeds and utterances; None if none was exchanged."""
+    if not (results.metrics(split) and results.exchanges(split)):
+        return None
+    metric = results.metrics(split)[0]
+
+    def cell(candidate: Candidate, attention: str) -> TableCell:
+        own = attention == candidate.attention
+        systems = (candidate.label, attention), (candidate.label, candidate.attention)
+        found = results.difference(*systems, split, metric)
+        if own or found is None:
+            return TableCell(DASH, note="own mechanism" if own else "not measured", own=own)
+        shown, _, interval = changed(found, metric).partition(" ")
+        note = f"95 % interval over {found.over}; seeds: {found.count}" if interval else "no interval"
+        return TableCell(shown, sort=found.value, detail=interval.strip("()"), note=note)
+
+    unit = " in points" if is_share(metric) else ""
+    return Table(
+        key=f"table-1-differences-{split}",
+        label="Table 1, differences",
+        title=f"Change of {metric_words(metric)}{unit} by running with another mechanism, on {split}",
+        caption=(
+            "Rows: mechanism used in training, with which the others are compared; columns: mechanism used "
+            "in the evaluation. Below each change is the 95 % interval of the paired difference; where it "
+            "includes zero, no difference is shown."
+        ),
+        columns=_columns(results, metric),
+        rows=_rows(results, cell),
+    )
+
+
+def _family(results: Results) -> list[Candidate]:
+    return [x for x in results.candidates if _is_softmax(results, x.attention)]
+
+
+def _mechanisms(results: Results) -> list[str]:
+    return [name for name in results.attentions() if _is_softmax(results, name)]
+
+
+def _columns(results: Results, metric: str) -> list[Column]:
+    names = _mechanisms(results)
+    heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in names]
+    return [Column("trained with", number=False), *heads]
+
+
+def _rows(results: Results, cell: Callable[[Candidate, str], TableCell]) -> list[list[TableCell]]:
+    names = _mechanisms(results)
+    return [[model_cell(x), *(cell(x, name) for name in names)] for x in _family(results)]
 
 
 def gap(results: Results, label: str, split: str, attention: str) -> str:

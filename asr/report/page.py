@@ -20,7 +20,7 @@ from asr.errors import UserError
 from asr.files import check_writable, digest, write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, budget_chart, curves_chart, theme
 from asr.report.error_browser import browse
-from asr.report.exchange_table import exchange_table
+from asr.report.exchange_table import exchange_difference_table, exchange_table
 from asr.report.figure import ALONE_WIDTH, STATIC_WIDTH, Figure, Provenance, data_uri, export, page_panel
 from asr.report.findings import findings
 from asr.report.options import ReportOptions
@@ -85,7 +85,11 @@ def _body(
         cost_table(results),
         *(difference_table(results, split) for split in results.splits()),
         search_table(results),
-        *(exchange_table(results, split) for split in results.splits()),
+        *(
+            table(results, split)
+            for split in results.splits()
+            for table in (exchange_table, exchange_difference_table)
+        ),
         budget_chart.figure(results, source),
         curves_chart.figure(results, source),
     ]

@@ -59,6 +59,17 @@ def test_systems_are_paired_over_common_seeds_and_utterances(tmp_path: Path) -> 
     assert read_results(tmp_path) == results
 
 
+def test_all_mechanisms_of_one_model_are_paired() -> None:
+    """A claim such as "i-clustered is closer than clustered" needs the two exchanged systems' difference."""
+    exchanged = [measured("full", name, 0, [2, 2, count, 2]) for name, count in (("a", 2), ("b", 4))]
+    results = compared([*TWO_SEEDS[:2], *exchanged])
+    a, b, own = ("full", "a"), ("full", "b"), ("full", "full")
+    assert [(x.first, x.second) for x in results.differences] == [(a, b), (a, own), (b, own)]
+    found = results.difference(b, a, "test", "per")
+    assert found is not None
+    assert (found.value, found.over) == (pytest.approx(2 / 50), "utterances")
+
+
 def test_official_rates_and_other_items_are_paired_over_seeds() -> None:
     official = [
         (x, ItemErrors())

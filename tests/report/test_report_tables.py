@@ -13,14 +13,14 @@ from asr.comparison.results import Results
 from asr.console import duration
 from asr.report import theme
 from asr.report.accuracy_chart import _log_axes, figure, points
-from asr.report.exchange_table import exchange_table, gap
+from asr.report.exchange_table import exchange_difference_table, exchange_table, gap
 from asr.report.findings import findings
 from asr.report.labels import ANCHORS, place_labels
 from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
 from asr.report.tables import Table, TableCell, cost_table, search_table, tone
-from asr.report.words import candidate_look_ahead, candidate_table, difference_table
+from asr.report.words import candidate_look_ahead, candidate_table, changed, difference_table
 from asr.scoring.estimates import Estimate
 
 
@@ -79,7 +79,28 @@ def test_the_matrix_has_every_pair_and_frames_the_own_mechanism(results: Results
 def test_without_exchanges_there_is_no_matrix(results: Results) -> None:
     """With evaluate=[own], the report had a table of dashes around a diagonal that another table has, too."""
     own = [x for x in results.evaluations if results.is_own(x)]
-    assert exchange_table(dataclasses.replace(results, evaluations=own), "test") is None
+    without = dataclasses.replace(results, evaluations=own)
+    assert exchange_table(without, "test") is None
+    assert exchange_difference_table(without, "test") is None
+
+
+def test_each_exchange_has_its_paired_difference(results: Results) -> None:
+    """Table 1 has means alone: whether an exchange costs anything could only be guessed from them."""
+    table = exchange_difference_table(results, "test")
+    assert table is not None
+    assert [x.name for x in table.columns] == [x.name for x in exchange_table(results, "test").columns]
+    shown = 0
+    for row in table.rows:
+        trained = row[0].text
+        for name, cell in zip([x.name for x in table.columns[1:]], row[1:], strict=True):
+            own = results.own(trained)
+            found = results.difference((trained, name), (trained, own), "test", "per")
+            assert cell.own == (name == own)
+            assert (cell.text == "–") == (found is None or name == own)
+            if cell.text != "–":
+                shown += 1
+                assert str(cell) == changed(found, "per")
+    assert shown
 
 
 def test_the_lowest_rate_has_the_strongest_colour() -> None:
