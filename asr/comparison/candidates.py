@@ -37,8 +37,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
             candidate that has several budgets.
     """
     protocol = flat(to_dict(settled(train_options(request.shared))))
-    asked = [{"attention": name} for name in request.options.attentions]
-    asked += [_keys(entry) for entry in request.options.candidates]
+    asked = entries(request)
     budgets = request.options.budget if len(request.options.budget) > 1 else [""]
     waiting: list[Candidate] = []
     trainings: dict[str, TrainConfig] = {}
@@ -67,6 +66,16 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
         ordered += ready
         waiting = [candidate for candidate in waiting if candidate not in ready]
     return ordered, trainings
+
+
+def entries(request: Request) -> list[dict[str, Any]]:
+    """Return the options of each candidate by key, those of `attentions` first.
+
+    Raises:
+        UserError: an entry of `candidates` is no candidate.
+    """
+    asked: list[dict[str, Any]] = [{"attention": name} for name in request.options.attentions]
+    return asked + [_keys(entry) for entry in request.options.candidates]
 
 
 def is_exchangeable(attention: str) -> bool:

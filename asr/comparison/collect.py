@@ -60,6 +60,7 @@ def collect(plan: Plan) -> Results:
         evaluations=evaluations,
         failures=_failures(plan),
         conditions=conditions,
+        tried=plan.request.tried,
     )
     cells = zip(evaluations, plan.evaluations.values(), strict=True)
     measured = [(x, _item_errors(plan.folder, cell)) for x, cell in cells if x.status == "done"]

@@ -28,7 +28,7 @@ BATCHES = 20  # batches to measure each candidate's step on, after one to warm u
 PASSES = 9  # over the batches; fewer once ENOUGH_S per candidate or a twentieth of the budget is spent
 ENOUGH_S = 20.0  # CPU time: planning many candidates should take minutes, not hours
 # Options that a step's cost doesn't depend on, and seeds and steps, with which every candidate trains.
-UNKEYED = (*affecting(TrainConfig, "place"), "seed", "trainer.max_steps")
+UNKEYED = (*affecting(TrainConfig, "place"), "seed", "trainer.max_steps", "optimizer.learning_rate")
 
 
 class StepTimer:

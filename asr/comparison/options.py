@@ -71,6 +71,13 @@ class CompareConfig(SearchOptions):
     epochs: int = option(
         0, help="epochs per model; without budget, steps and epochs the recipe decides", affects="result"
     )
+    learning_rates: list[float] = option(
+        [],
+        help="peak learning rates: each candidate is first trained with each of them and its first seed, and "
+        "keeps the one with the lowest error on dev; empty: no choice, optimizer.learning_rate",
+        affects="result",
+        maximum=100,
+    )
     splits: list[str] = option(
         ["test"], help="splits of the data, or manifests, to evaluate on", affects="result"
     )
@@ -141,6 +148,17 @@ class CompareConfig(SearchOptions):
         seconds = [budget.seconds for text in self.budget if (budget := parse_budget(text))]
         if len(set(seconds)) < len(self.budget):
             raise UserError(f"budget={','.join(self.budget)}: expected distinct times")
+        rates = self.learning_rates
+        if rates and (len(set(rates)) < max(len(rates), 2) or min(rates) <= 0):
+            raise UserError(
+                f"learning_rates={','.join(f'{rate:g}' for rate in rates)}: expected at least two distinct "
+                "rates above 0; for one, use optimizer.learning_rate"
+            )
+        if rates and len(self.budget) > 1:
+            raise UserError(
+                f"budget={','.join(self.budget)}: expected one budget with learning_rates, because a rate is "
+                "chosen for one length of training"
+            )
         if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
             raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
         for name in ("seeds", "splits"):

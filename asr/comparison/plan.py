@@ -40,6 +40,7 @@ from asr.training.sizes import settled
 
 SEARCH = dict.fromkeys(key.partition(".")[0] for key in affecting(SearchOptions, "result"))
 NEEDS_SPEECH = ("metric", "decode", *SEARCH)
+RATES = "learning_rates"  # folder of the trainings that try learning rates, in that of the comparison
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,10 @@ def make_plan(request: Request) -> Plan:
         ):
             cell = workload.evaluation(candidate.label, trainings[candidate.label, seed], split, attention)
             evaluations[candidate.label, seed, split, attention] = as_stored(folder, cell, decoding_defaults)
-    place = Path(options.reuse or Path("exp", protocol.recipe.name))
-    reused = _reused(folder, planned, None if options.reuse == "none" else place)
+    places = [folder / RATES] if request.tried else []
+    if options.reuse != "none":
+        places.append(Path(options.reuse or Path("exp", protocol.recipe.name)))
+    reused = _reused(folder, planned, places)
     return Plan(request, folder, protocol, candidates, workload, decoding, trainings, evaluations, reused)
 
 
@@ -240,7 +243,7 @@ def _training(
     return Cell(name, "training", {"options": settings, **inputs}, needs, unkeyed)
 
 
-def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict[str, Path]:
+def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict[str, Path]:
     """Return the finished runs to use instead of training, by cell name.
 
     A cell keeps the run that it has adopted before, as long as the run has the cell's settings.
@@ -248,7 +251,7 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
     Args:
         folder: folder of the comparison.
         trainings: cells of training.
-        place: folder with runs; None: no further runs.
+        places: folders with further runs.
     """
     search = functools.cache(finished_runs)  # reads each run once
     found = {}
@@ -258,7 +261,7 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
         before = training_result(folder, cell.name, read_state(folder, cell.name))
         adopted = read_run(Path(os.path.relpath(folder / before.run))) if before and before.reused else None
         if not (adopted and adopted.suits(cell.settings)):
-            others = search(place) if place else []
+            others = (run for place in places for run in search(place))
             adopted = next((run for run in others if run.suits(cell.settings)), None)
         if adopted:
             found[cell.name] = adopted.folder

@@ -189,7 +189,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     evaluations = list(plan.evaluations.values())
     missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
     known = [read_state(plan.folder, x.name).seconds for x in evaluations if is_done(plan.folder, x)]
-    console.print(f"{counted(len(evaluations), 'evaluation')}, {len(missing)} of them to do")
+    if evaluations:
+        console.print(f"{counted(len(evaluations), 'evaluation')}, {len(missing)} of them to do")
     note = "without evaluations"
     if known:
         left_s += len(missing) * sum(known) / len(known)

@@ -171,6 +171,28 @@ class Training:
         return self.time_to_best_cpu_s if clock == "cpu" else self.time_to_best_s
 
 
+@dataclass(frozen=True)
+class TriedRate:
+    """A learning rate that a candidate was trained with to choose one.
+
+    Attributes:
+        candidate: label of the candidate.
+        rate: peak learning rate.
+        dev_error: lowest error rate on dev, or other validation measure; None if the training failed.
+        dev_loss: loss on dev there.
+        train_cpu_s, train_s: CPU and wall-clock time of the training's steps.
+        chosen: whether the comparison trains with it.
+    """
+
+    candidate: str
+    rate: float
+    dev_error: float | None
+    dev_loss: float | None
+    train_cpu_s: float | None
+    train_s: float | None
+    chosen: bool = False
+
+
 @dataclass
 class Evaluation:
     """One trained model, run with one mechanism on one split.

@@ -1,6 +1,6 @@
 """A comparison's command line: its own options, and those of training and decoding for all candidates."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from asr import config
 from asr.attention.table import canonical
 from asr.comparison.grids import Paper, with_grid
 from asr.comparison.options import LENGTHS, OWN, STEPS, CompareConfig
+from asr.comparison.records import TriedRate
 from asr.config import affecting, flat, to_dict
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
@@ -19,6 +20,7 @@ from asr.training.options import train_schema
 from asr.transcription.decode import system_name
 
 # Training options that are a candidate's own, and those that set its length, with what to use instead.
+LEARNING_RATE = "optimizer.learning_rate"
 PER_CANDIDATE = {
     "attention": "attentions=[…]",
     "seed": "seeds=[…]",
@@ -58,12 +60,14 @@ class Request:
         shared: overrides of training that all candidates share.
         command: all overrides as given.
         paper: published figures of the plan; None if there are none.
+        tried: learning rates that the candidates have been trained with to choose theirs.
     """
 
     options: CompareConfig
     shared: list[str]
     command: list[str]
     paper: Paper | None = None
+    tried: list[TriedRate] = field(default_factory=list)
 
 
 def parse(overrides: list[str]) -> Request:
@@ -85,6 +89,8 @@ def parse(overrides: list[str]) -> Request:
         key = override.partition("=")[0]
         if key in TRAINING_SET_HERE:
             raise UserError(f"{override}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
+        if options.learning_rates and key == LEARNING_RATE and override in command:
+            raise UserError(f"{override}: can't be combined with learning_rates, which set it")
     options.attentions = canonical(options.attentions)
     options.evaluate = options.evaluate if options.evaluate == [OWN] else canonical(options.evaluate)
     if options.budget and options.budget_clock == STEPS:

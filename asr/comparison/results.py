@@ -18,6 +18,7 @@ from asr.comparison.records import (
     Failure,
     SplitData,
     Training,
+    TriedRate,
 )
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
@@ -45,6 +46,7 @@ class Results:
         candidates, trainings, evaluations, failures: in the order of the command line.
         conditions: load on the machine during timing, by split.
         differences: paired differences of error rates.
+        tried: learning rates that were tried to choose each candidate's, if any.
     """
 
     command: list[str]
@@ -59,6 +61,7 @@ class Results:
     failures: list[Failure]
     conditions: dict[str, Conditions] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
+    tried: list[TriedRate] = field(default_factory=list)
     format: int = FORMAT
 
     @property

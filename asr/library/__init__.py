@@ -170,14 +170,17 @@ def run_comparison(request: "Request") -> Comparison:
     from asr.comparison.collect import collect
     from asr.comparison.plan import make_plan
     from asr.comparison.progress import print_grid, print_plan
+    from asr.comparison.rates import with_tuned_rates
     from asr.comparison.run import run_plan
     from asr.console import open_console
     from asr.files import check_writable
-    from asr.report.words import print_results
+    from asr.report.summary import print_results
 
     console = open_console()
     if request.options.dry_run:
         print_grid(request, console)
+    if request.options.learning_rates:
+        request = with_tuned_rates(request, console)
     plan = make_plan(request)
     if request.options.dry_run:
         print_plan(plan, console)

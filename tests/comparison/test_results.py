@@ -18,7 +18,8 @@ from asr.comparison.results import Results, read_results, write_results
 from asr.comparison.speech import rates_of
 from asr.comparison.timing import OtherProcesses
 from asr.errors import UserError
-from asr.report.words import candidate_table, conditions_words, duration_range, print_results
+from asr.report.summary import candidate_table, print_results
+from asr.report.words import conditions_words, duration_range
 from asr.scoring.estimates import Estimate, fastest, over_seeds, pareto_front, spread
 
 QUIET = Conditions("cpu", 1, wall_s=10.0, cpu_s=9.97, other_cpus=0.03)

@@ -10,7 +10,7 @@ from asr.comparison.results import Results
 from asr.report import budget_chart
 from asr.report.figure import export
 from asr.report.provenance import of_results
-from asr.report.words import difference_table
+from asr.report.summary import difference_table
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from asr.report.labels import ANCHORS, place_labels
 from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
+from asr.report.summary import candidate_table, difference_table
 from asr.report.tables import Table, TableCell, cost_table, search_table, tone
-from asr.report.words import candidate_look_ahead, candidate_table, changed, difference_table
+from asr.report.words import candidate_look_ahead, changed
 from asr.scoring.estimates import Estimate
 
 
