@@ -36,7 +36,7 @@ def with_tuned_rates(request: Request, console: Console) -> Request:
         print_plan(trials, console)
         results = collect(trials)
         if any(x.status == "missing" for x in results.trainings):
-            console.print("then the comparison, here still at one rate; it uses the first seed's runs from above:")
+            console.print("then the comparison, here still at one rate; its first seed has the runs above:")
             return _without_rates(request)
     else:
         results = run_plan(trials, console)
