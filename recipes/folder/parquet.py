@@ -1,4 +1,4 @@
-"""Read parquet tables with embedded audio, as data sets on the Hugging Face Hub have them."""
+"""Read parquet tables with embedded audio or paths, as data sets on the Hugging Face Hub have them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +14,11 @@ ROWS = 64  # in memory at a time, with their audio
 
 
 def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -> Iterator[Entry]:
-    """Yield the entries of a table, and write their audio to files, because training reads in any order.
+    """Yield the entries of a table; embedded audio is written to files, because training reads in any order.
 
     Args:
-        path: table with a column of {bytes, path}, one of text and perhaps one of speakers.
+        path: table with a column of {bytes, path}, one of text and perhaps one of speakers; or with one of
+            paths, and the others of `read_table`.
         columns: unusual column names by canonical name.
         output: folder for the audio, `<output>/<name>/<row>.<suffix>`.
         name: name of the table, distinct among those of the corpus; utterances are called `<name>-<row>`.
@@ -30,9 +31,12 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
     embedded = [field.name for field in schema if _holds_bytes(field.type)]
     found = known_columns([field.name for field in schema], columns)
     wanted = columns.get("audio") or (embedded[0] if embedded else "")
+    if not embedded and "text" in found and "audio" in found:
+        yield from _paths(table, path, {name: schema.names[i] for name, i in found.items()})
+        return
     if wanted not in embedded or "text" not in found:
         raise UserError(
-            f"{path}: expected columns of embedded audio (bytes and path) and of text, found "
+            f"{path}: expected columns of audio (bytes and path, or file_name) and of text, found "
             f"{', '.join(schema.names)[:80]!r}; map other names with columns=audio:x,text:y"
         )
     names: dict[str, str] = {key: schema.names[found[key]] for key in ("text", "speaker") if key in found}
@@ -46,6 +50,17 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
             }
             for key, column in names.items():
                 fields[key] = text_field(row[column], key, where)
+            yield Entry(where, fields)
+            number += 1
+
+
+def _paths(table: Any, path: Path, names: dict[str, str]) -> Iterator[Entry]:
+    """Yield the entries of a table with a column of paths, e.g. an audiofolder's metadata.parquet."""
+    number = 0
+    for rows in _batches(table, path, list(names.values())):
+        for row in rows:
+            where = f"{path}: row {number}"
+            fields = {key: text_field(row[column], key, where) for key, column in names.items()}
             yield Entry(where, fields)
             number += 1
 

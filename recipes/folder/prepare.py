@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from asr.data.facts import header_facts
 from asr.errors import UserError
 from asr.files import parse_json
 from asr.preparation.own_data import prepare_rows
@@ -135,6 +136,12 @@ def _row(entry: Entry, split: str, files: AudioFiles, beside: str) -> Row:
     start_s, end_s, duration_s = (
         number_field(fields.get(name), name, entry.where) for name in ("start", "end", "duration")
     )
+    if entry.samples:
+        duration_s = None  # of the whole file, in SpeechBrain's tables of VoxCeleb
+        length, rate, _ = header_facts(audio)
+        # No end, or one equal to the start, is the end of the file.
+        end_s = (length if end_s in (None, start_s or 0.0) else end_s) / rate
+        start_s = (start_s or 0.0) / rate
     if duration_s is None and end_s is not None:
         duration_s = end_s - (start_s or 0.0)
     name = fields.get("id") or identifier(stem(files.inside(audio)))

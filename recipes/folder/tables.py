@@ -11,6 +11,8 @@ from asr.files import parse_json
 from asr.preparation.rows import text_field
 from asr.text.files import read_lines, read_text
 
+# SpeechBrain's name: its reader takes `start` and `stop` in samples (speechbrain.dataio.dataio.read_audio).
+STOP = "stop"
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json")
 NAMES = {
     "audio": [
@@ -22,7 +24,7 @@ NAMES = {
     "speaker": ["speaker", "speaker_id", "spk", "spk_id", "client_id", "reader"],
     "split": ["split", "set", "subset", "partition"],
     "start": ["start", "start_s", "offset", "begin"],
-    "end": ["end", "end_s", "stop"],
+    "end": ["end", "end_s", STOP],
     "duration": ["duration", "duration_s"],
     "channel": ["channel"],
 }
@@ -36,11 +38,13 @@ class Entry:
         where: file and line, for messages.
         fields: values by canonical column name.
         ignored: reason to leave it out; empty: it is used.
+        samples: whether start and end are numbers of samples instead of seconds.
     """
 
     where: str
     fields: dict[str, str]
     ignored: str = ""
+    samples: bool = False
 
 
 def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
@@ -68,7 +72,9 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     if not lines:
         raise UserError(f"{path}: expected lines with audio and text, found none")
     width = len(lines[0][1])
-    header = known_columns([cell.strip() for cell in lines[0][1]], columns)
+    first = [cell.strip() for cell in lines[0][1]]
+    header = known_columns(first, columns)
+    samples = in_samples(first, header, columns)
     if "audio" in header and "text" in header:
         lines = lines[1:]
     elif len(lines[0][1]) == 2 and not columns:
@@ -87,7 +93,8 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
         # Divided at a mark in its text, a row would be a shorter transcript, or have a part of it as speaker.
         if any(cell.strip() for cell in cells[width:]):
             raise UserError(f"{where}: expected {width} columns, found {len(cells)}", "damaged_text")
-        entries.append(Entry(where, {n: cells[i].strip() for n, i in header.items() if i < len(cells)}))
+        fields = {n: cells[i].strip() for n, i in header.items() if i < len(cells)}
+        entries.append(Entry(where, fields, samples=samples))
     return entries
 
 
@@ -121,6 +128,11 @@ def known_columns(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
     return found
 
 
+def in_samples(cells: list[str], header: dict[str, int], columns: dict[str, str]) -> bool:
+    """Return whether times are numbers of samples; `columns=end:stop` says that they are seconds."""
+    return "end" in header and "end" not in columns and cells[header["end"]].lower() == STOP
+
+
 def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
     values = parse_json(line, where, "an object")
     if not isinstance(values, dict):
@@ -130,4 +142,5 @@ def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
     for name in ["audio", "text"]:
         if name not in header:
             raise UserError(f"{where}: expected the {name} (as {' or '.join(NAMES[name][:4])}), found {keys}")
-    return Entry(where, {name: text_field(values[keys[i]], name, where) for name, i in header.items()})
+    fields = {name: text_field(values[keys[i]], name, where) for name, i in header.items()}
+    return Entry(where, fields, samples=in_samples(keys, header, columns))

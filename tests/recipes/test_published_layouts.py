@@ -349,3 +349,62 @@ def test_the_refusal_of_a_pipe_says_what_to_run(tmp_path, monkeypatch):
     subprocess.run(command, shell=True, check=True)
     for number in range(3):
         assert Path(f"wav/train{number}.wav").read_bytes() == Path(f"data/wav/train{number}.wav").read_bytes()
+
+
+def cuts_of(folder: Path) -> dict[str, tuple[float, float]]:
+    """Return start and duration of each prepared utterance by its id."""
+    return {
+        cut.id: (cut.start, cut.duration)
+        for path in sorted(folder.glob("*.cuts.jsonl.gz"))
+        for cut in read_cuts(path)
+    }
+
+
+def test_start_and_stop_of_speechbrain_are_samples(tmp_path, monkeypatch):
+    """They were read as seconds: 4,000 of 8,000 samples were refused as 4,000 s of half a second."""
+    monkeypatch.chdir(tmp_path)
+    sound("corpus/one.wav", 1.0)
+    lines = ["ID,duration,wav,start,stop,spk_id,wrd"]
+    for number, (start, stop) in enumerate([(0, 4000), (8000, 12000), (12000, 12000), (4000, "")]):
+        lines.append(f"u{number},1.0,$data_root/one.wav,{start},{stop},s{number},GO ON")
+    write("save/train.csv", *lines)
+    asked = ["prepare", "folder", "audio=corpus", "transcripts=save"]
+    assert main([*asked, "folder=samples"]) == 0
+    assert cuts_of(Path("samples")) == {
+        "u0": (0.0, 0.25), "u1": (0.5, 0.25), "u2": (0.75, 0.25), "u3": (0.25, 0.75)
+    }  # fmt: skip
+    lines = ["ID,wav,start,stop,spk_id,wrd", "u0,$data_root/one.wav,0.5,0.75,s0,GO ON"]
+    write("seconds/train.csv", *lines)
+    assert main([*asked[:-1], "transcripts=seconds", "columns=end:stop", "folder=in_seconds"]) == 0
+    assert cuts_of(Path("in_seconds")) == {"u0": (0.5, 0.25)}
+
+
+def test_a_stop_beyond_the_recording_names_file_and_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sound("corpus/one.wav", 1.0)
+    write("save/train.csv", "ID,wav,start,stop,wrd", "u0,$data_root/one.wav,0,99999999,GO ON")
+    assert main(["prepare", "folder", "audio=corpus", "transcripts=save", "folder=out"]) == 1
+    error = capsys.readouterr().err
+    assert "train.csv:2" in error
+    assert "Traceback" not in error
+
+
+def test_metadata_of_an_audiofolder_may_be_parquet(tmp_path, monkeypatch):
+    """Hugging Face's audiofolder takes metadata.csv, .jsonl and .parquet; the last was refused."""
+    pa = pytest.importorskip("pyarrow", reason="needs the extra clustered-asr[parquet]")
+    import pyarrow.parquet
+
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "test"):
+        rows = []
+        for number, text in enumerate(TEXTS):
+            sound(f"data/{split}/{number}.flac")
+            rows.append({"file_name": f"{number}.flac", "transcription": text, "speaker_id": number})
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), f"data/{split}/metadata.parquet")
+    assert main(["prepare", "folder", "audio=data", "folder=out"]) == 0
+    cuts = {
+        path.name.partition(".")[0]: list(read_cuts(path)) for path in Path("out").glob("*.cuts.jsonl.gz")
+    }
+    assert [cut.supervisions[0].speaker for cut in cuts["test"]] == ["0", "1", "2"]
+    assert len(cuts["test"]) == len(TEXTS)
+    assert sum(map(len, cuts.values())) == 2 * len(TEXTS)
