@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asr.approximation.ctc_model import Open
 from asr.approximation.glue import find_glue
-from asr.approximation.metrics import Values, bootstrap_scores, ratio_interval
+from asr.approximation.metrics import bootstrap_scores, ratio_interval
 from asr.approximation.options import FULL, LAYERS, TRANSCRIPTION, Options
 from asr.approximation.squad import find_squad
 from asr.approximation.tasks import GlueTask, SquadTask
@@ -23,7 +23,7 @@ from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
 from asr.files import build, write_json
 from asr.records.keyed import KeyedRecord, job
-from asr.scoring.estimates import Estimate, percentiles
+from asr.scoring.estimates import Estimate, Values, percentiles
 
 OVER = "examples"
 WRITTEN = str.maketrans(":*", "-x")  # in names of files

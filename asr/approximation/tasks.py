@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.approximation import glue, squad
-from asr.approximation.metrics import METRICS, Metric, Values
+from asr.approximation.metrics import METRICS, Metric
 from asr.approximation.options import Options
 from asr.approximation.pretrained import TextModel
 from asr.approximation.records import examples_digest
 from asr.approximation.spans import Span, Window, best_spans, merged_spans, question_windows
 from asr.errors import UserError
+from asr.scoring.estimates import Values
 
 Indices = NDArray[np.intp]
 

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from asr.augmentation.sources import all_sources, sources_digests
 from asr.comparison.cell import Cell, code_entry
-from asr.comparison.options import CompareConfig
+from asr.comparison.options import METRICS, CompareConfig
 from asr.comparison.records import Evaluation, ItemErrors, SplitData
 from asr.comparison.request import Decoding
-from asr.comparison.results import METRICS
 from asr.comparison.timing import Runner
 from asr.config import from_dict, to_dict
 from asr.data.batch import Batch, Utterances

@@ -33,5 +33,5 @@ def log_sum(outputs_BTO: Tensor, path_sum: PathSum) -> Tensor:
     number of its uses. It is computed together with the sum, so that no step of the recursion is kept for
     autograd.
     """
-    result: Tensor = _LogSum.apply(outputs_BTO, path_sum)
+    result: Tensor = _LogSum.apply(outputs_BTO, path_sum)  # type: ignore[no-untyped-call]
     return result

@@ -9,7 +9,8 @@ from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
 from asr.errors import UserError
 from asr.report.tables import model_cell, rate_cell, tone
-from asr.report.words import DASH, changed, metric_words
+from asr.report.words import changed, metric_words
+from asr.scoring.estimates import DASH
 
 
 def exchange_table(results: Results, split: str) -> Table | None:

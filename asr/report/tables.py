@@ -8,7 +8,6 @@ from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, duration
 from asr.report import theme
 from asr.report.words import (
-    DASH,
     LOOK_AHEAD,
     candidate_look_ahead,
     count,
@@ -17,7 +16,7 @@ from asr.report.words import (
     mebibytes,
     metric_heading,
 )
-from asr.scoring.estimates import Estimate, fastest, spread
+from asr.scoring.estimates import DASH, Estimate, fastest, spread
 
 
 def cost_table(results: Results) -> Table | None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
+from asr.text.stored import WORD_GAP
+from asr.text.tokenizer import PIECE_START, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from asr.data.audio_file import AUDIO_SUFFIXES
 from asr.errors import UserError
 from asr.preparation.rows import text_field
 
-from .audio import AUDIO_SUFFIXES
 from .tables import Entry, known_columns
 
 ROWS = 64  # in memory at a time, with their audio

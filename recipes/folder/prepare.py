@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from asr.data.audio_file import AUDIO_SUFFIXES
 from asr.data.facts import header_facts
 from asr.errors import UserError
 from asr.files import parse_json
@@ -15,7 +16,7 @@ from asr.preparation.run import Preparation
 from asr.preparation.splits import SPLIT_NAMES, usual_split_name
 from asr.text.files import read_text
 
-from .audio import AUDIO_SUFFIXES, AudioFiles, identifier, stem
+from .audio import AudioFiles, identifier, stem
 from .layouts import LAYOUTS
 from .options import Options
 from .parquet import read_parquet

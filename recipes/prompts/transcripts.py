@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from asr.preparation import rows
+from asr.text import normalise as text_rules
 
 DIGITS = {
     "en": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
@@ -102,7 +102,7 @@ def spoken(written: str, language: str) -> str:
     "pour l'effacer appuyez sur sept"
     """
     text = re.sub(r"\d", lambda digit: DIGITS[language][int(digit[0])], _NOTE.sub(" ", written))
-    return rows.normalise(text, "words").replace("-", " ")
+    return text_rules.normalise(text, "words").replace("-", " ")
 
 
 def _spoken(word: str) -> list[str]:
