@@ -9,7 +9,7 @@ import lightning
 import numpy as np
 import torch.distributed
 from lhotse.cut import MonoCut
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from asr.files import atomic_text
 from asr.records.heard import Heard, read_heard
@@ -26,7 +26,7 @@ def shown_ids(cuts: Sequence[MonoCut], seed: int) -> list[str]:
 
 
 class WriteHeard(lightning.Callback):
-    """Appends what the model hears to hypotheses.jsonl, and shows it in TensorBoard.
+    """Appends what the model hears to hypotheses.jsonl, and shows it in TensorBoard, W&B and MLflow.
 
     Args:
         path: the file. A run that resumes removes the validations that it will repeat.
@@ -58,10 +58,24 @@ class WriteHeard(lightning.Callback):
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write("".join(map(_line, rows)))
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                for row in rows:
-                    text = f"{_verbatim(row.reference)}\n{_verbatim(row.hypothesis)}"
-                    logger.experiment.add_text(f"dev/{row.id}", text, step)
+            _show(rows, logger, step)
+
+
+def _show(rows: Sequence[Heard], logger: Logger, step: int) -> None:
+    """Show hypotheses below their references, each logger in its own form for text."""
+    match logger:
+        case TensorBoardLogger():
+            for row in rows:
+                text = f"{_verbatim(row.reference)}\n{_verbatim(row.hypothesis)}"
+                logger.experiment.add_text(f"dev/{row.id}", text, step)
+        case WandbLogger():
+            data = [[row.id, row.reference, row.hypothesis] for row in rows]
+            logger.log_text("dev/hypotheses", ["id", "reference", "hypothesis"], data, step=step)
+        case MLFlowLogger():
+            text = "\n".join(
+                f"{row.id}\n{_verbatim(row.reference)}\n{_verbatim(row.hypothesis)}" for row in rows
+            )
+            logger.experiment.log_text(logger.run_id, text, f"hypotheses/{step:07d}.txt")
 
 
 def _line(row: Heard) -> str:

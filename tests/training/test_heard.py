@@ -1,5 +1,6 @@
 """Hypotheses of development utterances during training."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,27 @@ def test_hypotheses_are_in_tensorboard(tone_corpus: Path, tmp_path: Path) -> Non
         assert [event.step for event in found] == [10, 20, 30]
         text = found[-1].tensor_proto.string_val[0].decode()
         assert text == f"    {row.reference}\n    {row.hypothesis}"
+
+
+def test_hypotheses_are_in_wandb_and_mlflow(tone_corpus: Path, tmp_path: Path) -> None:
+    """Both had the metrics alone."""
+    pytest.importorskip("wandb", reason="needs wandb")
+    pytest.importorskip("mlflow", reason="needs mlflow")
+    loggers = "trainer.loggers=[WandbLogger,MLFlowLogger]"
+    assert train(tone_corpus, tmp_path, "tokenizer.kind=character", loggers) == 0
+    rows = read_heard(tmp_path / "hypotheses.jsonl")
+    tables = sorted(tmp_path.glob("wandb/offline-run-*/files/media/table/dev/hypotheses_*.json"))
+    shown = [json.loads(path.read_text())["data"] for path in tables]
+    expected = [[[x.id, x.reference, x.hypothesis] for x in rows if x.step == step] for step in (10, 20, 30)]
+    assert sorted(shown) == sorted(expected)
+    files = sorted(tmp_path.glob("mlruns/**/hypotheses/*.txt"))
+    assert [path.name for path in files] == ["0000010.txt", "0000020.txt", "0000030.txt"]
+    last = [x for x in rows if x.step == 30]
+    assert files[-1].read_text().splitlines()[:3] == [
+        last[0].id,
+        f"    {last[0].reference}",
+        f"    {last[0].hypothesis}",
+    ]
 
 
 def test_a_torn_line_is_ignored_and_a_foreign_one_named(tmp_path: Path) -> None:
