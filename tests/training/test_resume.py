@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 import yaml
 from mutants import VALUES, mutant
@@ -132,6 +134,33 @@ def test_interrupted_equals_uninterrupted(
     assert_same_weights(tmp_path / "parts", whole)
     names = [sorted(p.name for p in (x / "checkpoints").iterdir()) for x in (whole, tmp_path / "parts")]
     assert names[0] == names[1]
+
+
+@pytest.mark.slow
+def test_recorded_noises_and_rooms_are_the_same_after_an_interruption(
+    tone_corpus: Path, tmp_path: Path
+) -> None:
+    """Recordings are drawn by seed, epoch and utterance, not in the order in which a process meets them."""
+    rng = np.random.default_rng(0)
+    for number, seconds in enumerate((0.3, 1.0, 4.0)):
+        noise = 0.05 * rng.standard_normal((round(16000 * seconds), 2)[: 1 + number % 2])
+        decay = rng.standard_normal(4000) * np.exp(-np.arange(4000) / (200.0 * (1 + number)))
+        for folder, samples in (("noises/street", noise), ("rooms", 0.3 * decay)):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            soundfile.write(tmp_path / folder / f"{number}.wav", samples, 16000)
+    recorded = [
+        f"augment.noise={tmp_path / 'noises'}",
+        f"augment.impulse_responses={tmp_path / 'rooms'}",
+        "augment.noise_snr_db=[5,20]",
+    ]
+    run(tone_corpus, tmp_path / "whole", *recorded)
+    with killed(5):
+        run(tone_corpus, tmp_path / "parts", *recorded, "resume=auto")
+    run(tone_corpus, tmp_path / "parts", *recorded, "resume=auto")
+    assert metrics_without_time(tmp_path / "parts") == metrics_without_time(tmp_path / "whole")
+    (tmp_path / "rooms" / "2.wav").unlink()
+    with pytest.raises(UserError, match="rooms"):
+        run(tone_corpus, tmp_path / "parts", *recorded, "resume=auto", "trainer.max_steps=14")
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
