@@ -28,8 +28,10 @@ WORTH_A_POOL = 200
 # Windows has no forked ones.
 WORKERS = getattr(multiprocessing.context, "ForkServerProcess", multiprocessing.context.SpawnProcess)
 CONNECT_S = 10.0  # time for a Ray cluster to answer
-HTTP2_SETTINGS, HTTP2_HEADER = b"\4", 9  # type of frame; bytes of a frame's header (RFC 9113, section 4.1)
-HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + bytes(5)
+# Calls that a cluster, and a Ray client's server, answer at once, and their arguments (Ray 2.50 to 2.60).
+CLUSTER_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive", b""
+CLIENT_CALL = "/ray.rpc.RayletDriver/ClusterInfo", b"\x08\x06"  # a ping
+CLIENT_PORT = "10001"  # Ray's default
 _packages: dict[str, Path] = {}  # folders that `import_folder` has made packages
 
 
@@ -157,13 +159,17 @@ def ray_cluster(address: str, needed: Mapping[str, Any] | None = None) -> Iterat
         yield
         return
     # Ray itself waits for minutes.
+    client = address.startswith("ray://")
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    if client and not host:
+        host, port = port, CLIENT_PORT
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal():
-            _check_answer(host.strip("[]"), int(port))
+            _check_answer(host.strip("[]"), int(port), CLIENT_CALL if client else CLUSTER_CALL)
         ray.init(
-            address=address or None,
+            address=address
+            or "local",  # None is the last cluster on this machine, even if it has been killed
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,  # below it, Ray prints banners
@@ -187,14 +193,24 @@ def _check_resources(needed: Mapping[str, Any], there: Mapping[str, float]) -> N
             raise UserError(f"{name}={wanted:g}: expected at most {most:g}, as many as this machine has")
 
 
-def _check_answer(host: str, port: int) -> None:
-    """Raise OSError unless a server answers in gRPC's protocol, HTTP/2, as Ray's do, within CONNECT_S."""
-    with socket.create_connection((host, port), CONNECT_S) as server:
-        if os.environ.get("RAY_USE_TLS", "0") != "0":  # which a plain greeting would break
-            return
-        server.sendall(HTTP2_GREETING)
-        if server.recv(HTTP2_HEADER, socket.MSG_WAITALL)[3:4] != HTTP2_SETTINGS:
-            raise ConnectionError("something else than Ray answers there")
+def _check_answer(host: str, port: int, call: tuple[str, bytes]) -> None:
+    """Raise OSError unless a server answers a call of Ray's, in gRPC, within CONNECT_S."""
+    import grpc
+
+    with socket.create_connection((host, port), CONNECT_S):  # which says why, if nobody listens
+        pass
+    if os.environ.get("RAY_USE_TLS", "0") != "0":  # Ray has the certificates
+        return
+    name, argument = call
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(target, [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(name)(argument, timeout=CONNECT_S)
+        except grpc.RpcError as error:
+            # What else is wrong, e.g. a missing token, Ray reports at once.
+            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+                return
+            raise ConnectionError("something else than Ray answers there") from None
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
