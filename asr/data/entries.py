@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.data.audio_file import check_rate
-from asr.data.lines import STORED, is_stored
+from asr.data.lines import DEEPEST, STORED, is_stored
 from asr.errors import UserError, in_words
 from asr.files import require_file
 from asr.text.files import CONTROL
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 # A cut may extend this far beyond its recording, because manifests contain rounded durations.
 TOLERANCE_S = 1e-3
-DEEPEST = 20  # levels of custom fields
 ROUNDING_S = 0.025  # lhotse's tolerance for the length of a recording
 MOST_KNOWN = 200_000  # audio files to remember as existing; utterances of one file are usually neighbours
 # Fields of ordinary entries, for which `check_entry` doesn't need lhotse.

@@ -1,5 +1,6 @@
 """Export manifests to other toolkits: Kaldi data directories, NeMo JSON lines, lhotse cuts, Lhotse Shar."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -230,7 +231,10 @@ def shar_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
                 shards.mkdir()
                 writer = SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES)
                 writer.writers["recording"] = _our_writer(shards)
-                with writer:
+                with contextlib.ExitStack() as open_files:
+                    # Each by itself: SharWriter would close none after one that can't be closed.
+                    for part in writer.writers.values():
+                        open_files.enter_context(part)
                     for cut in cuts:
                         _write_shar(writer, cut)
                 shards.rename(target)

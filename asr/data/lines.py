@@ -12,6 +12,7 @@ from asr.text.files import stream_lines
 # Keys by which lhotse recognises audio, features, arrays and images. To load these it may run a command,
 # fetch an address or unpickle a file.
 STORED = {"sources", "storage_type", "storage_path"}
+DEEPEST = 20  # levels of custom fields
 
 SHARD = re.compile(r"cuts(?:\.\d+)?\.jsonl(?:\.gz)?")
 

@@ -16,12 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.data.lines import is_stored, manifest_lines, parse_line, shards
+from asr.data.lines import DEEPEST, is_stored, manifest_lines, parse_line, shards
 from asr.errors import UserError, in_words
 from asr.files import parse_json, require_file
 
 MEMBER = re.compile(r"(.+\.tar)#(\d+)\+(\d+)")
 LARGEST_DESCRIPTION = 1 << 20  # bytes
+WITHOUT_PLACEHOLDERS = (
+    "lhotse.CutSet.from_shar(in_dir='{folder}').filter(lambda cut: cut.has_recording)"
+    # lhotse notes the shard that a cut comes from as a path, which it can't write.
+    ".map(lambda cut: cut.with_custom('shard_origin', ''))"
+    ".to_shar('{folder}-audible', {{'recording': 'flac'}})"
+)
 
 
 def archive(manifest: Path) -> Path:
@@ -54,11 +60,17 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             where = f"{path}: utterance {name!r}"
             if described is None:
                 raise UserError(
-                    f"{where}: expected its audio, found lhotse's placeholder for a missing recording (write "
-                    "the folder without such cuts)",
+                    f"{where}: expected its audio, found lhotse's placeholder for a missing recording; "
+                    f"{WITHOUT_PLACEHOLDERS.format(folder=folder)} leaves such cuts out",
                     "missing_audio",
                 )
-            entry = _without_stored(entry)
+            entry = {
+                key: value if key == "recording" else _without_stored(value)
+                for key, value in entry.items()
+                if key != "features"
+            }
+            if not entry.get("custom"):
+                entry.pop("custom", None)
             if entry.get("recording") is not None:
                 _with_source(entry["recording"], "", f"{manifest}: utterance {name!r}")
             checked = {**entry, "recording": _with_source(described, path.name, where)}
@@ -66,13 +78,13 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield json.dumps(located, ensure_ascii=False), checked
 
 
-def _without_stored(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a cut without features and without custom fields of stored audio, arrays or images."""
-    kept = {key: value for key, value in entry.items() if key != "features"}
-    custom = kept.pop("custom", None)
-    if isinstance(custom, dict):
-        custom = {key: value for key, value in custom.items() if not is_stored(value)}
-    return {**kept, "custom": custom} if custom else kept
+def _without_stored(value: Any, depth: int = 0) -> Any:
+    """Return a field without descriptions of stored audio, features, arrays or images, at any depth."""
+    if depth > DEEPEST or not isinstance(value, dict | list):  # `check_entry` refuses deeper ones
+        return value
+    if isinstance(value, list):
+        return [_without_stored(inner, depth + 1) for inner in value if not is_stored(inner)]
+    return {key: _without_stored(inner, depth + 1) for key, inner in value.items() if not is_stored(inner)}
 
 
 def _with_source(recording: Any, source: str, where: str) -> dict[str, Any]:

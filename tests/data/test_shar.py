@@ -5,12 +5,16 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lhotse
 import numpy as np
 import pytest
 import soundfile
@@ -216,8 +220,16 @@ def test_other_stored_data_is_left_out(shar: Path) -> None:
     change_manifest(shar, lambda entry: entry.update(custom={"x": stored, "note": "a"}, features=stored))
     assert read_cuts(shar)[0].custom == {"note": "a"}
     assert not read_cuts(shar)[0].has_features
-    change_manifest(shar, lambda entry: entry.update(custom={"x": [stored]}))
-    with pytest.raises(UserError, match=r"utterance 'dev-0': .*found stored data"):
+    within = {"x": [stored, {"y": stored}], "note": "b"}
+    change_manifest(shar, lambda entry: entry.update(custom=within))
+    change_manifest(shar, lambda entry: entry["supervisions"][0].update(custom={"z": stored, "note": "c"}))
+    cut = read_cuts(shar)[0]
+    assert (cut.custom, cut.supervisions[0].custom) == ({"x": [{}], "note": "b"}, {"note": "c"})
+    deep: Any = stored
+    for _ in range(25):
+        deep = [deep]
+    change_manifest(shar, lambda entry: entry.update(custom={"x": deep}))
+    with pytest.raises(UserError, match=r"utterance 'dev-0': expected at most 20 levels of fields"):
         read_cuts(shar)
 
 
@@ -249,8 +261,8 @@ def test_lhotses_folders_with_features_and_further_recordings_are_read(tmp_path:
         assert load_cut(found[1], 16000) == pytest.approx(noise, abs=2e-4)
 
 
-def test_the_placeholder_of_a_missing_recording_is_named(tmp_path: Path) -> None:
-    """The error advised something about a file of JSON."""
+def test_the_placeholder_of_a_missing_recording_is_named_and_the_advice_works(tmp_path: Path) -> None:
+    """The error advised something about a file of JSON, then nothing that could be run."""
     one, other = utterances(tmp_path, [np.full(800, 0.1)] * 2)
     other = MonoCut(other.id, 0, other.duration, 0, other.supervisions)
     (tmp_path / "out").mkdir()
@@ -259,8 +271,15 @@ def test_the_placeholder_of_a_missing_recording_is_named(tmp_path: Path) -> None
         writer.write(other)
     with pytest.raises(
         UserError, match=r"000\.tar: utterance 'u1': expected its audio, found .* for a missing recording"
-    ):
+    ) as error:
         read_cuts(tmp_path / "out")
+    advice = re.search(r"(lhotse\..*\)) leaves such cuts out$", str(error.value))
+    assert advice
+    (tmp_path / "out-audible").mkdir()
+    eval(advice[1], {"lhotse": lhotse})
+    (cut,) = read_cuts(tmp_path / "out-audible")
+    assert cut.id == "u0"
+    assert load_cut(cut, 8000) == pytest.approx(load_cut(one, 8000), abs=2e-5)
 
 
 NOISE = np.random.default_rng(1).uniform(-1, 1, 4000)
@@ -313,6 +332,34 @@ def test_a_full_disk_names_the_folder(
     assert os.strerror(number) in said
     assert len(said.splitlines()) == 1
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 200 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    if not mount or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs root and tmpfs, to mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shar", "lhotse"])
+def test_an_export_to_a_full_disk_is_one_line(kind: str, small_disk: Path, exported: Corpus) -> None:
+    """A traceback of tarfile's followed the line, and its open file."""
+    (small_disk / "other").write_bytes(bytes(100_000 if kind == "shar" else 200 * 1024))
+    manifest, out = exported[0] / "train.cuts.jsonl.gz", small_disk / "out"
+    command = [sys.executable, "-m", "asr", "export-data", str(manifest), f"to={kind}", f"out={out}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"asr: {out}/")
+    assert line.endswith(": No space left on device")
+    assert not list(out.iterdir())
 
 
 def test_a_manifest_can_not_name_a_place_in_an_archive(shar: Path, tone_corpus: Path, tmp_path: Path) -> None:
