@@ -10,6 +10,7 @@ from asr.approximation.inputs import PAUSE_S, JoinedInput
 from asr.approximation.options import Options
 from asr.approximation.tasks import Indices, Scored, pooled
 from asr.approximation.whisper import Whisper
+from asr.config import refuse
 from asr.data.concatenate import packed
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path
@@ -42,6 +43,8 @@ class TranscriptionTask:
         self.name, self.options, self.open_model = name, options, open_model
         places = [manifest_path(str(options.data_of(name)), split) for split in options.splits]
         self.paths = list(dict.fromkeys(places))
+        if self.paths == [options.data_of(name)]:
+            refuse(options, ["splits"], f"with data={options.data}, only with a prepared folder")
         cuts = [cut for path in self.paths for cut in read_cuts(path)]
         # Without a limit, no utterance has room for another.
         groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)

@@ -20,7 +20,10 @@ def measured_names(options: Options) -> list[str]:
     every = [name for name in default_names() if options.unit != "mechanism" or not has_own_parameters(name)]
     named = [x for name in options.attentions for x in (every if name == ALL else [name])]
     if options.causal == "both":
-        named = [x for name in named for x in (name, causal_form(name)) if x]
+        forms = [x for name in named for x in (name, causal_form(name)) if x]
+        if len(forms) == len(named) and not options.figure:
+            raise UserError(f"causal=both: has no effect: none of {', '.join(named)} has a causal form")
+        named = forms
     if GROUPING in options.passes:
         for name in named:
             if not groups_queries(name):

@@ -140,6 +140,8 @@ class Options:
                 raise UserError(f"{name}=[]: expected at least one")
         if GROUPING in self.passes and self.unit != "mechanism":
             raise UserError(f"passes={GROUPING}: expected unit=mechanism")
+        if self.loss != LossConfig() and PASSES[-1] not in self.passes:
+            raise UserError(f"loss.name={self.loss.name}: has no effect without passes={PASSES[-1]}")
         if self.loss.intermediate or self.loss.consistency:
             raise UserError("loss.intermediate, loss.consistency: have no effect in asr bench")
         if Path(self.out).suffix != ".json":

@@ -23,6 +23,21 @@ from asr.training.config import chosen_recipe, train_options
 from asr.training.options import TrainConfig, train_schema
 from asr.training.sizes import settled
 
+# Options of training that the estimate depends on: always, where the data give the size of a batch, and where
+# utterances are concatenated at random.
+USED = (
+    "recipe",
+    "model",
+    "features.mel_bins",
+    "features.frame_shift_ms",
+    "data.frames_per_batch",
+    "data.max_duration_s",
+    "data.concatenate_s",
+    "hydra",
+)
+SIZING = ("data.min_duration_s", "data.max_utterances", "augment.speed_factors", "augment.tempo_factors")
+RANDOM = ("seed",)
+
 
 def main(paths: list[str], overrides: list[str]) -> None:
     """Advise on training with the recipe that prepared the folder, unless the overrides name another."""
@@ -39,6 +54,7 @@ def parse(overrides: list[str]) -> tuple[AdviceConfig, TrainConfig]:
     own, others = config.divide(overrides, AdviceConfig, train_schema(chosen_recipe(overrides)))
     options = config.parse(AdviceConfig, own)
     training = train_options(others)
+    _check_used(others, training)
     options.attentions = canonical(options.attentions)
     for name in options.attentions:
         if not issubclass(class_named(name), SoftmaxMechanism):
@@ -47,6 +63,17 @@ def parse(overrides: list[str]) -> tuple[AdviceConfig, TrainConfig]:
             )
     options.device = pick_device(options.device)
     return options, training
+
+
+def _check_used(overrides: list[str], training: TrainConfig) -> None:
+    """Raise UserError for options of training on which the estimate doesn't depend."""
+    used = USED + (() if training.data.frames_per_batch else SIZING)
+    used += RANDOM if training.data.concatenate_s else ()
+    for override in overrides:
+        key = override.partition("=")[0]
+        if not any(key == name or key.startswith(f"{name}.") for name in used):
+            hint = ", attentions names what to measure" if key == "attention" else ""
+            raise UserError(f"{override}: has no effect in asr advise{hint}")
 
 
 def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:

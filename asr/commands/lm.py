@@ -24,9 +24,19 @@ SHOWN_UNKNOWN = 10
 def main(paths: list[str], overrides: list[str]) -> None:
     """Train a language model, or score a text."""
     if language_model_action(paths) == "train":
-        train(config.parse(TrainOptions, overrides))
+        training = config.parse(TrainOptions, overrides)
+        _check_split(training)
+        train(training)
     else:
-        score(config.parse(PerplexityOptions, overrides))
+        scoring = config.parse(PerplexityOptions, overrides)
+        _check_split(scoring)
+        score(scoring)
+
+
+def _check_split(options: TrainOptions | PerplexityOptions) -> None:
+    """Raise UserError for a split where no source has several."""
+    if not any(Path(source).is_dir() for source in _sources(options.text)):
+        config.refuse(options, ["split"], f"with text={options.text}, only with a prepared folder")
 
 
 def train(options: TrainOptions) -> None:
@@ -89,8 +99,9 @@ def score(options: PerplexityOptions) -> None:
         check_casing(options.lm, vocabulary, words, "the lexicon")
         warn_unknown(options.lm, vocabulary, words, "the lexicon")
     result = score_text(options.lm, sentences)
-    known = sum(not is_special(word) for word in vocabulary or ())
-    print(f"{options.lm}: {os.path.getsize(options.lm):,} bytes, {known:,} words")
+    size = f"{os.path.getsize(options.lm):,} bytes"
+    known = "" if vocabulary is None else f", {sum(not is_special(word) for word in vocabulary):,} words"
+    print(f"{options.lm}: {size}{known}")
     _print_score(options.text, result)
 
 

@@ -377,4 +377,4 @@ def refuse(options: Any, names: Iterable[str], why: str) -> None:
     defaults = type(options)()
     for name in names:
         if getattr(options, name) != getattr(defaults, name):
-            raise UserError(f"{name}={getattr(options, name)}: has no effect {why}")
+            raise UserError(f"{name}={written(getattr(options, name))}: has no effect {why}")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from asr.transcription.transcript import Segment, Transcript, subtitle_lines
+from asr.transcription.transcript import SEGMENT_S, Segment, Transcript, subtitle_lines
 
 LINGER_S = 0.4  # maximum time that a subtitle stays after its last word
 
@@ -46,7 +46,8 @@ def _cues(transcripts: Sequence[Transcript]) -> list[tuple[float, float, str]]:
     for transcript in transcripts:
         following = [segment.start_s for segment in transcript.segments[1:]] + [transcript.duration_s]
         for segment, next_s in zip(transcript.segments, following, strict=False):  # silence has no segment
-            end_s = max(segment.end_s, min(segment.end_s + LINGER_S, next_s))
+            end_s = min(segment.end_s + LINGER_S, next_s, segment.start_s + SEGMENT_S)
+            end_s = max(segment.end_s, end_s)
             cues.append((segment.start_s, end_s, _lines(segment, "- " if len(transcripts) > 1 else "")))
     return sorted(cues)
 

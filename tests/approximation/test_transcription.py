@@ -292,6 +292,7 @@ def multilingual(language: str) -> Any:
         (long_transcript, "utterance 'wordy': expected a transcript of at most 60 tokens, found 64"),
         (["data=nowhere"], "nowhere/test.cuts.jsonl.gz"),
         (["splits="], "splits=[]: expected at least one"),
+        (["data={folder}/test.cuts.jsonl.gz", "splits=dev"], "splits=[dev]: has no effect with data="),
         (["attentions=local-2"], "attentions=local-2: expected full among them"),
         (["baseline=local-3"], "baseline=local-3: expected one of attentions, full, clustered-3"),
         (["task=rte"], "has no effect"),
@@ -301,6 +302,7 @@ def test_bad_input_is_one_line(
     change: Any, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = change if isinstance(change, list) else change(folder, tmp_path)
+    given = [x.replace("{folder}", str(folder / "data")) for x in given]
     assert main(arguments(folder, tmp_path / "out", "join_s=2", *given)) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("asr: ")]
     assert message in line

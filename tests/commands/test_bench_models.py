@@ -118,6 +118,11 @@ def test_results_from_before_unit_are_those_of_a_layer(tmp_path: Path) -> None:
         (["loss.name=mmi"], "loss.name=mmi: has no effect with unit=mechanism, only with unit=model"),
         (["unit=model", "loss.order=3"], "loss.order=3: has no effect with loss=ctc"),
         (["unit=model", "loss.consistency=0.2"], "loss.consistency"),
+        (["unit=model", "loss.name=mmi", "passes=[forward]"], "loss.name=mmi: has no effect without passes="),
+        (
+            ["causal=both", "attentions=[lsh-1,near-8]"],
+            "causal=both: has no effect: none of lsh-1, near-8 has",
+        ),
         (["unit=layer", "passes=[grouping]"], "passes=grouping: expected unit=mechanism"),
         (["passes=[grouping]"], "attentions=full: expected groups of queries with passes=grouping"),
     ],

@@ -70,6 +70,11 @@ def test_scoring_reports_perplexity_and_unknown_words(
         (["lm", "train", "text={here}/empty.txt", "out={here}/a.arpa"], "no sentence with a word"),
         (["lm", "score", "text={here}/text.txt"], "needs lm="),
         (["lm", "score", "lm={bigram}", "text={here}/text.txt"], "differ in case from those of the text"),
+        (["lm", "score", "lm={bigram}", "text={here}/text.txt", "split=dev"], "split=dev: has no effect"),
+        (
+            ["lm", "train", "text={here}/text.txt", "out={here}/a.arpa", "split=dev"],
+            "split=dev: has no effect",
+        ),
     ],
 )
 def test_errors_are_one_line(
@@ -82,6 +87,19 @@ def test_errors_are_one_line(
     error = capsys.readouterr().err
     assert reason in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_binary_without_words_has_no_number_of_words(
+    bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`0 words` stood there."""
+    (tmp_path / "text.txt").write_text("the company said\n")
+    content = (Path(__file__).parents[1] / "lm" / "data" / "lmplz.trie").read_bytes()
+    for name, words in ("whole", ", 280 words"), ("without", ""):
+        (tmp_path / name).write_bytes(content if words else content + b"x")
+        assert main(["lm", "score", f"lm={tmp_path / name}", f"text={tmp_path / 'text.txt'}"]) == 0
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first.endswith(f"{(tmp_path / name).stat().st_size:,} bytes{words}")
 
 
 def test_decoding_stores_and_reuses_tuned_weights(

@@ -57,10 +57,17 @@ def test_a_damaged_file_raises(tmp_path):
     lines = gzip.decompress((DATA / "lmplz.arpa.gz").read_bytes()).decode().splitlines()
     (tmp_path / "header.arpa").write_text("\n".join([lines[0], "ngram 1=many", *lines[2:]]))
     (tmp_path / "line.arpa").write_text("\n".join([*lines[:6], "-1.0", *lines[7:]]))
+    bigram = next(i for i, line in enumerate(lines) if line == "\\2-grams:") + 1
+    probability, pair, *backoff = lines[bigram].split("\t")
+    unseen = "\t".join([probability, f"zzzz {pair.split()[1]}", *backoff])
+    (tmp_path / "unseen.arpa").write_text("\n".join([*lines[:bigram], unseen, *lines[bigram + 1 :]]))
+    (tmp_path / "positive.arpa").write_text("\n".join([*lines[:6], lines[6][1:], *lines[7:]]))
     for name, reason in {
         "none.arpa": "found none",
         "cut.arpa.gz": "expected a whole gzip file, found a broken one",
-        "cut.trie": "KenLM rejects: Binary file has size 9000",
+        "cut.trie": r"KenLM rejects: Binary file has size 9000 but the headers say .* at least 15049$",
+        "positive.arpa": r"KenLM rejects: Positive log probability 2\.\d+ in .* Error in .* Byte: \d+$",
+        "unseen.arpa": r"KenLM rejects: Word zzzz was not seen in the unigrams .* at byte \d+ Byte: \d+$",
         "words.arpa": "expected an ARPA or KenLM file, found 'no model'",
         "bytes.arpa:1": "expected an ARPA or KenLM file in UTF-8, found the bytes ff",
         "empty.arpa": "found no",

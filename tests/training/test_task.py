@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,23 @@ def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -
     assert [int(row["step"]) for row in rows] == list(range(30))
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
     assert json.loads((tmp_path / "training.json").read_text())["epochs"] == pytest.approx(15)
+
+
+def test_of_equal_error_rates_the_checkpoint_of_the_lower_loss_is_kept(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was kept: that of an untrained model, which recognises nothing either."""
+    losses = iter([3.0, 2.0, 2.5, math.nan])
+
+    def counts(task: RecognitionTask, batch: Any) -> tuple[float, float, float, float]:
+        return 4.0, 4.0, next(losses), 1.0
+
+    monkeypatch.setattr(RecognitionTask, "dev_counts", counts)
+    length = ["trainer.max_steps=3", "trainer.validate_every=1", "trainer.keep_best=1"]
+    given = ["data.frames_per_batch=20000", "tokenizer.kind=character"]
+    train(options(tone_corpus, tmp_path, *length, *given))
+    (best,) = (tmp_path / "checkpoints").glob("best-*.ckpt")
+    assert torch.load(best, weights_only=True)["step"] == 2
 
 
 def test_the_logged_loss_is_the_mean_of_a_steps_batches(

@@ -132,6 +132,13 @@ def test_subrip(transcript: Transcript) -> None:
     assert lines[-1].endswith(" [?]")
 
 
+def test_no_subtitle_stays_for_more_than_seven_seconds() -> None:
+    """One of 6.9 s stayed for 7.3 s."""
+    slow = [Segment("a b", 1.0, 7.9, 0.9, False, words(("a", 1.0, 2.0), ("b", 7.5, 7.9)))]
+    cue = write_transcript([Transcript("a b", [], [], [], None, 20.0, slow)], "srt", "x.wav")
+    assert cue.splitlines()[1] == "00:00:01,000 --> 00:00:08,000"
+
+
 def test_webvtt(transcript: Transcript) -> None:
     text = write_transcript([transcript], "vtt", "x.wav")
     assert text.startswith("WEBVTT\n\n00:00:00.500 --> 00:00:01.500\na &lt; b\n\n00:00:01.500 --> ")
