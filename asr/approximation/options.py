@@ -78,7 +78,7 @@ class Options:
         choices=RIVALS,
     )
     baseline: str = option(
-        FULL, help="mechanism that ratios are to, one of attentions", affects="result", suggested=MECHANISMS
+        FULL, help="denominator of the ratios, one of attentions", affects="result", suggested=MECHANISMS
     )
     labels: list[str] = option(
         [],

@@ -62,7 +62,7 @@ class TaskResult:
     Attributes:
         task: name of the task.
         timed: part of the model whose time was measured.
-        baseline: mechanism that ratios are to.
+        baseline: mechanism in the denominator of the ratios.
         examples, windows, tokens: numbers of examples, of the model's inputs, and of their tokens.
         rows: one per mechanism.
     """
