@@ -5,6 +5,8 @@ import json
 import math
 import re
 import shutil
+import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from asr import config
 from asr.cli import main
 from asr.comparison.results import write_results
 from asr.errors import UserError
-from asr.report import bench_chart, curves_chart
+from asr.files import locked
+from asr.report import bench_chart, curves_chart, page
 from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis
@@ -317,3 +320,33 @@ def cards(page: Path) -> dict[str, tuple[str, Any]]:
     drawn = json.loads(re.search(r'id="report-data">(.*?)</script>', html, re.S)[1])["figures"]  # type: ignore[index]
     found = re.findall(r'<section class="card" id="((?:table|figure)-[^"]*)">(.*?)</section>', html, re.S)
     return {key: (text, drawn.get(key)) for key, text in found}
+
+
+def test_a_running_comparison_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop was tested with trainings alone."""
+    pages: list[str] = []
+    real = page.write_text
+
+    def write_text(text: str, path: Path) -> None:
+        real(text, path)
+        if path.name == page.PAGE:
+            pages.append(text)
+
+    monkeypatch.setattr(page, "write_text", write_text)
+    results = make_comparison(tmp_path, models=["full", "lsh-1"])
+    first = dataclasses.replace(
+        results, evaluations=[x for x in results.evaluations if x.candidate == "full"]
+    )
+    write_results(first, tmp_path)
+    asked = ["report", str(tmp_path), "refresh=1", "maps=false", "static=false", "audio=0"]
+    following = threading.Thread(target=main, args=(asked,))
+    with locked(tmp_path, "asr compare"):
+        following.start()
+        while not pages:
+            time.sleep(0.05)
+        write_results(results, tmp_path)
+    following.join()
+    assert '<meta http-equiv="refresh" content="1">' in pages[0]
+    assert 'http-equiv="refresh"' not in pages[-1]
+    forward = [len(re.findall("real time", Elements(x).text)) for x in (pages[0], pages[-1])]
+    assert 0 < forward[0] < forward[1]
