@@ -59,9 +59,11 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise UserError(f"{path}: expected the audio of utterance {entry['id']!r}, found {name!r}")
             where = f"{path}: utterance {name!r}"
             if described is None:
+                # By the folder's name: with its path three times, the message would be cut in the middle.
+                advice = WITHOUT_PLACEHOLDERS.format(folder=folder.name)
                 raise UserError(
                     f"{where}: expected its audio, found lhotse's placeholder for a missing recording; "
-                    f"{WITHOUT_PLACEHOLDERS.format(folder=folder)} leaves such cuts out",
+                    f"beside the folder, {advice} leaves such cuts out",
                     "missing_audio",
                 )
             entry = {

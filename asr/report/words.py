@@ -62,6 +62,7 @@ def duration_range(estimate: Estimate) -> str:
     """Format the range of several times; return an empty string if lowest and highest look the same.
 
     Example:
+        >>> from asr.scoring.estimates import spread
         >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
         '4.00–4.20 s'
     """

@@ -75,6 +75,7 @@ def test_each_candidate_keeps_its_best_rate_and_its_first_seeds_run(
     assert "here still at one rate" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_steps_that_fit_in_a_budget_are_the_same_at_all_rates(
     fast: None, tone_corpus: Path, tmp_path: Path
 ) -> None:

@@ -261,8 +261,13 @@ def test_lhotses_folders_with_features_and_further_recordings_are_read(tmp_path:
         assert load_cut(found[1], 16000) == pytest.approx(noise, abs=2e-4)
 
 
-def test_the_placeholder_of_a_missing_recording_is_named_and_the_advice_works(tmp_path: Path) -> None:
-    """The error advised something about a file of JSON, then nothing that could be run."""
+def test_the_placeholder_of_a_missing_recording_is_named_and_the_advice_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error advised something about a file of JSON, then what couldn't be run: long paths were cut."""
+    tmp_path = tmp_path / ("long" * 15)
+    tmp_path.mkdir()
+    monkeypatch.chdir(tmp_path)
     one, other = utterances(tmp_path, [np.full(800, 0.1)] * 2)
     other = MonoCut(other.id, 0, other.duration, 0, other.supervisions)
     (tmp_path / "out").mkdir()
