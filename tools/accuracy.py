@@ -71,7 +71,7 @@ Array = NDArray[np.float64]
 GROUPINGS = ("hash", "keys")
 MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
 TASKS = ("squad", "rte")
-ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,local-64"
+ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,near-25,local-64"
 
 
 @dataclass
