@@ -7,6 +7,8 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Bottom to top, as in docs/design.md. Packages of one layer may import each other, without cycles.
@@ -128,6 +130,7 @@ def test_few_modules_lie_beside_the_packages() -> None:
     assert len(list((ROOT / "asr").glob("*.py"))) <= 12
 
 
+@pytest.mark.slow
 def test_recognition_and_the_plan_of_a_comparison_do_not_import_lightning() -> None:
     """Importing Lightning took more than half of the start of `asr transcribe` and `asr compare`."""
     commands = "asr.commands.decode, asr.commands.transcribe, asr.commands.compare"

@@ -127,6 +127,7 @@ def test_errors_are_those_of_the_commands(call: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path / "my_corpus")

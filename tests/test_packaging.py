@@ -99,6 +99,7 @@ def test_the_source_archive_installs_and_runs_the_demo(source_archive: Path, tmp
     assert "error rates: PER" in run("-c", program, train, "export exp/demo/full out=model", decode)
 
 
+@pytest.mark.slow
 def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: Path) -> None:
     source = copy_of_sources(tmp_path / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Hides from the project, not from the libraries it uses, which are imported before.
@@ -72,6 +74,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_without_what_only_unix_has() -> None:
     """Four modules imported fcntl and two resource: `import asr.files` failed on Windows."""
     done = subprocess.run([sys.executable, "-c", HIDE + USE], cwd=ROOT, capture_output=True, text=True)

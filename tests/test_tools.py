@@ -133,6 +133,7 @@ def test_quoted_benchmarks_have_these_options(monkeypatch: pytest.MonkeyPatch) -
             bench.parse(overrides)
 
 
+@pytest.mark.slow
 def test_a_parakeet_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
     assert run("parakeet", "onepass", "layers=1", "minutes=[0.05]", "attentions=[local-4]") == 0

@@ -37,6 +37,7 @@ def rows(out: Path) -> dict[str, Any]:
     return {row["attention"]: row for row in task["rows"]}
 
 
+@pytest.mark.slow
 def test_an_exact_exchange_changes_nothing_and_a_window_does(
     published: Path, voices: Path, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_texts_and_likelihoods_are_those_of_the_recogniser(
         assert item["tokens"] == len(text)
 
 
+@pytest.mark.slow
 def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_path: Path) -> None:
     options = ["attentions=full,local-0", "sweep=layers"]
     assert main(arguments(published, voices, tmp_path, *options)) == 0

@@ -106,6 +106,7 @@ def test_measures_tell_an_exact_exchange_from_a_coarse_one(evaluated: Path) -> N
     assert found["full"]["ratios"]["KL"] is None  # to zero
 
 
+@pytest.mark.slow
 def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_path: Path) -> None:
     assert main(arguments(folder, tmp_path, "attentions=full,clustered-3", "sweep=layers")) == 0
     found = rows(tmp_path)
@@ -206,6 +207,7 @@ def test_joined_inputs_hold_every_utterance_once(folder: Path, tmp_path: Path) -
         assert item["reference"] == " ".join(cuts[name].supervisions[0].text for name in group)
 
 
+@pytest.mark.slow
 def test_a_mechanism_added_later_is_compared_with_full_attention_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("full", CROSS[-1], "linear", OWN[0]) else pytest.param(name, marks=pytest.mark.slow)
+        name if name in (CROSS[-1], "linear") else pytest.param(name, marks=pytest.mark.slow)
         for name in QUERY_KEY + OWN
         if name not in REPEATED
     ],

@@ -119,6 +119,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_output_is_the_same_in_every_call_and_process() -> None:
     names = ["oracle-top-4", "clustered-9", "clustered-9:grouping=keys", "i-clustered-9:topk=4", *SHARED]
     code = FINGERPRINT.format(names=names)

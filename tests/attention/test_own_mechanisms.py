@@ -57,6 +57,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
+@pytest.mark.slow
 def test_the_example_has_at_most_60_lines_and_passes_the_common_checks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

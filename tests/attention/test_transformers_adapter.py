@@ -133,6 +133,7 @@ def test_fresh_planes_are_fixed_in_evaluation() -> None:
     assert first.equal(second)
 
 
+@pytest.mark.slow
 def test_compiles_to_one_graph() -> None:
     model = tiny_bert()
     eager = encode(model, "i-clustered-4:topk=3,iterations=2", input_ids=tokens(), attention_mask=MASK)

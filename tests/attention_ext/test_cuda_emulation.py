@@ -35,6 +35,7 @@ from attention_ext.kmeans.reference import hamming_kmeans
 from attention_ext.near_attention.reference import near_attention
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow  # half a minute of CPU time, for kernels that few changes touch
 ORDERS = (0, 1, 7)  # order in which threads run: ascending, descending, shuffled
 
 

@@ -10,6 +10,7 @@ from kernel_cases import needs_kernels
 from tools import fuzz_operators
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_random_calls_neither_crash_nor_deviate(tmp_path: Path) -> None:
     counts = fuzz_operators.fuzz(200, 0, tmp_path, sanitize=False)

@@ -221,6 +221,7 @@ def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
             check_groups(hashes, [19_997], 50, 4, 31)
 
 
+@pytest.mark.slow
 def test_fewer_threads_than_requested() -> None:
     """OpenMP may start one thread when PyTorch requests four; it must not wait for the others."""
     code = """

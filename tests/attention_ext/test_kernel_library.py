@@ -25,6 +25,7 @@ def symbols(path: Path, *options: str) -> list[str]:
     ).stdout.splitlines()
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_only_the_stable_abi_is_used() -> None:
     for path in library.FOLDER.glob("kernels_*.so"):

@@ -149,6 +149,7 @@ def test_dropout_of_rescued_queries(dropout: float) -> None:
     assert abs(float(kept[rescued].double().mean()) - 1 + dropout) < 0.05
 
 
+@pytest.mark.slow
 def test_gradcheck_of_rescued_queries_with_dropout() -> None:
     p = peaked(2, 16)
     inside = slice(90, 120)

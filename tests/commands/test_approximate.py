@@ -87,6 +87,7 @@ def test_results_have_scores_intervals_ratios_and_times(evaluated: Path) -> None
         assert exact["scores"] == full["scores"]
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_redrawn_from_results_alone(evaluated: Path, tmp_path: Path) -> None:
     """They were lost with the terminal: `asr report` refused the folder."""
     shutil.copy(evaluated / "results.json", tmp_path)
@@ -165,6 +166,7 @@ def test_the_map_names_the_top_tokens(evaluated: Path) -> None:
     assert "Figure 8" in (evaluated / "question-map.txt").read_text()
 
 
+@pytest.mark.slow
 def test_finished_work_is_not_repeated(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from asr.errors import UserError
 from asr.model.options import ModelConfig
 
 
+@pytest.mark.slow
 def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
     text = io.StringIO()
     names = ["full", "i-clustered-4@reference", "clustered-4"]
@@ -60,6 +61,7 @@ def test_look_ahead_is_a_layers_in_positions_or_a_models_in_ms() -> None:
     assert [bench._look_ahead(name, preset) for name in names] == ["utterance", "240", "200", "–"]
 
 
+@pytest.mark.slow
 def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[int]] = {"full": set(), "full@3": set()}
 

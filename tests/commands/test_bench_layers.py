@@ -93,6 +93,7 @@ def test_the_largest_batch_is_found_in_few_attempts(fixed: int, each: int, first
     assert len(tried) - most - 2 <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
 def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
     """Weights of 8 heads and 6,000 positions take 1.1 GB in plain PyTorch."""
@@ -100,6 +101,7 @@ def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
         peak_memory_bytes("full@reference", replace(LAYER, length=6000), "forward", limit=20_000_000)
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`full` needs N² bytes for a sequence, so that its batch shrinks faster, and none fits at N = 40."""
 
@@ -178,6 +180,7 @@ def test_crossings_stand_beside_the_papers() -> None:
     assert "paper" not in crossings(timings, "lsh-1")["clustered-100"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interruption in the last of several hours lost all of them."""
     asked: list[int] = []

@@ -31,6 +31,7 @@ def bench(out: Path, *overrides: str) -> str:
     return shown.getvalue()
 
 
+@pytest.mark.slow
 def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     shown = bench(

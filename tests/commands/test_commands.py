@@ -108,6 +108,7 @@ def test_transcribe_prints_one_line_per_file(
     assert all(line["text"] and line["times_s"] for line in lines)
 
 
+@pytest.mark.slow
 def test_a_file_name_that_is_not_utf8_is_shown_with_escapes(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ def test_several_recordings_get_subtitles_beside_them(
     assert "x.srt: expected no such file yet; write to a folder with output=" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_recording_is_read_from_standard_input(trained: Path, tone_corpus: Path) -> None:
     wav = tone_corpus / "wav" / "test-0.wav"
     command = [sys.executable, "-m", "asr", "transcribe", str(trained)]

@@ -178,6 +178,7 @@ def test_the_recipe_that_prepared_the_data_gives_the_sizes(
     assert "after subsampling by 4" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_concatenated_and_overlong_utterances_are_reported(
     tone_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def trainings(tone_corpus: Path) -> dict[str, TrainConfig]:
     }
 
 
+@pytest.mark.slow
 def test_a_larger_model_costs_more(trainings: dict[str, TrainConfig]) -> None:
     found = step_costs(trainings, most_s=0.0)  # one pass: repeated ones are the next test's
     assert 0 < found["small"] < found["large"]

@@ -118,6 +118,7 @@ def test_refused_options_are_one_line(tmp_path: Path) -> None:
             launch.launch(tmp_path, CompareConfig(launcher=launcher, launch=[override]), [cells], print)
 
 
+@pytest.mark.slow
 def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
     corpus_maker: Callable[..., Path],
     tmp_path: Path,

@@ -19,6 +19,7 @@ from asr.training.run import train
 NAMES = ("none", "mamba:state=4,chunk=8", "fastformer")
 
 
+@pytest.mark.slow
 def test_compared_and_reported_in_conformers(fast: None, tone_corpus: Path, tmp_path: Path) -> None:
     """Models with parameters of their own are decoded with no mechanism but their own."""
     folder = tmp_path / "compared"
@@ -59,6 +60,7 @@ def test_decoded_and_exported_but_not_exchanged(
         assert all(torch.equal(ours[x], theirs[x]) for x in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["layer", "model"])
 def test_timed_in_layers_and_models(unit: str, tmp_path: Path) -> None:
     given = [f'attentions=[full,none,"{NAMES[1]}",fastformer]', f"unit={unit}", "lengths=40", "rounds=1"]

@@ -42,6 +42,7 @@ def test_a_comparison_trains_and_exchanges_it(fast: None, tone_corpus: Path, tmp
     assert {("full", NAME, "done"), (NAME, NAME, "done")} <= found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "reference"])
 def test_it_is_timed(backend: str, tmp_path: Path) -> None:
     given = [f"attentions=[full,{NAME}@{backend}]", "lengths=40", "heads=2", "head_dim=8", "rounds=1"]
@@ -53,6 +54,7 @@ def test_it_is_timed(backend: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_advice_ranks_it(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [f"attentions=[full,{NAME}]", "rounds=1", "seconds=0", "memory=false"]
     model = ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=500"]

@@ -39,6 +39,7 @@ def forget() -> None:
     sys.modules.pop("nystrom", None)
 
 
+@pytest.mark.slow
 def test_compared_exchanged_and_drawn(
     fast: None, file: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

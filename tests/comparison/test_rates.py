@@ -36,6 +36,7 @@ def results_of(*trainings: Training) -> Results:
     return Results(["asr"], "demo", "2026-01-01T00:00:00Z", {}, {}, {}, [], list(trainings), [], [])
 
 
+@pytest.mark.slow
 def test_each_candidate_keeps_its_best_rate_and_its_first_seeds_run(
     fast: None, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,7 @@ def test_addresses_without_data(server: Server, exported: Path) -> None:
         manifest_path(f"{address}/tones", "train")
 
 
+@pytest.mark.slow
 def test_training_resumes_exactly_without_the_server(server: Server) -> None:
     """The first start copies each archive, once; after that, the server may be gone."""
     overrides = [*TINY, f"data.train=[http://127.0.0.1:{server.server_port}/tones]"]

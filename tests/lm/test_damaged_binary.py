@@ -64,6 +64,7 @@ def use_damaged_files(folder: Path) -> None:
     assert all("x.trie: " in line and "\n" not in line for line in lines)
 
 
+@pytest.mark.slow
 def test_no_damage_ends_the_process(tmp_path: Path) -> None:
     """Scoring with a damaged file with 500 wrong bytes was a segmentation fault a third of the time."""
     assert in_a_fork(use_damaged_files, tmp_path) == 0

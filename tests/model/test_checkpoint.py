@@ -132,6 +132,7 @@ def test_a_signal_while_writing_is_not_taken_for_a_fault_of_the_file(
         checkpoint.save({}, tmp_path / "last.ckpt")
 
 
+@pytest.mark.slow
 def test_average_returns_the_mean_of_the_weights(trained: Path, tmp_path: Path) -> None:
     source = checkpoint.find(trained, "last")
     state = checkpoint.load(source)

@@ -239,9 +239,9 @@ def test_models_that_sherpa_onnx_cannot_run_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("attention", "block"),
     [
-        ("shared-full", "conformer"),
         ("none", "transformer"),
-        ("fastformer", "transformer"),
+        pytest.param("shared-full", "conformer", marks=pytest.mark.slow),
+        pytest.param("fastformer", "transformer", marks=pytest.mark.slow),
         pytest.param("near-8:topk=8,window=3,rank=4,iterations=1", "transformer", marks=pytest.mark.slow),
         pytest.param("clustered-8:iterations=2", "ebranchformer", marks=pytest.mark.slow),
         pytest.param("linear", "transformer", marks=pytest.mark.slow),
@@ -272,6 +272,7 @@ def test_torch_export_agrees_with_pytorch_on_utterances(tmp_path, attention, blo
     assert shortest.shape[:2] == (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subsampling", [2, 8])
 def test_a_program_accepts_a_single_frame(tmp_path, subsampling):
     """Below five feature frames, the program of `full` failed with a guard's message."""

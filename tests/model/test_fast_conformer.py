@@ -84,6 +84,7 @@ def test_pieces_write_text_as_those_of_transformers(tmp_path: Path) -> None:
     assert tokenizer.oov("abc xa") == ["xa"]
 
 
+@pytest.mark.slow
 def test_a_parakeet_is_fine_tuned_exported_and_restored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,7 +111,9 @@ ACTS = {
 }
 
 
-@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize(
+    "name", [name if name == "SIGINT" else pytest.param(name, marks=pytest.mark.slow) for name in ACTS]
+)
 @pytest.mark.parametrize(
     "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first", "another"]
 )

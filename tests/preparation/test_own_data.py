@@ -128,6 +128,7 @@ def test_turkish_and_azeri_have_two_letters_i(language, text):
         assert normalise("ISPARTA İZMİR".replace("Mİ", "Mi"), rule, language) == text
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.text())
 def test_normalisation_is_idempotent(text):

@@ -79,6 +79,7 @@ def test_corpus_is_complete_and_splits_are_disjoint(corpus):
     assert speakers["train"].isdisjoint(speakers["test_voices"])
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
     demo.prepare(tiny(workers=3), tmp_path)
     assert contents(tmp_path) == contents(corpus)
@@ -133,6 +134,7 @@ def test_a_damaged_recording_is_noticed_and_made_again(damage, corpus, tmp_path,
     assert contents(folder) == contents(corpus)
 
 
+@pytest.mark.slow
 def test_a_corpus_of_another_seed_is_not_replaced_in_silence(corpus, tmp_path, capsys):
     folder = tmp_path / "demo"
     shutil.copytree(corpus, folder)
@@ -179,6 +181,7 @@ def test_an_interrupted_shard_leaves_no_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "demo" / "train.cuts.jsonl.gz").exists()
 
 
+@pytest.mark.slow
 def test_sample_rate_is_an_option(tmp_path):
     demo.prepare(tiny(sample_rate=8000, voices=1, train_minutes=0.02), tmp_path)
     cut = read_cuts(tmp_path / "train.cuts.jsonl.gz")[0]

@@ -156,6 +156,7 @@ def test_evaluation_covers_segments_that_do_not_overlap(tokens: int, most: int, 
     assert found == (starts or [0, 40, 90])
 
 
+@pytest.mark.slow
 def test_a_model_learns_words_and_reports_bits_per_character(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_small_model_learns_short_expressions(tmp_path: Path) -> None:
     assert errors[-1] < 0.65
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [[], ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]])
 def test_an_interrupted_run_equals_an_uninterrupted_one(overrides: list[str], tmp_path: Path) -> None:
     given = [x for x in SMALL if not (overrides and x.startswith("recipe.length"))]

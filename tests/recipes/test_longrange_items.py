@@ -100,6 +100,7 @@ def test_pathfinder_labels_equal_those_of_a_flood_fill(size: int, dashes: int, c
     assert set(labels) == {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dashes"), [(16, FEWEST_DASHES), (32, FEWEST_DASHES), (32, 6)])
 def test_the_distance_of_the_discs_does_not_tell_the_label(size: int, dashes: int) -> None:
     """Curves of three dashes were shorter than the distance of discs on different curves: 74 % were told.

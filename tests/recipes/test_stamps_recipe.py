@@ -85,6 +85,7 @@ def stamp_of(cut):
     return cut.id.partition("-")[2]
 
 
+@pytest.mark.slow
 def test_miniature(source, tmp_path, capsys):
     folder = tmp_path / "stamps"
     options = stamps.Options(languages=["fr", "ru"], source=str(source), workers=1)

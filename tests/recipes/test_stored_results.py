@@ -19,6 +19,7 @@ def tables(text: str) -> list[str]:
     return re.findall(r"^(\S[^\n]*\n\n(?:\|[^\n]*\n)+)", text, flags=re.M)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "stored", "shown"), QUOTED, ids=[stored for _, stored, _ in QUOTED])
 def test_the_tables_of_results_are_those_of_the_report(
     path: Path, stored: str, shown: str, tmp_path: Path

@@ -460,6 +460,7 @@ def test_other_targets_leave_noises_out(kind, prepared, tmp_path, monkeypatch):
     assert not any("[" in symbol for symbol in tokenizer.symbols)
 
 
+@pytest.mark.slow
 def test_prepare_train_decode_score(prepared, tmp_path):
     run_folder = tmp_path / "exp"
     length = ["trainer.max_steps=60", "trainer.validate_every=60", "loss.order=2"]

@@ -416,6 +416,7 @@ def without_audio(manifest: Path) -> list[dict]:
     return entries
 
 
+@pytest.mark.slow
 def test_every_layout_gives_the_same_data_and_scores(
     discs: Miniature, merged: Miniature, tmp_path: Path, monkeypatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_lexicon_has_39_phones_and_spoken_punctuation():
     ]
 
 
+@pytest.mark.slow
 def test_words_outside_cmudict_are_pronounced_by_a_model():
     lexicon, guessed, unknown = build_lexicon(
         ["Z:ORK*", "*-*"], lambda word: tuple("ZORK") if "Z" in word else ()

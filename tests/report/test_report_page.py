@@ -301,6 +301,7 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "expected results of asr compare" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_redrawn_from_results_alone(tmp_path: Path) -> None:
     """All but hypotheses with audio and the maps of a model, which are no part of results.json."""
     results = make_comparison(tmp_path, models=["full", "clustered-25", "i-clustered-25"], utterances=4)
@@ -322,6 +323,7 @@ def cards(page: Path) -> dict[str, tuple[str, Any]]:
     return {key: (text, drawn.get(key)) for key, text in found}
 
 
+@pytest.mark.slow
 def test_a_running_comparison_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop was tested with trainings alone."""
     pages: list[str] = []

@@ -73,6 +73,7 @@ def test_the_page_has_curves_and_the_latest_hypotheses(run: Path, capsys: pytest
     assert 'http-equiv="refresh"' not in html
 
 
+@pytest.mark.slow
 def test_a_running_training_is_followed_to_its_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[str] = []
     real = run_page.write_text

@@ -52,6 +52,7 @@ def test_sclite_gives_the_frozen_counts(tmp_path):
     assert summary(result.counts) == tuple(map(sum, zip(*scored, strict=True)))
 
 
+@pytest.mark.slow
 @needs_sctk
 @pytest.mark.parametrize("seed", [1, 2, 3, 10])
 def test_counts_of_all_subsets_equal_those_of_sclite(seed, tmp_path):

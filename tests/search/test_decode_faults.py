@@ -12,6 +12,7 @@ from processes import Asr, fork_server
 
 from asr.cli import main
 
+pytestmark = pytest.mark.slow
 KILLS = 20
 GONE_S = 60
 

@@ -65,6 +65,7 @@ def run(corpus: Path, folder: Path, *overrides: str) -> list[dict[str, str]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["wall", "cpu"])
 def test_training_ends_with_its_budget_even_if_interrupted(
     clock: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

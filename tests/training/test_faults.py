@@ -258,6 +258,7 @@ def test_jobs_stopped_at_random_moments(
         assert_equal(jobs.outcome(), outcome)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_job(
     corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:

@@ -19,6 +19,7 @@ def train(corpus: Path, folder: Path, *more: str) -> int:
     return main(["train", *TINY, *overrides])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_each_validation_once(tone_corpus: Path, tmp_path: Path) -> None:
     """Killed after the validation at step 20, it goes on from step 15, and validates there again."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

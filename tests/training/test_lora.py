@@ -84,6 +84,7 @@ def found_head(run: Path) -> list[torch.Tensor]:
     return [x for name, x in Recognizer.load(run).model.state_dict().items() if name.startswith("head.")]
 
 
+@pytest.mark.slow
 def test_interrupted_equals_uninterrupted(
     overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,7 +34,11 @@ SHORT = [
 ]
 
 
-every_family = pytest.mark.parametrize("overrides", list(CONFIGS), indirect=True)
+every_family = pytest.mark.parametrize(
+    "overrides",
+    [name if name == "wav2vec2" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
+    indirect=True,
+)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ def overrides(corpus: Path, folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
     """Lightning's own bar was created but stayed invisible."""
     leader, follower = pty.openpty()

@@ -82,42 +82,42 @@ def whole(tone_corpus: Path, shared: Path) -> Path:
     return once(shared / "whole", partial(run, tone_corpus))
 
 
+PLATEAU = [
+    "optimizer=radam",
+    "optimizer.schedule=plateau",
+    "optimizer.warmup_steps=0",
+    "optimizer.plateau_patience=0",
+    "trainer.validate_every=4",
+]
+ALL_THAT_DRAWS = [
+    "attention=clustered-4:planes=fresh,bias=true",
+    "model.layers=2",
+    "model.layer_drop=0.3",
+    "model.self_conditioned=true",
+    "loss.intermediate=[1]",
+    "loss.consistency=0.2",
+]
+
+
 # Validation after steps 6 and 12; resume points after 5 and 10; an epoch has 4 batches.
 @pytest.mark.parametrize(
     ("kills", "overrides"),
     [
-        *((kills, []) for kills in ([3], [5], [6])),
-        ([5], ["trainer.precision=bf16", "trainer.max_steps=8"]),
-        ([6], ["data.concatenate_s=4", "data.concatenate_epochs=2", "trainer.max_steps=11"]),
-        *(pytest.param(kills, [], marks=pytest.mark.slow) for kills in ([7, 11], [6, 10, 12])),
-        pytest.param(
-            [11],
-            ["trainer.accumulate=2", "trainer.max_steps=7", "trainer.validate_every=3"],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            [11],
-            [
-                "optimizer=radam",
-                "optimizer.schedule=plateau",
-                "optimizer.warmup_steps=0",
-                "optimizer.plateau_patience=0",
-                "trainer.validate_every=4",
-            ],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param([11], ["data.workers=1"], marks=pytest.mark.slow),
-        pytest.param(
-            [11],
-            [
-                "attention=clustered-4:planes=fresh,bias=true",
-                "model.layers=2",
-                "model.layer_drop=0.3",
-                "model.self_conditioned=true",
-                "loss.intermediate=[1]",
-                "loss.consistency=0.2",
-            ],
-            marks=pytest.mark.slow,
+        ([5], []),
+        *(
+            pytest.param(kills, overrides, marks=pytest.mark.slow)
+            for kills, overrides in (
+                ([3], []),
+                ([6], []),
+                ([7, 11], []),
+                ([6, 10, 12], []),
+                ([5], ["trainer.precision=bf16", "trainer.max_steps=8"]),
+                ([6], ["data.concatenate_s=4", "data.concatenate_epochs=2", "trainer.max_steps=11"]),
+                ([11], ["trainer.accumulate=2", "trainer.max_steps=7", "trainer.validate_every=3"]),
+                ([11], PLATEAU),
+                ([11], ["data.workers=1"]),
+                ([11], ALL_THAT_DRAWS),
+            )
         ),
     ],
 )
@@ -169,6 +169,7 @@ def test_resuming_a_finished_run_changes_nothing(whole: Path, tone_corpus: Path,
     assert_same_weights(whole, folder)
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_run(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
     first = metrics_without_time(whole)
     assert run(tone_corpus, tmp_path / "b", "seed=0") == first
@@ -361,6 +362,7 @@ def test_search_files_that_have_changed_are_noticed(tone_corpus: Path, tmp_path:
         run(tone_corpus, folder, *selected, "trainer.max_steps=5")
 
 
+@pytest.mark.slow
 def test_the_first_step_of_a_longer_plan_has_its_rate(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
     """The step after the resume point had the rate of the shorter plan."""
     run(tone_corpus, tmp_path, "trainer.max_steps=7")
@@ -391,6 +393,7 @@ def test_a_run_killed_before_its_first_resume_point_starts_again(tone_corpus: Pa
     assert not list(tmp_path.rglob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Path) -> None:
     """A finished run without training.json, e.g. after a kill, went on training."""
     overrides = ["trainer.stop_at=2.0", "resume=auto"]
@@ -407,6 +410,7 @@ def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Pa
     assert len(run(tone_corpus, tmp_path, "trainer.stop_at=null", "resume=auto")) == STEPS
 
 
+@pytest.mark.slow
 def test_training_has_converged_when_the_plateau_schedule_passes_the_minimum_rate(
     tone_corpus: Path, tmp_path: Path
 ) -> None:
