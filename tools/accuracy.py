@@ -5,6 +5,7 @@
     python tools/accuracy.py distance text=LICENSE clusters=[25] also=near-25,local-64
     python tools/accuracy.py pretrained folder=exp/approximation/facts
     python tools/accuracy.py pretrained folder=exp/approximation/passages text=data/language/bible.txt
+    python tools/accuracy.py seeds folders=[exp/questions/facts-0,exp/questions/facts-1]
     python tools/accuracy.py noise model=exp/demo/full
     python tools/accuracy.py hour model=exp/demo/full manifest=data/prompts_16k/train.cuts.jsonl.gz
 
@@ -19,6 +20,9 @@ questions scored like SQuAD and entailment scored like RTE (facts.py), and evalu
 by `asr approximate`. Fine-tuning takes about 15 CPU minutes on one thread, in bfloat16 if the CPU has
 AVX-512; the embeddings are frozen. A saved model is not fine-tuned again. Models are in
 `<folder>/models/`, data in SQuAD's and RTE's formats in `<folder>/data/`.
+
+seeds: pools the questions of several fine-tunings, which differ in their seed: F1 and its ratio to full
+attention, and the paired difference of each pair of mechanisms, with intervals over seeds and questions.
 
 noise: word error rates of utterances in noise, by themselves and with a second of noise before and two after
 them, and the number of words in 30 s of noise alone; each with the rule that steady noise is no speech, and
@@ -47,6 +51,7 @@ from facts import pair_batches, question_batches, write_data
 from hour import Hour, measure_hour
 from numpy.typing import NDArray
 from program import run_measurement
+from seeds import Seeds, measure_seeds
 from torch import Tensor, nn
 
 from asr.approximation.pretrained import TextModel
@@ -351,6 +356,7 @@ def measure_noise(options: Noise) -> None:
 MEASUREMENTS = {
     "distance": (Distance, measure_distances),
     "pretrained": (Pretrained, measure_pretrained),
+    "seeds": (Seeds, measure_seeds),
     "noise": (Noise, measure_noise),
     "hour": (Hour, measure_hour),
 }

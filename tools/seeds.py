@@ -1,0 +1,76 @@
+"""F1 scores of several fine-tunings that answered the same questions, pooled over seeds and questions."""
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from asr.approximation.run import WRITTEN
+from asr.approximation.squad import best, find_squad, read_squad, token_f1
+from asr.config import option
+from asr.console import Table
+from asr.errors import UserError
+from asr.files import digest, read_json
+from asr.scoring.estimates import Values, over_seeds, paired_difference
+
+FULL = "full"
+BETWEEN = " … "
+
+
+@dataclass
+class Seeds:
+    """Options of `seeds`."""
+
+    folders: list[str] = option([], help="folders of `pretrained`, one for each seed", affects="result")
+
+    def check(self) -> None:
+        """Raise UserError unless there are several folders."""
+        if len(self.folders) < 2:
+            raise UserError(f"folders={self.folders}: expected two or more")
+
+
+def paragraph_scores(folder: Path, attentions: list[str]) -> tuple[dict[str, Values], Values, str]:
+    """Return the sum of F1 over the questions of each paragraph by mechanism, their numbers, and a digest.
+
+    Questions of a paragraph are one item, because their answers depend on the same text.
+    """
+    questions = read_squad(find_squad(folder / "data"))
+    paragraphs = np.array([question.paragraph for question in questions])
+    sums = {}
+    for name in attentions:
+        path = folder / "result/squad" / f"predictions-{name.translate(WRITTEN)}.json"
+        texts = read_json(path)["predictions"]
+        f1 = [best(token_f1, texts[question.id], question.answers) for question in questions]
+        sums[name] = np.bincount(paragraphs, weights=f1)
+    return sums, np.bincount(paragraphs).astype(np.float64), digest(str(questions))
+
+
+def measure_seeds(options: Seeds) -> None:
+    """Print F1 by mechanism, and the paired differences of all pairs."""
+    folders = [Path(folder) for folder in options.folders]
+    results = [read_json(folder / "result/results.json") for folder in folders]
+    rows = [{row["attention"]: row for row in result["tasks"][0]["rows"]} for result in results]
+    attentions = list(rows[0])
+    if any(list(other) != attentions for other in rows):
+        raise UserError(f"expected the same mechanisms in {', '.join(options.folders)}")
+    scores, counts, digests = zip(*(paragraph_scores(folder, attentions) for folder in folders), strict=True)
+    if len(set(digests)) > 1:
+        raise UserError(f"expected the same questions in {', '.join(options.folders)}")
+    sums = {name: np.stack([own[name] for own in scores]) for name in attentions}
+    f1 = {name: own.sum(axis=1) / counts[0].sum() for name, own in sums.items()}
+    table = []
+    for name in attentions:
+        seeds = ", ".join(f"{value:.3f}" for value in f1[name])
+        times = ", ".join(f"{row[name]['time_ratio']:.2f}" for row in rows)
+        kept = over_seeds(list(f1[name] / f1[FULL])).text("{:.3f}".format, BETWEEN)
+        table.append([name, seeds, f"{f1[name].mean():.3f}", kept if name != FULL else "1", times])
+    heads = ["attention", "F1 by seed", "mean", "F1 / full, mean", "CPU time / full"]
+    print(Table.of("", heads, table).markdown())
+    print()
+    pairs = []
+    for one, other in itertools.combinations(attentions, 2):
+        found = paired_difference(sums[one] - sums[other], counts[0], "questions")
+        shown = "" if found.interval is None or found.interval[0] <= 0 <= found.interval[1] else "yes"
+        pairs.append([one, other, found.text("{:+.3f}".format, BETWEEN), shown])
+    print(Table.of("", ["attention", "less", "difference of F1", "shown"], pairs).markdown())
