@@ -61,6 +61,7 @@ from asr.attention import build_mechanism
 from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
 from asr.attention.softmax import QueryKeyMechanism
+from asr.attention.table import canonical
 from asr.cli import main as asr
 from asr.config import option
 from asr.console import track
@@ -92,7 +93,9 @@ class Distance:
     joined: float = option(16.0, help="longest recording", affects="result", unit="s")
     recordings: int = option(12, help="number of recordings", affects="result", minimum=1)
     clusters: list[int] = option([25, 50, 100], help="numbers of clusters", affects="result", minimum=1)
-    also: list[str] = option([], help="further mechanisms", affects="result")
+    also: list[str] = option(
+        [], help="further mechanisms, e.g. i-clustered-25/100:bits=31/63", affects="result"
+    )
     text: str = option("", help="file of text: MiniLM on its first 512 word pieces", affects="result")
     backend: str = option("auto", help="auto | reference | native", affects="result")
 
@@ -196,7 +199,7 @@ def measure_distances(options: Distance) -> None:
         for clusters in options.clusters
         for grouping in GROUPINGS
     ]
-    names += options.also
+    names += canonical(options.also)
     full = build_mechanism("full", backend="reference")
     mechanisms: dict[str, list[QueryKeyMechanism]] = {}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}

@@ -58,7 +58,7 @@ class Options:
     )
     attentions: list[str] = option(
         ["full", "clustered-25", "i-clustered-25", "i-clustered-25:grouping=keys", "local-64"],
-        help="mechanisms of the softmax family",
+        help="mechanisms of the softmax family; values in turn: i-clustered-25/100:topk=16/32",
         affects="result",
         suggested=MECHANISMS,
     )

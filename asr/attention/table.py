@@ -23,7 +23,7 @@ from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Spec, parse, pattern, write_value
 from asr.attention.summary import SummaryMixing
-from asr.config.names import split_name, split_source
+from asr.config.names import alternatives, split_name, split_source
 from asr.console import Table
 from asr.errors import UserError
 
@@ -118,13 +118,13 @@ def _mapped(name: str, function: Callable[[str], str]) -> str:
 
 
 def canonical(names: list[str]) -> list[str]:
-    """Return names that the user gives in their canonical form; see `given_name`.
+    """Return what names that the user gives stand for, in canonical form; see `alternatives`, `given_name`.
 
     Example:
-        >>> canonical(["lsh-4:chunk=16,buckets=64"])
-        ['lsh-4:chunk=16']
+        >>> canonical(["lsh-4:chunk=16/32,buckets=64"])
+        ['lsh-4:chunk=16', 'lsh-4']
     """
-    return [given_name(name) for name in names]
+    return [given_name(name) for name in alternatives(names)]
 
 
 def code_digests(*names: str) -> dict[str, str]:

@@ -32,7 +32,8 @@ class Options:
     )
     attentions: list[str] = option(
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
-        help="mechanisms, or all; name@reference selects a backend, name@2 two threads (with clock=wall), "
+        help="mechanisms, or all; values in turn: i-clustered-25/100:topk=16/32; name@reference selects "
+        "a backend, name@2 two threads (with clock=wall), "
         "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch",
         affects="result",
         suggested=MECHANISMS,

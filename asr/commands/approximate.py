@@ -13,7 +13,7 @@ from asr.approximation.options import FULL, SQUAD, TRANSCRIPTION, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import QuestionMap, check_choice, question_maps
 from asr.approximation.run import TaskEvaluation, TaskResult, open_task
-from asr.attention.table import canonical
+from asr.attention.table import canonical, given_name
 from asr.attention.transformers_adapter import ReplacedAttention
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
@@ -29,7 +29,7 @@ def parse(overrides: list[str]) -> Options:
     attentions = list(dict.fromkeys(canonical(options.attentions)))
     for name in attentions:
         ReplacedAttention(name, options.backend, cross_attention=False)  # refuses what doesn't fit
-    (baseline,) = canonical([options.baseline])
+    baseline = given_name(options.baseline)
     if baseline not in (FULL, *attentions):
         raise UserError(f"baseline={baseline}: expected one of attentions, {', '.join(attentions)}")
     if options.sweep and any("*" in name for name in attentions):

@@ -15,6 +15,7 @@ from asr.benchmark.mechanisms import Timing
 from asr.benchmark.memory import Memory
 from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
+from asr.config.names import alternatives
 from asr.console import Table, open_console, progress
 from asr.environment import describe_environment, pick_device, pick_precision
 from asr.files import check_writable, write_json
@@ -32,7 +33,7 @@ def parse(overrides: list[str]) -> Options:
     options = config.parse(
         Options, [*(config.group_overrides("figure", figure) if figure else []), *overrides]
     )
-    options.attentions = [own.load(name) for name in options.attentions]
+    options.attentions = [own.load(name) for name in alternatives(options.attentions)]
     options.baseline = own.load(options.baseline)
     measured_names(options)  # refuses what can't be measured
     return options

@@ -32,7 +32,10 @@ class CompareConfig(SearchOptions):
         suggested=partial(configurations, "plan"),
     )
     attentions: list[str] = option(
-        [], help="mechanisms; each becomes a candidate", affects="result", suggested=MECHANISMS
+        [],
+        help="mechanisms; each becomes a candidate; values in turn: i-clustered-25/100:topk=16/32",
+        affects="result",
+        suggested=MECHANISMS,
     )
     candidates: list[Any] = option(
         [],

@@ -1,5 +1,6 @@
 """Names that options accept, for modules that must not load PyTorch."""
 
+import itertools
 import re
 
 BACKENDS = ("auto", "reference", "native")
@@ -28,6 +29,8 @@ MECHANISMS = (
 
 # `./nystrom.py:Nystrom-32:landmarks=8`, `my_package.nystrom:Nystrom-32`: a file or module before the class.
 _WITH_SOURCE = re.compile(r"([^:,*@=]*\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*(?:[-@][^:=,]*)?(?::.*)?)")
+# `25/100` in `clustered-25/100:iterations=5/10`; not in a path, which ends before the mechanism.
+_ALTERNATIVES = re.compile(r"(?<=[-=])([^-=,:/*@]+(?:/[^-=,:/*@]+)+)")
 # What precedes a colon without being a module: mechanisms of this program, and the libraries of `asr bench`.
 _STEMS = {"peer", *(re.sub(r"-\d+$", "", name) for name in MECHANISMS)}
 
@@ -55,3 +58,22 @@ def split_name(name: str) -> tuple[str, str, str]:
     head = f"{source}:{head}" if source else head
     stem, _, number = head.rpartition("-")
     return (stem, number, options) if stem and number.isdigit() else (head, "", options)
+
+
+def alternatives(names: list[str]) -> list[str]:
+    """Return the mechanisms that names stand for, which may give several values of a number or an option.
+
+    Example:
+        >>> alternatives(["full", "clustered-25/100:iterations=5/10"])[:3]
+        ['full', 'clustered-25:iterations=5', 'clustered-25:iterations=10']
+        >>> alternatives(["./own/nystrom.py:Nystrom-32/64"])
+        ['./own/nystrom.py:Nystrom-32', './own/nystrom.py:Nystrom-64']
+    """
+    found = []
+    for name in names:
+        source, rest = split_source(name)
+        # The pattern's group makes every second part one of alternatives.
+        parts = _ALTERNATIVES.split(rest)
+        choices = [part.split("/") if index % 2 else [part] for index, part in enumerate(parts)]
+        found += [f"{source}:{x}" if source else x for x in map("".join, itertools.product(*choices))]
+    return found

@@ -4,6 +4,7 @@ import pytest
 
 from asr.attention import MECHANISMS, build_mechanism, build_self_attention, mechanism_table, parse_name
 from asr.attention.spec import Option, Value, write_value
+from asr.attention.table import canonical
 from asr.errors import UserError
 
 
@@ -18,6 +19,21 @@ def test_windows_are_symmetric_unless_the_name_says_otherwise() -> None:
     assert str(parse_name("local-8:global=2,chunk=4,right=0")) == "local-8:right=0,chunk=4,global=2"
     assert parse_name("local-8").arguments["right"] == 8
     assert "right (window), chunk (1), global (0)" in mechanism_table()
+
+
+def test_values_in_turn_are_a_grid() -> None:
+    assert canonical(["full", "i-clustered-10/25:topk=8/16,grouping=hash/keys"]) == [
+        "full",
+        *(
+            f"i-clustered-{clusters}:topk={top}{grouping}"
+            for clusters in (10, 25)
+            for top in (8, 16)
+            for grouping in ("", ",grouping=keys")
+        ),
+    ]
+    assert canonical(["full*3,local-8/16*2"]) == ["full*3,local-8*2", "full*3,local-16*2"]
+    with pytest.raises(UserError, match="unknown attention 'i-clustered-x'"):
+        canonical(["i-clustered-10/x"])
 
 
 def test_every_option_survives_the_round_trip() -> None:
