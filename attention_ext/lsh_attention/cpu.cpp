@@ -2,7 +2,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "../cpu/inputs.h"
+#include "../cpu/head_rows.h"
 
 namespace attention_ext {
 namespace {
@@ -28,12 +28,21 @@ void hash_all(const Tensor& x_BHND, const Tensor& rotations_RDF, const Tensor& l
         largest_R[r] = std::max(largest_R[r], static_cast<T>(std::abs(rotation)));
         transposed_RFD[(r * F + f) * D + d] = rotation;
       }
+  // Rows in bfloat16 are converted by block.
+  const bool halves = x_BHND.scalar_type() == ScalarType::BFloat16;
+  const View<uint16_t> half(x_BHND);
   const View<T> x(x_BHND);
   const int64_t blocks = (N + kernel.bucket_rows - 1) / kernel.bucket_rows;
-  const int64_t bytes = kernel.bucket_rows * padded * static_cast<int64_t>(sizeof(T));
+  const int64_t numbers = kernel.bucket_rows * padded, copied = halves ? kernel.bucket_rows * D : 0;
+  const int64_t bytes = (numbers + copied) * static_cast<int64_t>(sizeof(T));
   parallel_with_scratch(B * H * blocks, bytes, [&](int64_t task, char* scratch) {
     const int64_t head = task / blocks, start = task % blocks * kernel.bucket_rows, n = length_B[head / H];
     const int64_t end = std::min(start + kernel.bucket_rows, N), valid = std::max<int64_t>(0, std::min(end, n) - start);
+    const int64_t b = head / H, h = head % H;
+    T* const copy = reinterpret_cast<T*>(scratch) + numbers;
+    if constexpr (sizeof(T) == 4)
+      if (halves)
+        instruction_set().halves.widen(valid, D, half.head(b, h) + start * half.stride_n, half.stride_n, copy);
     for (int64_t r = 0; r < R; ++r) {
       int32_t* to = buckets_BHRN + (head * R + r) * N + start;
       std::fill_n(to + valid, end - start - valid, static_cast<int32_t>(2 * F));
@@ -42,8 +51,8 @@ void hash_all(const Tensor& x_BHND, const Tensor& rotations_RDF, const Tensor& l
             {.rows = valid,
              .D = D,
              .F = F,
-             .x = x.head(head / H, head % H) + start * x.stride_n,
-             .stride_x = x.stride_n,
+             .x = halves ? copy : x.head(b, h) + start * x.stride_n,
+             .stride_x = halves ? D : x.stride_n,
              .rotations_DF = padded_RDF.data() + r * D * padded,
              .largest = largest_R[r],
              .rotations_FD = transposed_RFD.data() + r * F * D,
@@ -59,25 +68,20 @@ struct Rounds {
   static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
 
   const Kernels<T>& kernel = kernels<T>();
-  Tensor q_BHND, k_BHND, v_BHNE;
   int64_t B, H, N, D, E, R, heads, chunk;
   // Blocks depend on the chunk size alone: the bits are the same for an utterance alone, in any batch, and for any
   // number of threads.
   int64_t block, blocks;
   T scale;
-  View<T> q, k, v;
   std::vector<int64_t> length_B;
+  HeadRows<T> q, k, v;
   Dropout dropout;
-  const int32_t* order;      // [heads, R, N]: positions in sorted order
-  Buffer<int32_t> chunk_of;  // [heads, R, N]: chunk of each position
+  const int32_t* order;  // [heads, R, N]: positions in sorted order
 
   Rounds(
       const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, const Tensor& order_, int64_t chunk_,
       double dropout_probability, const std::optional<Tensor>& seed)
-      : q_BHND(with_contiguous_rows(as_type(q_, type))),
-        k_BHND(with_contiguous_rows(as_type(k_, type))),
-        v_BHNE(with_contiguous_rows(as_type(v_, type))),
-        B(q_.size(0)),
+      : B(q_.size(0)),
         H(q_.size(1)),
         N(q_.size(2)),
         D(q_.size(3)),
@@ -88,27 +92,31 @@ struct Rounds {
         block(std::max<int64_t>(1, block_places / chunk) * chunk),
         blocks((N + block - 1) / block),
         scale(static_cast<T>(1 / std::sqrt(static_cast<double>(D)))),
-        q(q_BHND),
-        k(k_BHND),
-        v(v_BHNE),
         length_B(lengths_of(lengths, N, "lengths")),
+        q(q_, type, length_B),
+        k(k_, type, length_B),
+        v(v_, type, length_B),
         dropout(dropout_of(dropout_probability, seed)),
-        order(data_of<int32_t>(order_)),
-        chunk_of(R > 1 ? heads * R * N : 0) {
-    if (R > 1)
-      parallel(heads * R, [&](int64_t task) {
-        const int32_t* position = order + task * N;
-        for (int64_t place = 0; place < length(task / R); ++place)
-          (chunk_of + task * N)[position[place]] = static_cast<int32_t>(place / chunk);
-      });
-  }
+        order(data_of<int32_t>(order_)) {}
 
   int64_t length(int64_t head) const { return length_B[head / H]; }
 
   int64_t scratch(bool backward) const { return kernel.window_scratch(block + chunk, 2 * chunk, R, D, E, backward); }
 
+  // Chunk of each position in each round, [heads, R, N]; none for a single round.
+  Buffer<int32_t> chunks_of(HeadRange range) const {
+    Buffer<int32_t> chunks(R > 1 ? range.count() * R * N : 0, range.first * R * N);
+    if (R > 1)
+      parallel(range.first * R, range.end * R, [&](int64_t task) {
+        const int32_t* position = order + task * N;
+        for (int64_t place = 0; place < length(task / R); ++place)
+          (chunks + task * N)[position[place]] = static_cast<int32_t>(place / chunk);
+      });
+    return chunks;
+  }
+
   // The block of task head · blocks + block in one round; may be empty.
-  WindowBlock<T> part(int64_t task, int64_t round) const {
+  WindowBlock<T> part(int64_t task, int64_t round, const Buffer<int32_t>& chunks) const {
     const int64_t head = task / blocks, first = task % blocks * block, b = head / H, h = head % H;
     return {
         .chunk = chunk,
@@ -119,7 +127,7 @@ struct Rounds {
         .first = first,
         .end = std::min(first + block, length(head)),
         .order = order + (head * R + round) * N,
-        .chunk_RN = chunk_of + (R > 1 ? head * R * N : 0),
+        .chunk_RN = R > 1 ? chunks + head * R * N : nullptr,
         .stride_chunk = N,
         .q = q.head(b, h),
         .k = k.head(b, h),
@@ -132,9 +140,9 @@ struct Rounds {
         .first_row = static_cast<uint64_t>(head * N)};
   }
 
-  void zero_padding(int64_t size, T* rows) const {
-    parallel(heads, [&](int64_t head) {
-      std::fill_n(rows + (head * N + length(head)) * size, (N - length(head)) * size, T(0));
+  void zero_padding(HeadRange range, int64_t size, const HeadOutput<T>& rows) const {
+    parallel(range.first, range.end, [&](int64_t head) {
+      std::fill_n(rows.head(head) + length(head) * size, (N - length(head)) * size, T(0));
     });
   }
 };
@@ -169,92 +177,102 @@ Tensor sorted_positions(const Tensor& buckets, const Tensor& lengths) {
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> forward(const Rounds<T>& in, const Tensor& like, const Tensor& order) {
-  const Tensor out = new_tensor(like, {in.B, in.H, in.N, in.E}, in.type);
+  const HeadOutput<T> out(like, {in.B, in.H, in.N, in.E}, in.type, like.scalar_type());
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, in.N}, in.type);
   std::fill_n(data_of<T>(softmax), in.heads * 2 * in.N, T(0));
-  for (int64_t round = 0; round < in.R; ++round)
-    parallel_with_scratch(in.heads * in.blocks, in.scratch(false), [&](int64_t task, char* scratch) {
-      const WindowBlock<T> block = in.part(task, round);
-      if (block.first >= block.end) return;
-      const int64_t head = task / in.blocks;
-      T* maximum = data_of<T>(softmax) + 2 * head * in.N;
-      in.kernel.window(
-          {.block = block,
-           .maximum_N = maximum,
-           .sum_N = maximum + in.N,
-           .out_NE = data_of<T>(out) + head * in.N * in.E,
-           .scratch = scratch});
-    });
-  in.zero_padding(in.E, data_of<T>(out));
-  return {as_type(out, like.scalar_type()), softmax, order};
+  for_heads<T>(in.heads, {&in.q, &in.k, &in.v}, {&out}, [&](HeadRange range) {
+    const Buffer<int32_t> chunks = in.chunks_of(range);
+    const int64_t first = range.first * in.blocks, end = range.end * in.blocks;
+    for (int64_t round = 0; round < in.R; ++round)
+      parallel_with_scratch(first, end, in.scratch(false), [&](int64_t task, char* scratch) {
+        const WindowBlock<T> block = in.part(task, round, chunks);
+        if (block.first >= block.end) return;
+        const int64_t head = task / in.blocks;
+        T* maximum = data_of<T>(softmax) + 2 * head * in.N;
+        in.kernel.window(
+            {.block = block,
+             .maximum_N = maximum,
+             .sum_N = maximum + in.N,
+             .out_NE = out.head(head),
+             .scratch = scratch});
+      });
+    in.zero_padding(range, in.E, out);
+  });
+  return {out.tensor(), softmax, order};
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Rounds<T>& in, const Tensor& like, const Tensor& grad, const Tensor& out, const Tensor& softmax) {
   const int64_t N = in.N, D = in.D, E = in.E, padded_D = in.kernel.padded(D), padded_E = in.kernel.padded(E);
-  const Tensor grad_q = new_tensor(like, {in.B, in.H, N, D}, in.type);
-  const Tensor grad_k = new_tensor(like, {in.B, in.H, N, D}, in.type);
-  const Tensor grad_v = new_tensor(like, {in.B, in.H, N, E}, in.type);
-  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
-  const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
-  const View<T> g(grad_rows), o(out_rows);
-  const int64_t tasks = in.heads * in.blocks;
+  const auto gradient = [&](int64_t size) {
+    return HeadOutput<T>(like, {in.B, in.H, N, size}, in.type, like.scalar_type());
+  };
+  const HeadOutput<T> grad_q = gradient(D), grad_k = gradient(D), grad_v = gradient(E);
+  const HeadRows<T> g(grad, in.type, in.length_B), o(out, in.type, in.length_B);
 
-  Buffer<T> delta(in.heads * N);
-  parallel(tasks, [&](int64_t task) {
-    const int64_t head = task / in.blocks, b = head / in.H, h = head % in.H;
-    const int64_t first = task % in.blocks * in.block, end = std::min(first + in.block, in.length(head));
-    for (int32_t i = static_cast<int32_t>(first); i < end; ++i)
-      *(delta + head * N + i) = in.kernel.dot_rows(1, E, &i, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
-  });
-
-  // Gradients of keys in the preceding block are added once all blocks are done.
-  Buffer<T> spill_keys(tasks * in.chunk * padded_D), spill_values(tasks * in.chunk * padded_E);
-  for (int64_t round = 0; round < in.R; ++round) {
-    parallel_with_scratch(tasks, in.scratch(true), [&](int64_t task, char* scratch) {
-      const WindowBlock<T> block = in.part(task, round);
-      if (block.first >= block.end) return;
+  for_heads<T>(in.heads, {&in.q, &in.k, &in.v, &g, &o}, {&grad_q, &grad_k, &grad_v}, [&](HeadRange range) {
+    const Buffer<int32_t> chunks = in.chunks_of(range);
+    const int64_t first = range.first * in.blocks, end = range.end * in.blocks;
+    const Buffer<T> delta(range.count() * N, range.first * N);
+    parallel(first, end, [&](int64_t task) {
       const int64_t head = task / in.blocks, b = head / in.H, h = head % in.H;
-      const T* maximum = data_of<T>(softmax) + 2 * head * N;
-      in.kernel.window_backward(
-          {.block = block,
-           .grad = g.head(b, h),
-           .stride_grad = g.stride_n,
-           .maximum_N = maximum,
-           .inverse_sum_N = maximum + N,
-           .delta_N = delta + head * N,
-           .grad_q_ND = data_of<T>(grad_q) + head * N * D,
-           .grad_k_ND = data_of<T>(grad_k) + head * N * D,
-           .grad_v_NE = data_of<T>(grad_v) + head * N * E,
-           .spill_keys = spill_keys + task * in.chunk * padded_D,
-           .spill_values = spill_values + task * in.chunk * padded_E,
-           .scratch = scratch});
+      const int64_t start = task % in.blocks * in.block, stop = std::min(start + in.block, in.length(head));
+      for (int32_t i = static_cast<int32_t>(start); i < stop; ++i)
+        *(delta + head * N + i) = in.kernel.dot_rows(1, E, &i, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
     });
-    parallel(tasks, [&](int64_t task) {
-      const WindowBlock<T> block = in.part(task, round);
-      if (block.first == 0 || block.first >= block.end) return;
-      const int64_t head = task / in.blocks;
-      for (int64_t i = 0; i < in.chunk; ++i) {
-        const int64_t row = head * N + block.order[block.first - in.chunk + i];
-        const T* from_k = spill_keys + (task * in.chunk + i) * padded_D;
-        const T* from_v = spill_values + (task * in.chunk + i) * padded_E;
-        for (int64_t d = 0; d < D; ++d) (data_of<T>(grad_k) + row * D)[d] += from_k[d];
-        for (int64_t e = 0; e < E; ++e) (data_of<T>(grad_v) + row * E)[e] += from_v[e];
-      }
-    });
-  }
-  in.zero_padding(D, data_of<T>(grad_q));
-  in.zero_padding(D, data_of<T>(grad_k));
-  in.zero_padding(E, data_of<T>(grad_v));
-  const ScalarType type = like.scalar_type();
-  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+
+    // Gradients of keys in the preceding block are added once all blocks are done.
+    const auto spill = [&](int64_t padded) {
+      return Buffer<T>((end - first) * in.chunk * padded, first * in.chunk * padded);
+    };
+    const Buffer<T> spill_keys = spill(padded_D), spill_values = spill(padded_E);
+    for (int64_t round = 0; round < in.R; ++round) {
+      parallel_with_scratch(first, end, in.scratch(true), [&](int64_t task, char* scratch) {
+        const WindowBlock<T> block = in.part(task, round, chunks);
+        if (block.first >= block.end) return;
+        const int64_t head = task / in.blocks;
+        const T* maximum = data_of<T>(softmax) + 2 * head * N;
+        in.kernel.window_backward(
+            {.block = block,
+             .grad = g.head(head / in.H, head % in.H),
+             .stride_grad = g.stride_n,
+             .maximum_N = maximum,
+             .inverse_sum_N = maximum + N,
+             .delta_N = delta + head * N,
+             .grad_q_ND = grad_q.head(head),
+             .grad_k_ND = grad_k.head(head),
+             .grad_v_NE = grad_v.head(head),
+             .spill_keys = spill_keys + task * in.chunk * padded_D,
+             .spill_values = spill_values + task * in.chunk * padded_E,
+             .scratch = scratch});
+      });
+      parallel(first, end, [&](int64_t task) {
+        const WindowBlock<T> block = in.part(task, round, chunks);
+        if (block.first == 0 || block.first >= block.end) return;
+        const int64_t head = task / in.blocks;
+        T *const keys = grad_k.head(head), *const values = grad_v.head(head);
+        for (int64_t i = 0; i < in.chunk; ++i) {
+          const int64_t row = block.order[block.first - in.chunk + i];
+          const T* from_k = spill_keys + (task * in.chunk + i) * padded_D;
+          const T* from_v = spill_values + (task * in.chunk + i) * padded_E;
+          for (int64_t d = 0; d < D; ++d) keys[row * D + d] += from_k[d];
+          for (int64_t e = 0; e < E; ++e) values[row * E + e] += from_v[e];
+        }
+      });
+    }
+    in.zero_padding(range, D, grad_q);
+    in.zero_padding(range, D, grad_k);
+    in.zero_padding(range, E, grad_v);
+  });
+  return {grad_q.tensor(), grad_k.tensor(), grad_v.tensor()};
 }
 
 Tensor lsh_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengths) {
   check_buckets(x, rotations, lengths);
   const ScalarType type = sum_type(x.scalar_type());
-  const Tensor rows = with_contiguous_rows(as_type(x, type));
+  const bool halves = x.scalar_type() == ScalarType::BFloat16;
+  const Tensor rows = with_contiguous_rows(halves ? x : as_type(x, type));
   const Tensor exact = contiguous_as(rotations, ScalarType::Double);
   const Tensor buckets = new_tensor(x, {x.size(0), x.size(1), rotations.size(0), x.size(2)}, ScalarType::Int);
   if (type == ScalarType::Double)

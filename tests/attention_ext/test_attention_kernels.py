@@ -111,7 +111,7 @@ def test_half_precision_is_as_accurate_as_the_reference(name: str, dtype: torch.
 
 
 @pytest.mark.usefixtures("each_set")
-@pytest.mark.parametrize("kernel", ["clustered", "improved", "near", "local"])
+@every_kernel
 @pytest.mark.parametrize("count", [1, 3])  # threads with whole heads, and with shared ones
 def test_bfloat16_is_float32_with_rounded_rows(kernel: str, count: int) -> None:
     """A head's rows are converted before and after; a saved output's rounding reaches the gradients."""
