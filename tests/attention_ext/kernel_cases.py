@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, tensor, zeros
+from torch.profiler import ProfilerActivity, profile
 
 from attention_ext import why_unavailable
 from attention_ext.hashing.reference import hash_sign
@@ -66,6 +67,13 @@ def run(attend: Callable[..., Tensor], p: Inputs, dtype: torch.dtype) -> list[Te
     out = attend(*inputs)
     out.backward(p.grad.to(dtype))
     return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
+
+
+def operators_of(call: Callable[[], object]) -> set[str]:
+    """Return the names of all PyTorch operators that a call runs, those inside other operators included."""
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
+        call()
+    return {event.key for event in profiled.key_averages()}
 
 
 @contextmanager

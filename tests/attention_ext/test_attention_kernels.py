@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from attention_calls import KERNELS, Call, make
-from kernel_cases import check_accuracy, check_same_bits, needs_kernels, run, threads
+from kernel_cases import check_accuracy, check_same_bits, needs_kernels, operators_of, run, threads
 from torch import Tensor
 
 pytestmark = needs_kernels
@@ -123,6 +123,15 @@ def test_bfloat16_is_float32_with_rounded_rows(kernel: str, count: int) -> None:
     check_same_bits(found[:exact], [x.bfloat16() for x in wide[:exact]])
     for x, y in zip(found, wide, strict=True):
         torch.testing.assert_close(x, y.bfloat16(), rtol=0.02, atol=0.02)
+
+
+@every_kernel
+def test_bfloat16_copies_no_whole_tensor(kernel: str) -> None:
+    p = make(kernel, 2, 2, 97, 32, 16)
+    inputs, grad = p.inputs(torch.bfloat16), p.grad.bfloat16()
+    names = operators_of(lambda: p.native()(*inputs).backward(grad))
+    assert f"attention_ext::{KERNELS[kernel][0].__name__}_backward" in names
+    assert "aten::_to_copy" not in names
 
 
 @every_kernel

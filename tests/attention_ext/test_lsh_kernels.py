@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_cases import needs_kernels, poison
+from kernel_cases import needs_kernels, operators_of, poison
 
 from attention_ext.lsh_attention import native, reference
 
@@ -23,3 +23,15 @@ def test_buckets_equal_the_reference_s(D: int, half: int, dtype: torch.dtype) ->
     x, lengths = x.to(dtype), torch.tensor([300, 77])
     found = native.lsh_buckets(poison(x, lengths), rotations, lengths)
     assert torch.equal(found, reference.lsh_buckets(x, rotations, lengths))
+
+
+@pytest.mark.usefixtures("each_set")
+def test_hashing_views_in_bfloat16_copies_no_whole_tensor() -> None:
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 200, 3, 20, generator=g).bfloat16().transpose(1, 2)
+    rotations, lengths = torch.randn(2, 20, 8, generator=g).double(), torch.tensor([200, 101])
+    names = operators_of(lambda: native.lsh_buckets(x, rotations, lengths))
+    assert "attention_ext::lsh_buckets" in names
+    assert not names & {"aten::_to_copy", "aten::contiguous"}
+    found, wide = (native.lsh_buckets(y, rotations, lengths) for y in (x, x.float()))
+    assert torch.equal(found, wide)
