@@ -47,6 +47,7 @@ def test_a_training_equals_that_of_the_command(small: dict[str, Any], tone_corpu
     assert run.recognizer(attention="local-8").model.config.attention == "local-8"
 
 
+@pytest.mark.slow
 def test_complete_options_are_taken_as_they_are(small: dict[str, Any]) -> None:
     """A run's config.yaml, or its dataclass; further options replace single values."""
     first = asr.train(small, run="first")

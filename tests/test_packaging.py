@@ -54,6 +54,7 @@ def source_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive
 
 
+@pytest.mark.slow
 def test_the_source_archive_holds_all_sources(source_archive: Path) -> None:
     """Headers and C++ files in folders without Python were missing: the archive had no kernels."""
     with tarfile.open(source_archive) as archive:

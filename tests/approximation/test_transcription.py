@@ -120,6 +120,7 @@ def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_p
     assert (tmp_path / "results.md").read_bytes() == table
 
 
+@pytest.mark.slow
 def test_cheaper_encoders_are_rows_of_the_table(folder: Path, evaluated: Path, tmp_path: Path) -> None:
     """Half the layers is a model without them; half the frames, the layers over means of pairs."""
     assert main(arguments(folder, tmp_path, "attentions=full", "rivals=half-layers,half-frames")) == 0
@@ -149,6 +150,7 @@ def test_cheaper_encoders_are_rows_of_the_table(folder: Path, evaluated: Path, t
         torch.testing.assert_close(model.run(inputs, "full"), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_ratios_to_another_baseline(folder: Path, evaluated: Path) -> None:
     before = (evaluated / "results.json").read_bytes()
     assert main(arguments(folder, evaluated, "baseline=clustered-3")) == 0

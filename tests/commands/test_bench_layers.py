@@ -137,6 +137,7 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (figure.label, len(figure.panels)) == ("Layers", 2)
 
 
+@pytest.mark.slow
 def test_causal_forms_are_compared_with_the_causal_baseline() -> None:
     names = measured_names(
         Options(attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", unit="layer")

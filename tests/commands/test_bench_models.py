@@ -89,6 +89,7 @@ def test_memory_of_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 < sizes["forward"] < sizes["forward+backward"]
 
 
+@pytest.mark.slow
 def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     names = ["i-clustered-4:grouping=hash", "i-clustered-4:grouping=keys"]
@@ -101,6 +102,7 @@ def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
     assert len(bench_chart.figure(out).panels) == 1
 
 
+@pytest.mark.slow
 def test_results_from_before_unit_are_those_of_a_layer(tmp_path: Path) -> None:
     """Results of `layer=true` would have been shown as attention without projections."""
     out = tmp_path / "bench.json"

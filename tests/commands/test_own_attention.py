@@ -80,6 +80,7 @@ def test_train_decode_exchange_and_export(
     assert asr.Recognizer.load(place / "model", attention=NAME).model.attention == STORED
 
 
+@pytest.mark.slow
 def test_a_training_does_not_resume_with_a_changed_file(
     train: Callable[..., int],
     place: Path,
@@ -117,6 +118,7 @@ def test_a_mechanism_for_each_layer_and_faults(
         assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_bench_times_it(place: Path) -> None:
     options = ["lengths=[64]", "batch=1", "rounds=1", "seconds=0.1", "passes=[forward]", "out=bench.json"]
     assert main(["bench", f"attentions=full,{NAME}@reference", *options, "peak_memory=false"]) == 0

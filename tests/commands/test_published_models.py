@@ -95,6 +95,7 @@ def test_audio_is_transcribed_aligned_and_segmented(
     assert len(list((tmp_path / "x.segments").glob("*.flac"))) == 2
 
 
+@pytest.mark.slow
 def test_a_folder_for_transformers_transcribes_equally(published: Path, tmp_path: Path) -> None:
     """And back; the model card names an exchanged attention."""
     expected = pipeline_texts(published, TEXTS)

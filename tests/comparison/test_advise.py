@@ -140,6 +140,7 @@ def test_every_exchangeable_mechanism_is_measured() -> None:
         assert {f"clustered-{clusters}", improved, f"{improved}:grouping=keys"} < set(names)
 
 
+@pytest.mark.slow
 def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = [
         "attentions=[full,clustered-4:bits=31,iterations=2]",

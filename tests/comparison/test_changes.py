@@ -26,6 +26,7 @@ from asr.files import file_digest
 from asr.model import checkpoint
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast_without_training")
 def test_a_changed_language_model_repeats_only_the_evaluations(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -106,6 +107,7 @@ def test_cells_with_other_settings_are_refused_or_run_again(
     assert "running again" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     asked = reusing(trained, tone_corpus, tmp_path)
@@ -121,6 +123,7 @@ def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path
     assert not read_results(tmp_path / "other").trainings[0].reused
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -166,6 +169,7 @@ def test_a_reused_run_is_kept_until_it_no_longer_matches(
     assert read_state(plan.folder, cell.name).status == "missing"
 
 
+@pytest.mark.slow
 def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_path: Path) -> None:
     """Each option that the program gained changed the key of every cell, and stopped a comparison halfway."""
     asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")[1:]
@@ -237,6 +241,7 @@ def test_results_name_the_data_as_planned(corpus_maker: Callable[..., Path], tmp
     assert collect(plan).data["train"].hash == cell.settings["data"]["train"]
 
 
+@pytest.mark.slow
 def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +273,7 @@ def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: P
     assert settle_changes(plan) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast_without_training")
 def test_changed_scoring_rules_and_references_repeat_only_the_evaluations(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -60,6 +60,7 @@ def untimed(folder: Path) -> Any:
     return {key: x for key, x in without_times(json.loads(text)).items() if key != "command"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_shar_folders_are_compared_like_manifests(tone_corpus: Path, compared: Path, tmp_path: Path) -> None:
     """A comparison expected a file for each split."""
@@ -172,6 +173,7 @@ def test_losses_with_different_outputs_are_compared_and_reported(
     assert "lf_mmi" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_a_failed_candidate_is_reported_and_the_others_run(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -273,6 +275,7 @@ def test_only_the_first_rank_writes_the_state(tmp_path: Path, monkeypatch: pytes
         assert read_state(tmp_path, cell.name).status == status
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", "reuse=none"]

@@ -34,6 +34,7 @@ def test_compared_and_reported_in_conformers(fast: None, tone_corpus: Path, tmp_
     assert all(name in text for name in NAMES)
 
 
+@pytest.mark.slow
 def test_decoded_and_exported_but_not_exchanged(
     tone_corpus: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

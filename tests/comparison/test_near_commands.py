@@ -32,6 +32,7 @@ def test_a_trained_model_is_decoded_with_its_default_options(trained: Path) -> N
     assert json.loads((folder / "score.json").read_text())["wer"]["rate"] < 0.1
 
 
+@pytest.mark.slow
 def test_a_comparison_trains_and_exchanges_it(fast: None, tone_corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "compared"
     names = f"attentions=[full,{NAME}]"

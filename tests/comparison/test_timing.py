@@ -47,6 +47,7 @@ def test_every_model_hears_audio_at_its_own_sample_rate(tone_corpus: Path, tmp_p
     assert frames[1] == pytest.approx(frames[0], rel=0.01)
 
 
+@pytest.mark.slow
 def test_models_of_several_lengths_have_items_of_their_own(tmp_path: Path) -> None:
     models = []
     for length, attention in ((4, "full"), (4, "clustered-2"), (7, "full")):

@@ -131,6 +131,7 @@ def test_training_data_are_found_by_folder_and_by_split(exported: Corpus, tmp_pa
         assert prepared_folder(str(place)) == folder
 
 
+@pytest.mark.slow
 def test_batches_are_those_of_the_manifests(exported: Corpus, recognizer: Recognizer) -> None:
     batches = []
     for folder in exported:
@@ -140,6 +141,7 @@ def test_batches_are_those_of_the_manifests(exported: Corpus, recognizer: Recogn
     assert batches[0] == batches[1]
 
 
+@pytest.mark.slow
 def test_training_on_shards_resumes_exactly(exported: Corpus, tmp_path: Path) -> None:
     overrides = [*TINY, f"data.train=[{exported[1]}]", "tokenizer.kind=character", "trainer.validate_every=3"]
     overrides += ["trainer.checkpoint_every=2", "optimizer.schedule=constant"]

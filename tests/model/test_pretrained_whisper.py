@@ -201,6 +201,7 @@ def overrides(tmp_path: Path, folder: Path, corpus_maker: Callable[..., Path]) -
     return [*TRAINING, f"data.train=[{corpus_maker()}]", f"model.encoder={tmp_path / 'encoder'}"]
 
 
+@pytest.mark.slow
 def test_interrupted_equals_uninterrupted(overrides: list[str], tmp_path: Path) -> None:
     overrides += ["model.freeze_encoder_steps=1", "model.layer_drop=0.3", "model.dropout=0.2"]
     overrides += ["augment.time_mask_every=20", "attention=full*1,near-4*1"]
@@ -290,6 +291,7 @@ def test_hostile_folders_are_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_mutant_of_a_stored_encoder_is_read_or_refused(folder: Path) -> None:
     state, source, refused = load_model(folder).state(), random.Random(0), []
     for _ in range(60):

@@ -135,6 +135,7 @@ def test_a_stamp_is_in_one_split_whatever_the_languages(source, tmp_path):
     assert letters == {"train"}  # more stamps than LARGEST_GROUP share one phrase
 
 
+@pytest.mark.slow
 def test_joined_recordings_hold_every_word_of_their_split(source, tmp_path):
     options = stamps.Options(languages=["fr", "ru"], source=str(source), workers=1, joined_s=8)
     stamps.prepare(options, tmp_path)
@@ -170,6 +171,7 @@ def test_an_interrupted_run_keeps_what_it_has_converted(source, tmp_path, capsys
     assert "converting: reusing " in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_shards_are_joined(source, tmp_path):
     assert_shards_join(tmp_path / "data", "stamps", f"source={source}", "languages=[ru]", "joined_s=8")
 

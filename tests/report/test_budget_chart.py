@@ -40,6 +40,7 @@ def results(tmp_path: Path) -> Results:
     return found
 
 
+@pytest.mark.slow
 def test_a_point_per_model_and_budget(results: Results, tmp_path: Path) -> None:
     rows = budget_chart.budget_rows(results, "test", "per")
     assert [(x["series"], x["minutes"], x["seeds"]) for x in rows] == [

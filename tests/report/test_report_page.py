@@ -148,6 +148,7 @@ def test_a_comparison_without_results_still_has_a_page(tmp_path: Path) -> None:
     assert "out of memory <b>" in text
 
 
+@pytest.mark.slow
 def test_missing_hypotheses_leave_out_their_system_alone(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=6)
     (tmp_path / results.evaluations[0].folder / "hyp.jsonl").unlink()
@@ -169,6 +170,7 @@ def test_the_error_browser_uses_the_word_filter_of_the_scores(tmp_path: Path) ->
     assert entry["edits"] == ["yes", "no"]
 
 
+@pytest.mark.slow
 def test_a_recipe_adds_a_figure_of_its_own(tmp_path: Path) -> None:
     """The recipe `copy` draws a map of each family, with all lengths in each."""
     results = make_comparison(

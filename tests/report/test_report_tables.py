@@ -235,6 +235,7 @@ def test_training_times_show_their_range_over_seeds(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_page_states_the_load_during_timing(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     options = ReportOptions(audio=0, maps=False, static=False)

@@ -119,6 +119,7 @@ def test_counts_equal_those_of_jiwer_on_random_pairs(vocabulary):
     )
 
 
+@pytest.mark.slow
 @needs_sclite
 def test_counts_equal_those_of_sclite_on_1000_random_pairs(tmp_path):
     hypotheses = random_pairs(500, 200, seed=0) + [

@@ -83,6 +83,7 @@ def test_no_p_value_of_the_bootstrap_is_zero():
     assert bootstrap_difference([wrong] * 5, [right] * 5, samples=99).p == 0.02
 
 
+@pytest.mark.slow
 def test_the_false_alarm_rate_is_near_the_level():
     """Of 150 pairs of equal systems, 5 % or 7.5 give a false alarm; more than 16 do once in 500 runs."""
     rng = random.Random(2)

@@ -98,6 +98,7 @@ def test_a_finished_run_resumes_only_with_a_larger_budget(
     assert len(run(tone_corpus, tmp_path, "trainer.budget=20s", "resume=auto")) > len(rows)
 
 
+@pytest.mark.slow
 def test_a_larger_budget_has_its_own_rate_on_every_step(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def test_a_resumed_run_has_each_validation_once(tone_corpus: Path, tmp_path: Pat
     assert steps[10] == steps[20] == steps[30]
 
 
+@pytest.mark.slow
 def test_hypotheses_are_in_tensorboard(tone_corpus: Path, tmp_path: Path) -> None:
     assert train(tone_corpus, tmp_path, "tokenizer.kind=character") == 0
     last = [row for row in read_heard(tmp_path / "hypotheses.jsonl") if row.step == 30]

@@ -112,6 +112,7 @@ def test_interrupted_equals_uninterrupted(
         torch.testing.assert_close(average[name], (best[0][name] + best[1][name]) / 2)
 
 
+@pytest.mark.slow
 def test_recognisers_do_not_need_peft(
     overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,8 @@ def options(corpus: Path, folder: Path, *overrides: str) -> TrainConfig:
     return train_options([*TINY, *steps, f"data.train=[{corpus}]", f"run={folder}", *overrides])
 
 
-@pytest.mark.parametrize("loss", [pytest.param("crf", marks=pytest.mark.slow), "lf_mmi"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["crf", "lf_mmi"])
 def test_a_run_resumes_exactly_and_its_model_is_used_like_any(
     loss: str, tone_corpus: Path, tmp_path: Path
 ) -> None:

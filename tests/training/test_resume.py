@@ -195,6 +195,7 @@ def test_a_run_killed_after_its_last_step_can_be_completed(tone_corpus: Path, tm
     assert rates[0] == rates[1] < 1
 
 
+@pytest.mark.slow
 def test_resuming_with_other_options_is_rejected_and_rewrites_nothing(
     tone_corpus: Path, tmp_path: Path
 ) -> None:
@@ -237,6 +238,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_rank_may_read_the_previous_resume_point_while_the_first_begins(
     short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_damaged_resume_point_is_replaced_by_the_previous(
     assert records(folder) == before
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_noticed(short: Path, tone_corpus: Path, tmp_path: Path) -> None:
     """A checkpoint of another run was used, and its result reported as that of the run in the folder."""
     other, folder = tmp_path / "other", shutil.copytree(short, tmp_path / "run")
@@ -305,6 +308,7 @@ def test_a_checkpoint_of_another_run_is_noticed(short: Path, tone_corpus: Path, 
         checkpoint.average_checkpoints([best, best_other])
 
 
+@pytest.mark.slow
 def test_the_average_belongs_to_the_best_checkpoints_of_the_latest_training(
     short: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
@@ -372,6 +376,7 @@ def test_the_first_step_of_a_longer_plan_has_its_rate(whole: Path, tone_corpus: 
     assert rates[0] == rates[1]
 
 
+@pytest.mark.slow
 def test_an_extended_run_that_is_killed_is_not_finished(tone_corpus: Path, tmp_path: Path) -> None:
     """training.json of the shorter run remained, and a comparison reused the unfinished run."""
     run(tone_corpus, tmp_path, "trainer.max_steps=4")
@@ -380,6 +385,7 @@ def test_an_extended_run_that_is_killed_is_not_finished(tone_corpus: Path, tmp_p
     assert not (tmp_path / "training.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_resume_point_starts_again(tone_corpus: Path, tmp_path: Path) -> None:
     """The killed run's best checkpoint was taken for the new run's, which may have other options."""
     with killed(4):

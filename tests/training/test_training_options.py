@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from quick import quick
 from small_mechanisms import small_names, unlisted
 from tone_corpora import TINY
 
@@ -38,7 +39,10 @@ ELSEWHERE = ["full", "shared-full", "clustered-8"]
 CHOICES |= {name: [f"attention={small_names(name)[0]}"] for name in unlisted(ATTENTIONS + ELSEWHERE)}
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+QUICK = ("characters", "pieces", "rotary", "average", "cast", "i-clustered")
+
+
+@pytest.mark.parametrize("choice", quick(CHOICES, QUICK.__contains__))
 def test_trains_decodes_and_scores(choice: str, tone_corpus: Path, tmp_path: Path) -> None:
     overrides = [*TINY, *CHOICES[choice], f"data.train=[{tone_corpus}]", f"run={tmp_path}"]
     assert main(["train", *overrides, "trainer.max_steps=6", "trainer.validate_every=2"]) == 0

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from quick import quick
 from tone_corpora import tones
 
 from asr import Recognizer
@@ -191,7 +192,7 @@ def test_silence_is_not_encoded(recognizer: Recognizer, monkeypatch: pytest.Monk
     assert 2 < sum(seconds) < 4
 
 
-@pytest.mark.parametrize("subsampling", [1, 2, 4, 8])
+@pytest.mark.parametrize("subsampling", quick([1, 2, 4, 8], lambda subsampling: subsampling == 4))
 def test_as_many_frames_are_cut_as_are_put_back(subsampling: int) -> None:
     """For every length of the recording, and silence at its start, within it and at its end."""
     model = AcousticModel(
