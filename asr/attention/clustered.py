@@ -17,7 +17,7 @@ CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
 
 
 class ClusteredAttention(SoftmaxMechanism):
-    """The centroid of each query cluster attends, and the members share the result.
+    """Queries are grouped into clusters: the centroid of each attends, and the members share the result.
 
     *Fast Transformers with Clustered Attention* eq. 3–6; see `attention_ext.clustered_attention`.
 

@@ -12,7 +12,9 @@ from attention_ext.tensors import masked_softmax
 
 
 class Fastformer(OwnParameterLayer):
-    """r_i = W(k ∗ v_i) + q_i, with a global query q and a global key k of each head.
+    """Additive attention through one global query and one global key of each head.
+
+    r_i = W(k ∗ v_i) + q_i, with the global query q and the global key k.
 
     Wu et al. 2021, *Fastformer* (arXiv 2108.09084), section 3.2: α = softmax_i(w_q·q_i/√D) and q = Σ α_i q_i;
     p_i = q ∗ k_i, β = softmax_i(w_k·p_i/√D) and k = Σ β_i p_i; ∗ is element-wise. W mixes all heads. w_q and

@@ -14,11 +14,12 @@ from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 
 class FullAttention(SoftmaxMechanism):
-    """A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2.
+    """Every query attends to every key, with softmax weights.
 
-    The reference stores N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA). In float16
-    and bfloat16, self-attention over padded sequences runs on PyTorch's flash attention on CUDA, and on the
-    compiled kernels of local attention on a CPU.
+    A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2. The reference stores
+    N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA). In float16 and bfloat16,
+    self-attention over padded sequences runs on PyTorch's flash attention on CUDA, and on the compiled
+    kernels of local attention on a CPU.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.

@@ -14,18 +14,21 @@ FEW = 50
 HASH, KEYS = ("grouping", "hash"), ("grouping", "keys")
 GROUPING = (
     Option(
-        "grouping", "hash", ("hash", "keys"), "hash: K-means of sign hashes; keys: in the metric of the keys"
+        "grouping",
+        "hash",
+        ("hash", "keys"),
+        "clusters of queries with similar sign hashes (hash), or with similar logits over the keys (keys)",
     ),
     Option("bits", 63, range(1, 64), "hash bits", only=HASH),
     Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=HASH),
     replace(PLANES, only=HASH),
-    Option("bias", False, (False, True), "planes with an offset from the origin", only=HASH),
+    Option("bias", False, (False, True), "hash planes with an offset from the origin", only=HASH),
     Option("center", False, (False, True), "subtract the mean of the queries before hashing", only=HASH),
     Option(
         "rank",
         0,
         range(257),
-        f"rank of the keys' metric; 0: 8, or 12 with fewer than {FEW} clusters",
+        f"directions of the keys that count; 0: 8, or 12 with fewer than {FEW} clusters",
         only=KEYS,
     ),
     Option(

@@ -11,7 +11,9 @@ from asr.lengths import zero_padding
 
 
 class HyperMixing(OwnParameterLayer):
-    """TM(X) = LayerNorm(W₂ GELU(W₁ᵀ X)), with rows of W₁ and W₂ generated from the positions' vectors.
+    """An MLP over positions, whose weights are generated from the positions themselves.
+
+    TM(X) = LayerNorm(W₂ GELU(W₁ᵀ X)), with rows of W₁ and W₂ generated from the positions' vectors.
 
     Mai et al. 2022, *HyperMixer* (arXiv 2203.03691) §3: row t of W_i is an MLP of x_t, so that any length
     fits. Multi-head as in *HyperConformer* (Mai et al. 2023, arXiv 2305.18281): each head has its own two
@@ -32,7 +34,7 @@ class HyperMixing(OwnParameterLayer):
     schema = Schema(
         options=(
             Option("hidden", 0, range(65_537), "hidden units of the generated MLP; 0: 2 · model size"),
-            Option("tie", False, (False, True), "generate both of its matrices with one hypernetwork"),
+            Option("tie", False, (False, True), "generate both matrices of the MLP with one hypernetwork"),
         )
     )
     source = (

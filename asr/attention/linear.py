@@ -15,7 +15,9 @@ SMALLEST_SUM = 1e-20
 
 
 class LinearAttention(QueryKeyMechanism):
-    """V̂_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j) with φ(x) = elu(x) + 1.
+    """Every query reads sums over all keys and values, with a kernel in place of the softmax.
+
+    V̂_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j) with φ(x) = elu(x) + 1.
 
     *Transformers are RNNs* (Katharopoulos et al. 2020) eq. 5 and 7; causal, the sums run over j ≤ i (eq. 8).
     It has no parameters, but its weights aren't a softmax: models must be trained with it. Sums are in

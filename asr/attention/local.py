@@ -29,11 +29,11 @@ class LocalAttention(SoftmaxMechanism):
 
     schema = Schema(
         "W",
-        Option("window", 64, range(65_537), "neighbours on each side, W"),
+        Option("window", 64, range(65_537), "neighbours on each side, W; with right=, on the left"),
         (
             Option("right", 64, range(65_537), "neighbours after a query or its chunk", same="window"),
-            Option("chunk", 1, range(1, 65_537), "positions of a chunk, all of which see the same"),
-            Option("global", 0, range(65_537), "first positions that see all and are seen by all"),
+            Option("chunk", 1, range(1, 65_537), "positions of a chunk, which all see the same keys"),
+            Option("global", 0, range(65_537), "first positions, which see all and are seen by all"),
         ),
     )
     source = (

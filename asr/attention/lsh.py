@@ -12,8 +12,9 @@ from attention_ext.tensors import compute_dtype
 
 
 class LSHAttention(SoftmaxMechanism):
-    """Rounds of hashing, sorting and attending within chunks, with the normalised queries as keys.
+    """Positions in the same hash bucket attend to each other; keys are the normalised queries.
 
+    Each round hashes and sorts the positions, which attend within chunks of the sorted sequence.
     *Reformer* §2; see `attention_ext.lsh_attention`.
 
     Args:
@@ -33,7 +34,12 @@ class LSHAttention(SoftmaxMechanism):
             Option("chunk", 32, COUNT, "sorted positions in a chunk"),
             Option("buckets", 64, range(2, 65_537, 2), "hash buckets"),
             PLANES,
-            Option("rounds", "merge", ("merge", "mean"), "one softmax over all rounds, or their mean"),
+            Option(
+                "rounds",
+                "merge",
+                ("merge", "mean"),
+                "merge: one softmax over all rounds; mean: mean of the rounds' outputs",
+            ),
         ),
     )
     source = "[Kitaev et al. 2020, Reformer](https://arxiv.org/abs/2001.04451)"

@@ -20,7 +20,9 @@ SCALE = 2.0**-20  # before the norm, which undoes it: squares of large values wo
 
 
 class Mamba(OwnParameterLayer):
-    """y = W norm(silu(z) ∗ (s→ + s← + D u)), where s→ scans the utterance from its start, s← from its end.
+    """A state-space layer that scans the utterance from its start and from its end.
+
+    y = W norm(silu(z) ∗ (s→ + s← + D u)), where s→ scans the utterance from its start, s← from its end.
 
     Dao & Gu 2024, *Transformers are SSMs* (arXiv 2405.21060), Mamba-2: z, u, B, C and Δ are projections of
     the input; u, B and C pass a depthwise convolution over time and SiLU. In each head, s_t = h_tᵀ C_t with

@@ -15,7 +15,7 @@ from attention_ext.near_attention.reference import near_weights
 
 
 class NearFieldAttention(ClusteredAttention):
-    """One softmax over a query's own logits on the keys near it and its centroid's logits on the others.
+    """One softmax over a query's own logits on near and top keys, and its cluster's logits on the others.
 
     For query i of cluster j, let s_il = q_i·k_l/√D, and s^c_jl be the logit of the cluster's mean query. The
     near keys are T_i = {K keys with the highest s^c_j} ∪ {l : |l − i| ≤ W}, and

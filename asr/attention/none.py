@@ -11,7 +11,7 @@ from asr.attention.spec import Value
 
 
 class NoAttention(OwnParameterLayer):
-    """A layer that is left out: blocks skip its whole sublayer, with norm and residual connection.
+    """No attention, as a baseline: blocks skip the whole sublayer, with norm and residual connection.
 
     What is left of an encoder sees other positions only through its convolutions: those of the subsampling
     and of convolutional positions, and of Conformer and E-Branchformer. By itself the layer returns zeros.

@@ -1,5 +1,7 @@
 """Oracle top-K attention: each query attends to its K best keys only."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,18 +16,18 @@ CHUNK = 256  # queries whose weights are in memory at the same time
 
 
 class OracleTopAttention(SoftmaxMechanism):
-    """Softmax over each query's K highest logits; ties go to the lowest position.
+    """Each query attends only to the K keys with its highest logits, found by computing them all.
 
-    The baseline `oracle-top` of *Fast Transformers with Clustered Attention* §4.1: the best that sparse
-    attention could do if the right keys were known. Time is quadratic; weights are held for 256 queries at a
-    time, in the backward pass too.
+    Ties go to the lowest position. The baseline `oracle-top` of *Fast Transformers with Clustered Attention*
+    §4.1: the best that sparse attention could do if the right keys were known. Time is quadratic; weights are
+    held for 256 queries at a time, in the backward pass too.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
         topk: K, clamped to each sequence's key length.
     """
 
-    schema = Schema("K", TOPK)
+    schema = Schema("K", replace(TOPK, help="keys that a query attends to, K"))
     source = "[Vyas et al. 2020, Clustered Attention](https://arxiv.org/abs/2007.04825)"
     time, memory = "N²", "N"
 

@@ -84,7 +84,7 @@ class Schema:
 
 COUNT = range(1, 65_537)
 CAUSAL = Option("causal", False, (False, True), "exclude later positions")
-TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")
+TOPK = Option("topk", 32, COUNT, "keys of each cluster with exact weights, K")
 
 
 class Description:

@@ -9,7 +9,9 @@ from asr.lengths import keep_mask, zero_padding
 
 
 class SummaryMixing(OwnParameterLayer):
-    """h_t = c(f(x_t), s̄) with the summary s̄ = 1/T Σ_t s(x_t).
+    """Every position reads one mean over the utterance.
+
+    h_t = c(f(x_t), s̄) with the summary s̄ = 1/T Σ_t s(x_t).
 
     Parcollet et al. 2023, *SummaryMixing* (arXiv 2307.07421) eq. 1–2. f and s are a dense layer with GELU,
     M to M, and c is a dense layer, 2·M to M: as many parameters as full attention has. The mean is over valid

@@ -43,6 +43,7 @@ class Command:
         first: returns the known values of the first argument.
         by_first: returns the options, if they depend on the first argument, which may be missing.
         defaults: returns options with the defaults to show, given the other arguments.
+        about: returns a sentence for `--help` on what the other arguments name; empty: there is none.
         details: returns what `--help` prints below the options, given the other arguments.
         parse: returns the options, given the overrides; None: `options` are parsed as they are.
         reads: whether the command's module reads the overrides itself.
@@ -55,6 +56,7 @@ class Command:
     first: Callable[[], Iterable[str]] = tuple
     by_first: Callable[[list[str]], type | None] | None = None
     defaults: Callable[[list[str]], Any] | None = None
+    about: Callable[[list[str]], str] | None = None
     details: "Callable[[list[str]], Table | str] | None" = None
     parse: Callable[[list[str]], Any] | None = None
     reads: bool = False
@@ -101,11 +103,15 @@ def recipe_options(arguments: list[str]) -> type | None:
     return preparation_options(arguments[0]) if arguments else None
 
 
+def recipe_purpose(arguments: list[str]) -> str:
+    """Return the summary of the named recipe; empty if there is no name."""
+    return recipe_summary(arguments[0]) if arguments else ""
+
+
 def recipe_details(arguments: list[str]) -> "Table | str":
-    """Return a table of recipes, or the summary of the named one."""
+    """Return a table of recipes, or where the named one writes."""
     if arguments:
-        name = arguments[0]
-        return f"folder=… sets the output folder ({default_folder(name)}). {recipe_summary(name)}"
+        return f"folder=… sets the output folder ({default_folder(arguments[0])})."
     from rich.table import Table
 
     table = Table("recipe", "corpus", title="asr prepare <recipe> --help lists a recipe's options")
@@ -154,6 +160,7 @@ COMMANDS = {
         takes="<recipe or folder of your own recipe>",
         first=prepared_recipes,
         by_first=recipe_options,
+        about=recipe_purpose,
         details=recipe_details,
         reads=True,
     ),

@@ -1,5 +1,6 @@
 """`asr attention`: list attention mechanisms, describe one, or check one of your own."""
 
+import re
 from collections.abc import Sequence
 
 from asr.attention import own
@@ -85,13 +86,17 @@ def _options(mechanisms: Sequence[str]) -> Table:
     for key in mechanisms:
         found = mechanism_class(key)
         name = pattern(key, found.schema)
-        rows.append((name, "", "", "", f"{found.source}; time {found.time}, memory {found.memory}"))
+        purpose = (found.__doc__ or "").strip().partition("\n")[0]
+        source = re.sub(r"\[(.*?)\]\((.*?)\)", r"\1, \2", found.source)
+        facts = (purpose, f"source: {source}", f"time: {found.time}", f"memory: {found.memory}")
+        rows.append((name, "", "", "", "\n".join(filter(None, facts))))
         if found.schema.size:
             rows.append((name, *_described(found.schema.letter, found.schema.size)))
         for option in found.schema.options:
             case = f" with {option.only[0]}={write_value(option.only[1])}" if option.only else ""
             rows.append((name, *_described(f"{option.name}={case}", option)))
-    return Table.of("", ("attention", "option", "default", "values", "meaning"), rows, numbers=False)
+    heads = ("attention", "option", "default", "values", "meaning")
+    return Table.of("", heads, rows, caption="N: number of positions", numbers=False)
 
 
 def _described(label: str, option: Option) -> tuple[str, str, str, str]:

@@ -66,24 +66,24 @@ class OwnDataOptions(PreparationOptions):
     )
     split: str = option(
         "",
-        help="put all utterances into this split, e.g. test for a test set alone; empty: see dev_share",
+        help="split of all utterances, e.g. test for a test set alone; empty: the data's, or see dev_share",
         affects="result",
     )
     dev_share: float | None = option(
         None,
-        help=f"share held out for dev if the data has no dev split; null: {SHARE_RULE}",
+        help=f"share held out for dev if the data has train but no dev, or no splits; null: {SHARE_RULE}",
         affects="result",
         maximum=0.49,
     )
     test_share: float | None = option(
         None,
-        help="share held out for test if the data has no splits at all; null: as for dev",
+        help="share held out for test if the data has no splits; null: as for dev",
         affects="result",
         maximum=0.49,
     )
     hold_out: str = option(
         "auto",
-        help="speaker: hold out whole speakers | text: sentences | auto: speakers if 10 or more",
+        help="speaker: hold out whole speakers | text: sentences | auto: speakers if there are 10 or more",
         affects="result",
         choices=HOLD_OUT,
     )

@@ -1,1 +1,1 @@
-"""Embedded corpus of synthetic speech, generated locally."""
+"""Synthetic English speech, generated on your machine."""

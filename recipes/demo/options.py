@@ -35,7 +35,7 @@ class Options(PreparationOptions):
     )
     test_minutes: float = option(
         7.0,
-        help="speech in test: unseen sentences, training voices",
+        help="approximate amount of speech in test: unseen sentences, training voices",
         affects="result",
         unit="min",
         minimum=0.1,
@@ -43,7 +43,7 @@ class Options(PreparationOptions):
     )
     test_voices_minutes: float = option(
         7.0,
-        help="speech in test_voices: unseen sentences and voices",
+        help="approximate amount of speech in test_voices: unseen sentences and voices",
         affects="result",
         unit="min",
         minimum=0.1,
@@ -63,7 +63,7 @@ class Options(PreparationOptions):
     )
     sample_rate: int = option(
         16000,
-        help="sample rate of the wav files: 16000, or 8000 to combine with prompts",
+        help="sample rate of the wav files; 8000 to combine them with prompts",
         affects="result",
         unit="Hz",
         minimum=8000,

@@ -1,1 +1,1 @@
-"""Your own data: a folder of audio files and their transcripts."""
+"""Your own data or a published corpus: a folder of audio files and their transcripts."""

@@ -17,16 +17,19 @@ class Options(OwnDataOptions):
     )
     transcripts: str = option(
         "",
-        help="table (.tsv, .csv, .json, .jsonl, .parquet), folder with one table per split (train.tsv, …), "
-        "with a published corpus's transcripts or one .txt per recording; empty: in audio=",
+        help="table (.tsv, .csv, .json, .jsonl, .parquet), or folder with a table per split (train.tsv, …), "
+        "a published corpus's transcripts, or a .txt per recording; empty: the folder of audio=",
         affects="result",
     )
     columns: str = option(
-        "", help="unusual column names of the table: audio:clip,text:phrase", affects="result"
+        "",
+        help="columns with unusual names, e.g. audio:clip,text:phrase if `clip` has the audio files",
+        affects="result",
     )
     speaker: str = option(
         "",
-        help="without a speaker column: regular expression on the path below audio=, e.g. '^([^/]+)/'",
+        help="if no column has the speaker: regular expression for the path below audio=, whose first group "
+        "is the speaker, e.g. '^([^/]+)/'",
         affects="result",
     )
     channel: int | None = option(
@@ -36,7 +39,9 @@ class Options(OwnDataOptions):
         maximum=1023,
     )
     unlisted: bool = option(
-        False, help="leave out and list recordings without a transcript", affects="result"
+        False,
+        help="leave out recordings without a transcript, and list them in excluded.tsv",
+        affects="result",
     )
     text: str = option(
         "auto",

@@ -1,1 +1,1 @@
-"""Kaldi data directories."""
+"""Data prepared for Kaldi: directories with wav.scp and text."""

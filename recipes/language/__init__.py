@@ -1,1 +1,1 @@
-"""Causal language models of characters or word pieces, *Agglomerative Attention*."""
+"""Causal language models of characters or word pieces, on the King James Bible by default."""

@@ -53,5 +53,7 @@ class Options:
     """Source of the text."""
 
     source: str = option(
-        "", help=f"folder with the content of {PACKAGE}; empty: apt-get download", affects="result"
+        "",
+        help=f"folder with the unpacked Debian package {PACKAGE}; empty: it is downloaded",
+        affects="result",
     )

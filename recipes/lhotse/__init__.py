@@ -1,1 +1,1 @@
-"""lhotse manifests."""
+"""Data prepared by lhotse: manifests of cuts, or of recordings and supervisions."""

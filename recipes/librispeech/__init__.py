@@ -1,1 +1,1 @@
-"""LibriSpeech and mini LibriSpeech: public read English."""
+"""LibriSpeech and mini LibriSpeech: English books read aloud, free to download."""

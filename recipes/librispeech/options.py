@@ -20,7 +20,8 @@ class Options(PreparationOptions):
     )
     evaluation: list[str] = option(
         [],
-        help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other",
+        help="dev and test parts; empty: dev-clean-2 for mini, else dev-clean, dev-other, test-clean and "
+        "test-other",
         affects="result",
     )
     corpus: str = option(
@@ -34,7 +35,7 @@ class Options(PreparationOptions):
         False, help="keep the downloaded archives after unpacking", affects="place", only=("download", True)
     )
     lexicon: str = option(
-        "", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict", affects="result"
+        "", help="lexicon file, e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict", affects="result"
     )
     verify: bool = option(True, help=VERIFY_HELP, affects="result")
     tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP, affects="result")

@@ -1,1 +1,1 @@
-"""NeMo manifests."""
+"""Data prepared for NeMo: manifests with a JSON object per line."""

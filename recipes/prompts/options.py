@@ -15,14 +15,15 @@ class Options(PreparationOptions):
     )
     sample_rate: int = option(
         8000,
-        help="8000: wav files, read in place | 16000: g722, converted",
+        help="8000: wav files, read in place | 16000: g722 files, converted to wav",
         affects="result",
         unit="Hz",
         choices=(8000, 16000),
     )
     source: str = option(
         "",
-        help="folder containing the recordings and core-sounds-<language>.txt[.gz]; empty: apt-get download",
+        help="folder with the recordings and core-sounds-<language>.txt[.gz]; empty: Debian packages are "
+        "downloaded",
         affects="result",
     )
     silence_db: float = option(
@@ -32,6 +33,10 @@ class Options(PreparationOptions):
         0.1, help="silence kept before and after speech", affects="result", unit="s", maximum=60
     )
     max_s: float = option(
-        40.0, help="longer recordings are excluded", affects="result", unit="s", minimum=0.1
+        40.0,
+        help="longest recording after trimming; longer ones are left out",
+        affects="result",
+        unit="s",
+        minimum=0.1,
     )
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")

@@ -16,11 +16,13 @@ class Options(PreparationOptions):
         LANGUAGES, help="languages of the recordings, e.g. [es,fr]", affects="result"
     )
     source: str = option(
-        "", help="folder that contains tuxpaint/stamps; empty: apt-get download", affects="result"
+        "",
+        help="folder that contains tuxpaint/stamps; empty: a Debian package is downloaded",
+        affects="result",
     )
     fastest: float = option(
         24.0,
-        help="leave out faster recordings, which are cut short",
+        help="highest rate of speech; a faster recording counts as cut short and is left out",
         affects="result",
         unit="characters/s",
         minimum=1,
@@ -34,8 +36,8 @@ class Options(PreparationOptions):
     )
     joined_s: float = option(
         0.0,
-        help="join the recordings of dev and test, within a language, up to this length as dev_joined and "
-        "test_joined; 0: don't",
+        help="length up to which recordings of a language in dev and test are joined, for two more splits, "
+        "dev_joined and test_joined; 0: none",
         affects="result",
         unit="s",
         maximum=3600,

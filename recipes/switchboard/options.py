@@ -21,7 +21,9 @@ class Options(PreparationOptions):
     )
     eval2000_transcripts: str = option("", help="folder with LDC2002T43, if elsewhere", affects="result")
     call_table: str = option(
-        "", help="call_con_tab.csv, for callers as speakers; empty: conversation sides", affects="result"
+        "",
+        help="call_con_tab.csv, which names the callers; empty: each conversation side is a speaker",
+        affects="result",
     )
     dev_utterances: int = option(
         DEVELOPMENT,
