@@ -53,11 +53,16 @@ def measure_seeds(options: Seeds) -> None:
     results = [read_json(folder / "result/results.json") for folder in folders]
     rows = [{row["attention"]: row for row in result["tasks"][0]["rows"]} for result in results]
     attentions = list(rows[0])
-    if any(list(other) != attentions for other in rows):
-        raise UserError(f"expected the same mechanisms in {', '.join(options.folders)}")
+    for folder, other in zip(folders, rows, strict=True):
+        if list(other) != attentions:
+            raise UserError(
+                f"{folder}: expected the same mechanisms as in {folders[0]}, {', '.join(attentions)}, "
+                f"found {', '.join(other)}"
+            )
     scores, counts, digests = zip(*(paragraph_scores(folder, attentions) for folder in folders), strict=True)
-    if len(set(digests)) > 1:
-        raise UserError(f"expected the same questions in {', '.join(options.folders)}")
+    for folder, other in zip(folders, digests, strict=True):
+        if other != digests[0]:
+            raise UserError(f"{folder / 'data'}: expected the same questions as in {folders[0] / 'data'}")
     sums = {name: np.stack([own[name] for own in scores]) for name in attentions}
     f1 = {name: own.sum(axis=1) / counts[0].sum() for name, own in sums.items()}
     table = []

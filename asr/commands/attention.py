@@ -12,6 +12,7 @@ from asr.console import Column, Table, open_console, progress
 from asr.errors import UserError
 
 CHECK = "check"
+LINK = re.compile(r"\[(.*?)\]\((.*?)\)")  # in Markdown
 
 
 def main(paths: list[str], overrides: list[str]) -> None:
@@ -65,7 +66,14 @@ def _mechanism(name: str) -> str:
 
 def _overview() -> Table:
     rows = [
-        (pattern(key, found.schema), found.family, exchange(key), found.time, found.memory, found.source)
+        (
+            pattern(key, found.schema),
+            found.family,
+            exchange(key),
+            found.time,
+            found.memory,
+            LINK.sub(r"\1", found.source),  # addresses would be cut; those of one mechanism are shown whole
+        )
         for key, found in MECHANISMS.items()
     ]
     for key, entry in own.entry_points().items():
@@ -73,7 +81,7 @@ def _overview() -> Table:
         rows.append((key, kind, "", "", "", entry.value))
     names = ("family", "exchangeable", "time", "memory", "source")
     caption = (
-        "capital letters stand for numbers; asr attention <name> describes a mechanism's options\n"
+        "capital letters stand for numbers; asr attention <name> shows options and source\n"
         "one of your own: ./nystrom.py:Nystrom-32, my_module:Nystrom-32"
     )
     return Table.of(
@@ -87,7 +95,7 @@ def _options(mechanisms: Sequence[str]) -> Table:
         found = mechanism_class(key)
         name = pattern(key, found.schema)
         purpose = (found.__doc__ or "").strip().partition("\n")[0]
-        source = re.sub(r"\[(.*?)\]\((.*?)\)", r"\1, \2", found.source)
+        source = LINK.sub(r"\1, \2", found.source)
         facts = (purpose, f"source: {source}", f"time: {found.time}", f"memory: {found.memory}")
         rows.append((name, "", "", "", "\n".join(filter(None, facts))))
         if found.schema.size:
