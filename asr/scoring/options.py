@@ -63,7 +63,10 @@ class ScoreOptions:
         only=("paths", (FOLDER, FOLDERS)),
     )
     word_filter: bool = option(
-        True, help="apply the recipe's scoring rules to references and hypotheses", affects="result"
+        True,
+        help="apply the recipe's scoring rules to references and hypotheses",
+        affects="result",
+        only=("paths", (FOLDER, FOLDERS)),
     )
     confusions: int = option(10, help="number of most frequent errors to print", affects="cost")
     trn: bool = option(

@@ -294,12 +294,14 @@ def test_case_and_punctuation_are_treated_as_by_jiwer(case, punctuation, tmp_pat
     )
 
 
-def test_options_without_effect_on_nist_formats_are_refused(tmp_path):
+def test_options_without_effect_on_files_are_refused(tmp_path):
     (tmp_path / "ref.trn").write_text("go (s-1)\n")
     with pytest.raises(UserError, match="punctuation=remove: has no effect for TRN files, only for"):
         scored([tmp_path / "ref.trn", tmp_path / "ref.trn"], punctuation="remove")
     with pytest.raises(UserError, match="case=keep: has no effect for CTM and STM files, only for"):
         scored([tmp_path / "hyp.ctm", tmp_path / "ref.stm"], case="keep")
+    with pytest.raises(UserError, match="word_filter=false: has no effect for TRN files, only for"):
+        scored([tmp_path / "ref.trn", tmp_path / "ref.trn"], word_filter=False)
 
 
 def test_exported_ctm_and_stm_files_give_the_same_score(tmp_path):
