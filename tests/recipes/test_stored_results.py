@@ -9,7 +9,7 @@ import pytest
 from asr.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-SHOWN = re.compile(r"<!-- tables: (\S+) -->\n(.*?)<!-- /tables -->", flags=re.S)
+SHOWN = re.compile(r"<!-- tables: (\S+)((?: \w+=\w+)*) -->\n(.*?)<!-- /tables -->", flags=re.S)
 RESULTS = {path: path.read_text() for path in sorted(ROOT.glob("recipes/*/RESULTS.md"))}
 QUOTED = [(path, *found) for path, text in RESULTS.items() for found in SHOWN.findall(text)]
 
@@ -20,14 +20,16 @@ def tables(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "stored", "shown"), QUOTED, ids=[stored for _, stored, _ in QUOTED])
+@pytest.mark.parametrize(
+    ("path", "stored", "options", "shown"), QUOTED, ids=[stored for _, stored, *_ in QUOTED]
+)
 def test_the_tables_of_results_are_those_of_the_report(
-    path: Path, stored: str, shown: str, tmp_path: Path
+    path: Path, stored: str, options: str, shown: str, tmp_path: Path
 ) -> None:
     (tmp_path / "results.json").write_bytes(gzip.decompress((path.parent / stored).read_bytes()))
     results = (tmp_path / "results.json").read_text()
     comparison = ["maps=false", "static=false"] if '"tasks"' not in results else []
-    assert main(["report", str(tmp_path), *comparison]) == 0
+    assert main(["report", str(tmp_path), *comparison, *options.split()]) == 0
     drawn = tables((tmp_path / "results.md").read_text())
     assert tables(shown)
     for table in tables(shown):
@@ -37,5 +39,5 @@ def test_the_tables_of_results_are_those_of_the_report(
 def test_all_stored_results_are_shown() -> None:
     """They have at most 2 MB in all."""
     stored = set(ROOT.glob("recipes/*/results/*"))
-    assert stored == {path.parent / name for path, name, _ in QUOTED}
+    assert stored == {path.parent / name for path, name, *_ in QUOTED}
     assert sum(path.stat().st_size for path in stored) < 2e6
