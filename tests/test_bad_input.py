@@ -77,6 +77,7 @@ def test_damaged_audio_names_the_utterance(
         assert "sample 100 is not finite" in line
 
 
+@pytest.mark.slow
 def test_audio_with_another_sample_rate_is_resampled_or_rejected(
     corpus_maker: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

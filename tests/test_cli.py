@@ -33,6 +33,7 @@ def heavy_after(lines: list[list[str]]) -> set[str]:
     return set(json.loads(run_python(code).splitlines()[-1].replace("'", '"')))
 
 
+@pytest.mark.slow
 def test_help_imports_no_heavy_library() -> None:
     """`asr --help` imported every command and took six seconds; a recipe imported lhotse, 1.8 seconds."""
     helped = [[name, "--help"] for name in COMMANDS if name != "train"]
@@ -47,6 +48,7 @@ def test_help_of_training_loads_what_composes_its_defaults(recipe: str) -> None:
     assert heavy_after([["train", f"recipe={recipe}", "--help"]]) == {"hydra", "omegaconf"}
 
 
+@pytest.mark.slow
 def test_a_mistake_in_an_option_is_answered_before_pytorch_is_loaded() -> None:
     assert "torch" not in heavy_after([["decode", "run", "beam.size=0"], ["train", "model.layers=0"]])
 

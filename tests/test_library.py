@@ -34,6 +34,7 @@ def small(tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return SMALL | {"data.train": [tone_corpus], "trainer.max_steps": 2}
 
 
+@pytest.mark.slow
 def test_a_training_equals_that_of_the_command(small: dict[str, Any], tone_corpus: Path) -> None:
     run = asr.train(small, run="function", seed=np.int64(3))
     again = asr.train(OmegaConf.create(small), run="again", seed=3)

@@ -56,6 +56,7 @@ NOT_FOUND = HTTP2 + b"\0\0\1\1\5\0\0\0\1\x8d"  # the headers of the first answer
 REPLIES = [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None, HTTP2, NOT_FOUND]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("client", ["", "ray://"])
 def test_something_else_than_a_ray_cluster_is_noticed(

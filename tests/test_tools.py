@@ -90,6 +90,7 @@ def test_a_worker_that_fails_is_an_error(workers: ModuleType) -> None:
         workers.Worker("-c", "raise SystemExit(3)", variables={})
 
 
+@pytest.mark.slow
 def test_the_time_of_a_command_includes_its_children(workers: ModuleType) -> None:
     """On kernels without /proc/<pid>/task/<pid>/children, the CPU time of all children was missing."""
     work = "import time\nwhile time.process_time() < 0.5: pass"

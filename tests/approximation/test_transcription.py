@@ -197,6 +197,7 @@ def test_a_language_is_in_the_prompt(tmp_path: Path) -> None:
     assert len(model.transcripts(torch.randn(1, 150, 24))) == 1
 
 
+@pytest.mark.slow
 def test_joined_inputs_hold_every_utterance_once(folder: Path, tmp_path: Path) -> None:
     given = arguments(folder, tmp_path, "splits=dev,test", f"join_s={SECONDS}", "attentions=full")
     assert main(given) == 0

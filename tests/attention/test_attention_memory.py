@@ -63,10 +63,12 @@ def test_memory_is_linear(name: str) -> None:
     assert large.total < 4.2 * small.total
 
 
+@pytest.mark.slow
 def test_full_attention_needs_quadratic_memory() -> None:
     assert count("full", 2048).largest > 15 * count("full", 512).largest
 
 
+@pytest.mark.slow
 def test_oracle_top_never_stores_all_weights() -> None:
     """At most 2 heads × 256 queries × 2048 keys in any tensor, in the backward pass too."""
     assert count("oracle-top-8", 2048).largest <= 2 * 256 * 2048 * 8

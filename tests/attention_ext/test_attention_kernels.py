@@ -157,6 +157,7 @@ def test_gradcheck_of_cross_attention_and_of_lone_positions(kernel: str, setting
     assert torch.autograd.gradcheck(p.native(), p.inputs(torch.float64))
 
 
+@pytest.mark.slow
 @every_kernel
 def test_operators_pass_opcheck(kernel: str) -> None:
     p = small(kernel, 17, 11)

@@ -285,6 +285,7 @@ def test_errors_name_the_value(call: object, message: str) -> None:
         call()  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_operator_registration() -> None:
     x, planes = torch.randn(1, 2, 30, 8), torch.randn(20, 8)
     hashes = hash_sign(x, planes)

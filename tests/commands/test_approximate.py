@@ -194,6 +194,7 @@ def test_finished_work_is_not_repeated(
     assert set(ran) == set(ATTENTIONS.split(","))
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_continues(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +308,7 @@ def test_regression_and_padding(side: str, folder: Path, tmp_path: Path) -> None
             assert value == pytest.approx(float(plain(**inputs).logits[0, 0]), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_mechanism_of_ones_own(folder: Path, tmp_path: Path) -> None:
     """With a landmark for each token, Nyström attention has the scores of full attention."""
     source = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"

@@ -10,6 +10,7 @@ from asr.scoring.hypotheses import read_hypotheses
 pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["beam", "prefix"])
 def test_decoding_and_transcription_find_a_word_that_the_model_does_not_know(
     decoder: str, trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

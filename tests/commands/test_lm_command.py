@@ -102,6 +102,7 @@ def test_a_binary_without_words_has_no_number_of_words(
         assert first.endswith(f"{(tmp_path / name).stat().st_size:,} bytes{words}")
 
 
+@pytest.mark.slow
 def test_decoding_stores_and_reuses_tuned_weights(
     trained: Path, bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_decoding_stores_and_reuses_tuned_weights(
     assert about["search_cpu_s"] > 0
 
 
+@pytest.mark.slow
 def test_decoding_with_an_ngram_model_of_phones(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     phones = tmp_path / "phones.arpa"
     assert main(["lm", "train", f"text={tone_corpus}", f"out={phones}", f"model={trained}"]) == 0

@@ -113,6 +113,7 @@ def test_a_folder_for_transformers_transcribes_equally(published: Path, tmp_path
     assert main(other) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letter", ["e", "f"])
 def test_fine_tuning_keeps_the_head_if_it_has_the_characters(
     letter: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -134,6 +134,7 @@ def killed_after(results: int, arguments: list[str]) -> None:
     main(arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lm", [False, True], ids=["no lm", "lm"])
 def test_ties_of_a_killed_shard_are_broken_as_in_undisturbed_work(
     lm: bool, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -163,6 +164,7 @@ def errors(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("asr: ")]
 
 
+@pytest.mark.slow
 def test_missing_and_foreign_shards_are_refused(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
     assert not make_plan(request).reused
 
 
+@pytest.mark.slow
 def test_a_reused_run_is_kept_until_it_no_longer_matches(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_the_only_step_of_a_training_is_timed(
     assert re.search(r"\b1 timed step of [1-9]\d* ms", shown)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
     trained: Path, tone_corpus: Path, tmp_path: Path

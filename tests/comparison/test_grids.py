@@ -165,6 +165,7 @@ def test_figure_1_finetunes_from_100_clusters(
             assert (options.trainer.max_epochs, options.optimizer.learning_rate) == (epochs, 1e-5)
 
 
+@pytest.mark.slow
 def test_figure_5_has_the_papers_lengths_clusters_and_rounds() -> None:
     candidates, trainings = plan_candidates(request("copy_figure5"))
     lengths = [trainings[candidate.label].recipe.length for candidate in candidates]  # type: ignore[attr-defined]
@@ -178,6 +179,7 @@ def test_figure_5_has_the_papers_lengths_clusters_and_rounds() -> None:
     assert {size for name, size in sizes if name == "lsh"} == {1, 4, 8, 16}
 
 
+@pytest.mark.slow
 def test_figure_3_of_cast_varies_the_size_of_clusters_alone() -> None:
     candidates, trainings = plan_candidates(request("longrange_figure3"))
     image = plan_candidates(request("longrange_image"))[1]

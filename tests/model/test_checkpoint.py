@@ -109,6 +109,7 @@ def save_on_a_full_disk(path: Path, said: Path) -> None:
                 print(error, file=file)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     """A process with a file size limit of 64 KiB stands for a full disk."""
     path = tmp_path / "last.ckpt"

@@ -151,6 +151,7 @@ def test_every_mutant_of_a_stored_encoder_is_read_or_refused(
         check(path, wrong)
 
 
+@pytest.mark.slow
 def test_weights_of_other_sizes_and_pickles_are_refused(folder: Path, tmp_path: Path) -> None:
     """Reading a pickle runs whatever code it holds."""
     weights = load_file(folder / "model.safetensors")

@@ -212,6 +212,7 @@ def test_interrupted_equals_uninterrupted(overrides: list[str], tmp_path: Path) 
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_commands_use_the_run_without_the_folder(
     overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

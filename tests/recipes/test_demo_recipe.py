@@ -91,6 +91,7 @@ def test_seed_changes_sentences(corpus):
     assert first != second
 
 
+@pytest.mark.slow
 def test_resumes_after_a_kill_and_then_does_nothing(corpus, tmp_path, monkeypatch, capsys):
     """Shards that are missing, half-written (`.partial`) or made with other options are regenerated."""
     folder = tmp_path / "demo"
@@ -155,6 +156,7 @@ def test_synthesis_ends_with_the_process_that_started_it(tmp_path):
     assert child.wait(timeout=60) == 1
 
 
+@pytest.mark.slow
 def test_shards_of_other_options_are_removed(corpus, tmp_path):
     folder = tmp_path / "demo"
     shutil.copytree(corpus, folder)
@@ -171,6 +173,7 @@ def test_a_refused_division_removes_nothing(corpus, tmp_path):
     assert contents(tmp_path / "demo") == contents(corpus)
 
 
+@pytest.mark.slow
 def test_an_interrupted_shard_leaves_no_folder(tmp_path, monkeypatch):
     broken = tmp_path / "synthesis.py"
     broken.write_text("raise SystemExit('espeak-ng fell over')")

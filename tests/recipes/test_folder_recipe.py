@@ -359,6 +359,7 @@ def test_ambiguous_recording_name_is_refused(tmp_path):
         prepare(tmp_path, transcripts=str(table))
 
 
+@pytest.mark.slow
 def test_prepare_train_decode_score(audio, tmp_path, monkeypatch):
     """From recordings and a table to a score, through the command line."""
     monkeypatch.chdir(tmp_path)

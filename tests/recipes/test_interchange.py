@@ -104,6 +104,7 @@ def test_kaldi_files(prepared, tmp_path):
     assert [s.start for s in supervisions] == [0.125, 1.125, 2.125]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
 @pytest.mark.parametrize("channel", [0, 1])
 def test_the_pipe_of_a_channel_reads_that_channel(channel, tmp_path):

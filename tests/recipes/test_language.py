@@ -208,6 +208,7 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_bits_of_a_split_are_those_of_its_characters(
     trained: Path,
     text: Path,

@@ -281,6 +281,7 @@ def test_failing_server_is_named(mirror, tmp_path):
         prepare("", tmp_path / "data", download=True, mirror=address + "/nowhere")
 
 
+@pytest.mark.slow
 def test_prepare_train_decode_score(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = ["subset=mini", f"corpus={corpus}", "workers=1", "tokenizers=[phone,sentencepiece-24]"]

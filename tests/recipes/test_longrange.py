@@ -187,6 +187,7 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(overrides: list[str], tm
     assert errors[0] == errors[1]
 
 
+@pytest.mark.slow
 def test_errors_on_test_items_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(train_options([*SMALL, "trainer.max_steps=2", f"run={tmp_path / 'run'}"]))
     task, data = load_task(str(tmp_path / "run"))
@@ -220,6 +221,7 @@ def alone(item: Item) -> tuple[torch.Tensor, torch.Tensor]:
     return batch.values, batch.lengths
 
 
+@pytest.mark.slow
 def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
     overrides = [*SMALL, "trainer.max_steps=1", "optimizer.learning_rate=0"]
     train(train_options([*overrides, f"run={tmp_path / 'full'}"]))

@@ -72,6 +72,7 @@ def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path
     assert len(rows) < 24
 
 
+@pytest.mark.slow
 def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> None:
     """Averaging raised a KeyError, and init_from was ignored."""
     overrides = [*SMALL, "recipe.length=4", "trainer.max_steps=4", "trainer.validate_every=2"]

@@ -30,6 +30,7 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_new_recipe_is_prepared_trained_and_scored(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["new", "recipe", "corpora/mine-2"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "asr prepare ./corpora/mine-2"
@@ -149,6 +150,7 @@ def own_configurations(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_hydras_search_path_adds_configurations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = own_configurations(here / "own conf")
     path = f"hydra.searchpath=[{own}]"
@@ -174,6 +176,7 @@ def test_hydras_search_path_adds_configurations(here: Path, capsys: pytest.Captu
             train_options(["recipe=demo", f"hydra.searchpath=[{place}]"])
 
 
+@pytest.mark.slow
 def test_a_group_takes_a_file(here: Path) -> None:
     own = own_configurations(here)
     options = train_options(["recipe=demo", f"model={own}/model/small.yaml"])

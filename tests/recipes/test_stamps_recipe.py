@@ -158,6 +158,7 @@ def test_joined_recordings_hold_every_word_of_their_split(source, tmp_path):
     assert first.load_audio().shape == (1, first.num_samples)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_what_it_has_converted(source, tmp_path, capsys):
     broken = source / "usr/share/tuxpaint/stamps/cat/sea_desc_fr.ogg"
     whole = broken.read_bytes()

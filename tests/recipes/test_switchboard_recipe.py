@@ -239,6 +239,7 @@ switchboard.prepare(options, Path(folder))
 """
 
 
+@pytest.mark.slow
 def test_killed_preparation_resumes(miniature, prepared, tmp_path, monkeypatch, capsys):
     """Its worker processes must end with it, or they would keep the output open and `run` would hang."""
     arguments = [miniature.corpus, miniature.evaluation, str(DEVELOPMENT), tmp_path / "out"]
@@ -412,6 +413,7 @@ def test_a_wrong_folder_is_recognised(miniature, tmp_path):
     refused(r"hub5e00\.english\.000405\.stm, en20000405_hub5\.glm.*eval2000_transcripts=", eval2000=english)
 
 
+@pytest.mark.slow
 def test_resolved_configuration_matches_the_paper():
     """Fast Transformers with Clustered Attention, sections 4.2 and C.3.2."""
     options = train_options(["recipe=switchboard", "attention=i-clustered-100"])

@@ -13,6 +13,7 @@ from asr.report.figure import Figure, Panel, Provenance, export
 NOWHERE = Provenance(**{item.name: "" for item in fields(Provenance)})
 
 
+@pytest.mark.slow
 def test_panels_side_by_side_keep_their_params(tmp_path: Path) -> None:
     """Reports on two splits failed: a filter used a param that Vega-Lite drops from panels."""
     spec = {

@@ -158,6 +158,7 @@ def test_missing_hypotheses_leave_out_their_system_alone(tmp_path: Path) -> None
     assert "full" not in names
 
 
+@pytest.mark.slow
 def test_the_error_browser_uses_the_word_filter_of_the_scores(tmp_path: Path) -> None:
     """Words that scoring ignores are not errors."""
     results = make_comparison(tmp_path, models=["full"], utterances=4)
@@ -192,6 +193,7 @@ def test_a_recipe_adds_a_figure_of_its_own(tmp_path: Path) -> None:
     assert recipe_module("demo", "figure") is None
 
 
+@pytest.mark.slow
 def test_a_comparison_without_recordings_has_no_attention_maps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,6 +274,7 @@ def test_the_curves_name_the_search_behind_the_dev_error_rate(
     assert drawn.caption.endswith(words)
 
 
+@pytest.mark.slow
 def test_a_subset_of_official_scores_can_be_the_metric(tmp_path: Path) -> None:
     """`asr report` refused metric=official-swbd, which `asr compare` takes."""
     results = make_comparison(tmp_path, models=["full"], utterances=4)

@@ -43,6 +43,7 @@ def test_counts_equal_the_frozen_counts_of_sclite(number, scored_cases):
     assert (score and summary(score.counts)) == CASES[number].counts
 
 
+@pytest.mark.slow
 @needs_sctk
 def test_sclite_gives_the_frozen_counts(tmp_path):
     files = write_test_set(tmp_path, *fixed_test_set())

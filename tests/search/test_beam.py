@@ -164,6 +164,7 @@ def exact_score(log_probs_TV: torch.Tensor, ids: list[int]) -> float:
     return max(best[-2:])
 
 
+@pytest.mark.slow
 def test_the_score_equals_that_of_the_best_word_sequence():
     """Compares with all sentences of up to three words, on noisy posteriors. The decoder can't hold a last
     phone while blank is more probable and may then miss the best sentence: one miss in twelve is allowed.

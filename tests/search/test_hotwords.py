@@ -119,6 +119,7 @@ def test_prefix_search_finds_the_letters_with_the_best_sum(boosts, tmp_path):
         assert tuple(found[0].ids) == max(expected, key=expected.get)
 
 
+@pytest.mark.slow
 def test_prefix_search_finds_phones_in_any_pronunciation():
     """A word that the lexicon has twice is rewarded in both; parts of words count, as phones have no gaps."""
     given = hotwords(anno=2.0, own=1.0)

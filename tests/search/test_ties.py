@@ -113,6 +113,7 @@ def test_new_searches_give_the_same_result(
     assert all(result == results[0] for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[4]], ids=str)
 def test_other_processes_give_the_same_result(options: dict[str, Any], tmp_path: Path) -> None:
     arguments = (options_with(tmp_path / "equal.arpa", options), "ctc", False)

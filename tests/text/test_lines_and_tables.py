@@ -89,6 +89,7 @@ def test_what_is_no_json_is_named(text, reason):
         parse_json(text, "m.json:3", "a cut")
 
 
+@pytest.mark.slow
 def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path):
     """`asr segment` read gigabytes from a text file of a few KB."""
     path = tmp_path / "x.txt.gz"

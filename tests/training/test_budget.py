@@ -88,6 +88,7 @@ def test_training_ends_with_its_budget_even_if_interrupted(
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_only_with_a_larger_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_larger_budget_has_its_own_rate_on_every_step(
     assert extended[:done] != whole[:done]
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_extended(tone_corpus: Path, tmp_path: Path) -> None:
     """Lightning considered its single epoch complete, took no step, and there was no error rate to report."""
     assert len(run(tone_corpus, tmp_path, "trainer.max_steps=6")) == 6

@@ -226,6 +226,7 @@ def disturbed(jobs: Jobs, faults: list[Fault]) -> list[Fault]:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kills", "workers"), [(4, 0), pytest.param(20, 1, marks=pytest.mark.exhaustive)])
 def test_jobs_killed_at_random_moments(
     kills: int, workers: int, corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]

@@ -60,6 +60,7 @@ def test_a_run_resumes_exactly_and_its_model_is_used_like_any(
     recognizer.transcribe(wav)
 
 
+@pytest.mark.slow
 def test_other_training_labels_are_noticed_on_resume(tone_corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with killed(5):

@@ -62,6 +62,7 @@ def test_intermediate_outputs_train_the_head_of_a_frozen_encoder(overrides: list
     }
 
 
+@pytest.mark.slow
 def test_the_encoder_is_frozen_in_the_first_steps_and_the_front_end_always(
     overrides: list[str], tmp_path: Path
 ) -> None:

@@ -264,6 +264,7 @@ def test_a_rank_may_read_the_previous_resume_point_while_the_first_begins(
     assert not list(folder.rglob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_damaged_resume_point_is_replaced_by_the_previous(
     short: Path, tone_corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,6 +341,7 @@ def test_weights_of_another_shape_are_one_line(short: Path, tone_corpus: Path, t
     assert records(folder) == before
 
 
+@pytest.mark.slow
 def test_initial_weights_that_have_changed_are_noticed(
     short: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
@@ -355,6 +357,7 @@ def test_initial_weights_that_have_changed_are_noticed(
     assert len(run(tone_corpus, folder, *overrides, "trainer.max_steps=5")) == 5
 
 
+@pytest.mark.slow
 def test_search_files_that_have_changed_are_noticed(tone_corpus: Path, tmp_path: Path) -> None:
     """A resumed run took its best checkpoint by another list of hotwords than before."""
     words, folder = tmp_path / "words.txt", tmp_path / "run"

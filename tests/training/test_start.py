@@ -34,6 +34,7 @@ def test_the_offered_options_start_training_from_a_run_of_the_same_unit(
     assert "init_from=exp/tones/letters" in line
 
 
+@pytest.mark.slow
 def test_the_line_for_a_self_conditioned_model_names_its_intermediate_losses(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

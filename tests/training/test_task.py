@@ -62,6 +62,7 @@ def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, where: str, calls: range)
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
 
 
+@pytest.mark.slow
 def test_batches_with_a_nonfinite_loss_are_skipped_and_counted(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

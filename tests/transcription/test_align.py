@@ -19,6 +19,7 @@ def utterances(tone_corpus: Path) -> list[Transcribed]:
     return transcribed_cuts(read_cuts(tone_corpus / "train.cuts.jsonl.gz"))
 
 
+@pytest.mark.slow
 def test_times_are_those_of_one_by_one(recognizer: Recognizer, utterances: list[Transcribed]) -> None:
     options = EncodingOptions()
     batches = groups_to_align(recognizer.model, utterances, options)
