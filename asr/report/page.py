@@ -26,7 +26,7 @@ from asr.report.findings import findings
 from asr.report.options import ReportOptions
 from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
-from asr.report.summary import difference_table, rates_table
+from asr.report.summary import difference_table, pairs_table, rates_table
 from asr.report.tables import cost_table, search_table
 from asr.report.words import conditions_words
 from asr.training.options import recipe_module
@@ -85,7 +85,7 @@ def _body(
         accuracy_chart.figure(results, source),
         cost_table(results),
         rates_table(results),
-        *(difference_table(results, split) for split in results.splits()),
+        *(table(results, split) for split in results.splits() for table in (difference_table, pairs_table)),
         search_table(results),
         *(
             table(results, split)

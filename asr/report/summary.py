@@ -1,4 +1,4 @@
-"""Tables of a comparison on the terminal; those of differences and learning rates are in the report, too."""
+"""Tables of a comparison: on the terminal, and those of differences and learning rates in the report."""
 
 from rich.console import Console
 
@@ -125,16 +125,14 @@ def difference_table(results: Results, split: str) -> Table | None:
     training budgets, one of the same budget.
     """
     metric = next(iter(results.metrics(split)), "")
-    rates = {
-        x.label: rate for x in results.candidates if (rate := results.error_rate(x.label, split, metric))
-    }
+    rates = _rates(results, split, metric)
     if len(rates) < 2:
         return None
     references: dict[str, str] = {}
     for budget in dict.fromkeys(x.budget for x in results.candidates):
         group = [x.label for x in results.candidates if x.budget == budget and x.label in rates]
         full = [label for label in group if results.own(label) == "full"]
-        lowest = min(group, key=lambda label: rates[label].value, default="")
+        lowest = min(group, key=rates.__getitem__, default="")
         references |= dict.fromkeys(group, full[0] if full else lowest)
     rows = []
     for label, reference in references.items():
@@ -169,6 +167,47 @@ def difference_table(results: Results, split: str) -> Table | None:
         ],
         rows=rows,
     )
+
+
+def pairs_table(results: Results, split: str) -> Table | None:
+    """Return the differences between all candidates' error rates; None with fewer than three candidates."""
+    metric = next(iter(results.metrics(split)), "")
+    rates = _rates(results, split, metric)
+    if len(rates) < 3:
+        return None
+    best_first = sorted(rates, key=rates.__getitem__)
+
+    def cell(label: str, other: str) -> TableCell:
+        systems = (label, results.own(label)), (other, results.own(other))
+        found = results.difference(*systems, split, metric)
+        if found is None:
+            return TableCell(DASH)
+        shown, _, interval = changed(found, metric).partition(" ")
+        return TableCell(shown, sort=found.value, detail=interval.strip("()"))
+
+    rows = []
+    for i, label in enumerate(best_first[:-1], start=1):
+        cells = [cell(label, other) for other in best_first[i:]]
+        rows.append([TableCell(label, sort=label), *[TableCell("")] * (i - 1), *cells])
+    unit = " in points" if is_share(metric) else ""
+    return Table(
+        key=f"table-pairs-{split}",
+        label="All pairs",
+        title=f"Difference of {metric_words(metric)}{unit} on {split}, row less column",
+        caption=(
+            "Models are in the order of their error rates, best first. Below each difference is its paired "
+            "95 % interval; where it includes zero, none is shown. Of twenty equal pairs, one looks "
+            "different by chance."
+        ),
+        columns=[Column("model", number=False), *map(Column, best_first[1:])],
+        rows=rows,
+    )
+
+
+def _rates(results: Results, split: str, metric: str) -> dict[str, float]:
+    """Return the error rate of each candidate that has one."""
+    rates = {x.label: results.error_rate(x.label, split, metric) for x in results.candidates}
+    return {label: rate.value for label, rate in rates.items() if rate}
 
 
 def _number(estimate: Estimate | None, whole: bool = False) -> str:

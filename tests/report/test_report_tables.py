@@ -19,7 +19,7 @@ from asr.report.labels import ANCHORS, place_labels
 from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
-from asr.report.summary import candidate_table, difference_table
+from asr.report.summary import candidate_table, difference_table, pairs_table
 from asr.report.tables import Table, TableCell, cost_table, search_table, tone
 from asr.report.words import candidate_look_ahead, changed
 from asr.scoring.estimates import Estimate
@@ -277,6 +277,21 @@ def test_differences_are_those_to_full_attention(results: Results) -> None:
     ]
     results.differences = []
     assert difference_table(results, "test") is None
+
+
+def test_all_pairs_are_compared(results: Results) -> None:
+    """Row less column, best first; an exchange of mechanisms is no candidate."""
+    rates = {"full": (0.2, 0.19, 0.21), "shared-full": (0.1, 0.09, 0.11)}
+    set_rates(results, rates | {"lsh-1": (0.3, 0.29, 0.31), "cast-8": (0.205, 0.195, 0.215)})
+    table = pairs_table(results, "test")
+    assert table is not None
+    assert [column.name for column in table.columns] == ["model", "full", "cast-8", "lsh-1"]
+    assert [[str(cell) for cell in row] for row in table.rows] == [
+        ["shared-full", "−10.00 (−12.00 … −8.00)", "−10.50 (−12.50 … −8.50)", "−20.00 (−22.00 … −18.00)"],
+        ["full", "", "−0.50 (−2.50 … 1.50)", "−10.00 (−12.00 … −8.00)"],
+        ["cast-8", "", "", "−9.50 (−11.50 … −7.50)"],
+    ]
+    assert pairs_table(dataclasses.replace(results, candidates=results.candidates[:2]), "test") is None
 
 
 def test_without_results_the_findings_are_failures(tmp_path: Path) -> None:
