@@ -42,7 +42,11 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
         folder: base of the evaluations' relative folders.
         audio: number of worst utterances per model with an audio player.
     """
-    evaluations = first_seeds(results) if results.data else []
+    decoded = first_seeds(results) if results.data else []
+    evaluations = [x for x in decoded if (folder / x.folder / HYPOTHESES).exists()]
+    if missing := len(decoded) - len(evaluations):
+        which = f"{missing} of {len(decoded)} systems have no {HYPOTHESES}"
+        log.warning("report: %s: %s; their worst utterances are left out", folder, which)
     scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
     systems = [
         _system(results, evaluation, *found, TOKENS // len(scores)) for evaluation, found in scores if found

@@ -27,7 +27,7 @@ from asr.report.options import ReportOptions
 from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.summary import difference_table, pairs_table, rates_table
-from asr.report.tables import cost_table, search_table
+from asr.report.tables import cost_table, search_table, seeds_table
 from asr.report.words import conditions_words
 from asr.training.options import recipe_module
 
@@ -84,6 +84,7 @@ def _body(
     optional: list[Figure | Table | None] = [
         accuracy_chart.figure(results, source),
         cost_table(results),
+        seeds_table(results),
         rates_table(results),
         *(table(results, split) for split in results.splits() for table in (difference_table, pairs_table)),
         search_table(results),

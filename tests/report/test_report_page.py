@@ -149,13 +149,20 @@ def test_a_comparison_without_results_still_has_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_missing_hypotheses_leave_out_their_system_alone(tmp_path: Path) -> None:
+def test_missing_hypotheses_leave_out_their_system_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Results without any hypotheses, as they are stored, had a warning for each system."""
     results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=6)
     (tmp_path / results.evaluations[0].folder / "hyp.jsonl").unlink()
     page = Elements(write_report(results, tmp_path, QUICK).read_text())
     names = [system["name"] for system in json.loads(page.scripts[0])["errors"]["systems"]]
     assert names
     assert "full" not in names
+    [warning] = caplog.messages
+    assert warning.endswith(
+        f"1 of {len(names) + 1} systems have no hyp.jsonl; their worst utterances are left out"
+    )
 
 
 @pytest.mark.slow

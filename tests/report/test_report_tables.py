@@ -20,7 +20,7 @@ from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
 from asr.report.summary import candidate_table, difference_table, pairs_table
-from asr.report.tables import Table, TableCell, cost_table, search_table, tone
+from asr.report.tables import Table, TableCell, cost_table, search_table, seeds_table, tone
 from asr.report.words import candidate_look_ahead, changed
 from asr.scoring.estimates import Estimate
 
@@ -292,6 +292,26 @@ def test_all_pairs_are_compared(results: Results) -> None:
         ["cast-8", "", "", "−9.50 (−11.50 … −7.50)"],
     ]
     assert pairs_table(dataclasses.replace(results, candidates=results.candidates[:2]), "test") is None
+
+
+def test_every_training_is_shown(tmp_path: Path) -> None:
+    """Means hid that one of three seeds had failed to learn."""
+    results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=4)
+    [first, *others] = [x for x in results.trainings if x.candidate == "full"]
+    for training, steps in zip((first, *others), (1200, 950, None), strict=True):
+        training.steps, training.train_s = steps, 61.4
+    set_rates(results, dict.fromkeys(("full", "lsh-1"), (0.2, 0.19, 0.21)))
+    results.evaluations_of("full", "test")[1].rates["per"]["rate"] = 0.9
+    table = seeds_table(results)
+    assert table is not None
+    assert [x.name for x in table.columns] == ["model", "seeds", "PER %, test", "steps", "training, s"]
+    assert [x.text for x in table.rows[0]] == [
+        *("full", "0, 1, 2", "20.00, 90.00, 20.00"),
+        *("1,200, 950, –", "61, 61, 61"),
+    ]
+    assert [x.text for x in table.rows[-1]] == ["clustered-400", "–", "–", "–", "–"]
+    with_one = [x for x in results.trainings if x.seed == 0]
+    assert seeds_table(dataclasses.replace(results, trainings=with_one)) is None
 
 
 def test_without_results_the_findings_are_failures(tmp_path: Path) -> None:
