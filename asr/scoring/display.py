@@ -155,15 +155,16 @@ def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
             low, high = (0.0 - 100 * x for x in reversed(bootstrap.interval))
             verdict = "no significant difference at 5 %"
             if test.significant:
-                verdict = "significantly " + ("better" if matched.mean > 0 else "worse")
-            console.print(
+                more = matched.mean if matched else bootstrap.difference
+                verdict = "significantly " + ("better" if more > 0 else "worse")
+            text = (
                 f"  {metric.upper()} {0.0 - 100 * bootstrap.difference:+.2f} points "
-                f"(95 % bootstrap interval {low:+.2f} to {high:+.2f}, {_p(bootstrap.p)})\n"
-                f"  matched pairs: {_p(matched.p)}, z = {matched.z:.3f} over {matched.segments} segments: "
-                f"{verdict}",
-                markup=False,
-                highlight=False,
+                f"(95 % bootstrap interval {low:+.2f} to {high:+.2f}, {_p(bootstrap.p)})"
             )
+            if matched:
+                segments = f"z = {matched.z:.3f} over {matched.segments} segments"
+                text += f"\n  matched pairs: {_p(matched.p)}, {segments}"
+            console.print(f"{text}: {verdict}", markup=False, highlight=False)
 
 
 def _p(value: float) -> str:

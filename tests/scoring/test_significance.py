@@ -141,6 +141,18 @@ def test_two_systems_are_tested_against_each_other(tmp_path):
     assert pair["wer"]["bootstrap"]["difference"] == pytest.approx(60 / 124)
 
 
+def test_models_of_characters_are_tested_by_cer_too(tmp_path):
+    """Of equally many wrong words, one system has more letters right; only WER was tested."""
+    bad = write(tmp_path / "bad", {f"u{i}": "go xyz then please" for i in range(30)})
+    good = write(tmp_path / "good", {f"u{i}": "go o then please" for i in range(30)})
+    words, matched, characters = printed([bad, good], width=120, details=False).splitlines()[-3:]
+    assert "WER +0.00 points" in words
+    assert "matched pairs: p = 1.000" in matched
+    assert matched.endswith("no significant difference at 5 %")
+    assert "CER -11.76 points" in characters  # two of 17 characters
+    assert characters.endswith("significantly better")
+
+
 def test_systems_with_different_utterances_are_compared_only_on_the_common_ones(tmp_path):
     """Their error rates stood side by side in one table although they were of different utterances."""
     one = write(tmp_path / "one", {"u1": "go on", "u2": "go"})
