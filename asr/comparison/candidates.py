@@ -150,13 +150,14 @@ def _plan(
         if request.options.budget_clock != STEPS:
             entry["trainer.budget"] = budget
     changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
+    if entry.get("init_from"):  # perhaps a label; LoRA is refused without initial weights
+        changes += as_overrides({"init_from": str(entry["init_from"])})
     training = settled(train_options([*request.shared, *changes, f"attention={name}"]))
     layer_names(name, training.model.layers)
     resolved = flat(to_dict(training))
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
     }
-    training.init_from = str(entry.get("init_from", ""))
     (spec, layers), *others = layer_runs(name)
     schema_size = mechanism_class(spec.mechanism).schema.size
     size = spec.arguments[schema_size.name] if schema_size and not layers else None

@@ -17,6 +17,7 @@ from asr.files import atomic_path, checked_entries, digest, read_as, write_json
 Result = TypeVar("Result")
 Kind = Literal["training", "evaluation", "timing"]
 Status = Literal["missing", "running", "done", "failed"]
+CELL, STATE = "cell.json", "state.json"
 GRACE_S = 30.0  # for a training to end its step and write a resume point
 
 
@@ -88,25 +89,28 @@ def code_entry(*attentions: str) -> dict[str, Any]:
 
 
 def write_cell(folder: Path, cell: Cell) -> None:
-    """Write cell.json for the worker, and remove the state of an earlier attempt."""
-    write_json(asdict(cell), folder / cell.name / "cell.json")
-    (folder / cell.name / "state.json").unlink(missing_ok=True)
+    """Write cell.json for the worker, and replace the state of an earlier attempt.
+
+    The new state has the settings: a job may be stopped before it starts, with files of that attempt left.
+    """
+    write_json(asdict(cell), folder / cell.name / CELL)
+    write_state(folder, cell, "missing")
 
 
 def read_cell(folder: Path, name: str) -> Cell:
     """Read cell.json; raise UserError if it is missing or describes no cell."""
-    return read_as(Cell, folder / name / "cell.json", "a cell of a comparison")
+    return read_as(Cell, folder / name / CELL, "a cell of a comparison")
 
 
 def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None:
     """Write state.json; `values` are further fields of `State`."""
     state = State(cell.key, cell.settings, status, **values)
-    write_json(asdict(state), folder / cell.name / "state.json")
+    write_json(asdict(state), folder / cell.name / STATE)
 
 
 def read_state(folder: Path, name: str) -> State:
     """Read state.json; the state is `missing` without it."""
-    path = folder / name / "state.json"
+    path = folder / name / STATE
     return read_as(State, path, "the state of a cell") if path.exists() else State()
 
 
@@ -128,7 +132,7 @@ def result_of(schema: type[Result], folder: Path, name: str, state: State) -> Re
     Raises:
         UserError: the result doesn't fit the schema; the message names state.json and the entry.
     """
-    return schema(**checked_entries(schema, state.result, f"{folder / name / 'state.json'}: result"))
+    return schema(**checked_entries(schema, state.result, f"{folder / name / STATE}: result"))
 
 
 def training_result(folder: Path, name: str, state: State) -> TrainingResult | None:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from asr.comparison.cell import Cell, current_state, log_path, result_of, training_result
+from asr.comparison.cell import STATE, Cell, current_state, log_path, result_of, training_result
 from asr.comparison.differences import differences
 from asr.comparison.options import STEPS
 from asr.comparison.plan import Plan, timing_cells
@@ -191,7 +191,7 @@ def _timing(folder: Path, cell: Cell) -> TimingResult | None:
     found = result_of(TimingResult, folder, cell.name, state)
     models = cell.settings["models"]
     if len(found.times) != len(models):
-        where = folder / cell.name / "state.json"
+        where = folder / cell.name / STATE
         raise UserError(f"{where}: expected the times of {len(models)} models, found {len(found.times)}")
     return found
 

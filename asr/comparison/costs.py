@@ -104,7 +104,7 @@ def steps_within(
             "budget_clock=steps measures CPU time: set trainer.accelerator=cpu or budget_clock=wall"
         )
     path = folder / COSTS
-    stored = build(dict[str, float], read_json(path, "costs of steps"), str(path)) if path.exists() else {}
+    stored = _stored(path)
     keys = {label: f"{options.attention} {_digest(options)}" for label, options in trainings.items()}
     labels = {key: label for label, key in reversed(keys.items())}  # the first of each
     known = [label for key, label in labels.items() if key in stored][:1]
@@ -116,8 +116,14 @@ def steps_within(
         scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
         stored |= {keys[label]: scale * measured[label] for label in missing}
         if store:
+            # Another process may have measured meanwhile, and trained with the steps that follow from it.
+            stored |= _stored(path)
             write_json(stored, path)
     return {label: max(1, int(seconds[label] / stored[keys[label]])) for label in trainings}
+
+
+def _stored(path: Path) -> dict[str, float]:
+    return build(dict[str, float], read_json(path, "costs of steps"), str(path)) if path.exists() else {}
 
 
 def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -> dict[str, float]:

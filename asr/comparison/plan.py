@@ -11,7 +11,10 @@ from pathlib import Path
 
 from asr.comparison.candidates import evaluated_with, plan_candidates
 from asr.comparison.cell import (
+    CELL,
+    STATE,
     Cell,
+    State,
     as_stored,
     code_entry,
     current_state,
@@ -168,21 +171,22 @@ def settle_changes(plan: Plan) -> list[str]:
     """Refuse or discard cells with other settings; return a message for each discarded cell.
 
     Raises:
-        UserError: a cell has other settings and `changed` is `refuse`.
+        UserError: a cell has other settings and `changed` is `refuse`; nothing has been discarded then.
     """
-    messages = []
+    messages: dict[str, str] = {}
     for cell in plan.cells():
         state = read_state(plan.folder, cell.name)
         trained = training_result(plan.folder, cell.name, state) if cell.kind == "training" else None
         run = plan.folder / (trained.run if trained else "")
         if trained and trained.reused and run.resolve() != plan.reused.get(cell.name, Path()).resolve():
-            messages.append(f"{cell.name}: {os.path.relpath(run)} no longer matches")
-        elif state.status == "missing" or state.key == cell.key:
+            messages[cell.name] = f"{os.path.relpath(run)} no longer matches"
+        elif state.key in ("", cell.key) or _is_untouched(plan.folder / cell.name, state):
             if cell.kind == "training" and state.status == "done":
                 _check_checkpoints(trained_run(plan.folder, cell.name))
-            if not cell.needs or state.status == "missing" or _is_done(plan, cell.needs):
+            has_model = cell.needs not in messages and _is_done(plan, cell.needs)
+            if not cell.needs or state.status == "missing" or has_model:
                 continue
-            messages.append(f"{cell.name}: running again, because {cell.needs} will be")
+            messages[cell.name] = f"running again, because {cell.needs} will be"
         else:
             difference = ", ".join(
                 f"{key.removeprefix('options.')}: {was} → {is_now}"
@@ -193,9 +197,15 @@ def settle_changes(plan: Plan) -> list[str]:
                     f"{plan.folder / cell.name}: exists with other settings ({difference}); "
                     "keep it and use folder=<another>, or replace it with changed=rerun"
                 )
-            messages.append(f"{cell.name}: running again ({difference})")
-        shutil.rmtree(plan.folder / cell.name, ignore_errors=True)
-    return messages
+            messages[cell.name] = f"running again ({difference})"
+    for name in messages:
+        shutil.rmtree(plan.folder / name, ignore_errors=True)
+    return [f"{name}: {message}" for name, message in messages.items()]
+
+
+def _is_untouched(folder: Path, state: State) -> bool:
+    """Return whether a cell was planned, but its job has written nothing yet."""
+    return state.status == "missing" and all(path.name in (CELL, STATE) for path in folder.glob("*"))
 
 
 def _is_done(plan: Plan, name: str) -> bool:

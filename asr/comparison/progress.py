@@ -261,7 +261,8 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
     """
     from asr.comparison.costs import StepTimer  # loads Lightning
 
-    options = train_options_from(nested(cell.settings["options"]), cell.name)
+    options = train_options_from(nested(cell.settings["options"] | {"init_from": cell.needs}), cell.name)
+    options.init_from = ""  # not trained yet; steps from random weights take as long
     timer, trainer = StepTimer(options), options.trainer
     epoch_steps = timer.data.epoch_batches(0) // (trainer.accumulate * trainer.devices * trainer.nodes)
     if trainer.accelerator == "cuda" or (trainer.accelerator == "auto" and torch.cuda.is_available()):

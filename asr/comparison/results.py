@@ -161,10 +161,16 @@ class Results:
     def level(self, first: str, second: str, split: str, metric: str) -> bool:
         """Return whether the measurement shows no difference between two candidates.
 
-        It shows none if the interval of their paired difference includes zero, or is unknown.
+        It shows none if the interval of their paired difference includes zero. Without one, as for official
+        rates of a single seed, which have no errors per utterance, their own intervals must not overlap.
         """
         found = self.difference((first, self.own(first)), (second, self.own(second)), split, metric)
-        return found is None or found.interval is None or found.interval[0] <= 0 <= found.interval[1]
+        if found and found.interval:
+            return found.interval[0] <= 0 <= found.interval[1]
+        one, other = (self.error_rate(label, split, metric) for label in (first, second))
+        if not (one and one.interval and other and other.interval):
+            return True
+        return one.level_with(other)
 
     def dev_measure(self) -> str:
         """Return the name of the validation measure."""

@@ -22,6 +22,8 @@ class FinishedRun:
         data: digests of the training manifests and of the development manifest.
         lexicon: digest of the lexicon; empty without one.
         code: digests of the files of mechanisms from outside the program.
+        start: digest of the initial weights; empty if they were random.
+        replanned: whether a part of the run had another plan; see `RunEnvironment`.
         whole: whether the training took all the steps of its plan.
     """
 
@@ -30,13 +32,15 @@ class FinishedRun:
     data: list[str]
     lexicon: str
     code: dict[str, str]
+    start: str
+    replanned: bool
     whole: bool
 
     def suits(self, settings: dict[str, Any]) -> bool:
         """Return whether the run has the settings of a cell, and checkpoints of its own."""
         wanted = settings["options"]
-        if self.options["init_from"] or settings["start"]:
-            return False  # the initial model may have changed since
+        if self.start != settings["start"] or self.replanned:
+            return False
         free = affecting(TrainConfig, "place")  # cost-only options count: a comparison measures cost
         if any(wanted.get(key) != x for key, x in self.options.items() if key not in free):
             return False
@@ -61,6 +65,8 @@ def read_run(folder: Path) -> FinishedRun | None:
             data=list(environment.data.values()),
             lexicon=environment.lexicon or "",
             code=environment.code,
+            start=environment.start,
+            replanned=environment.replanned,
             whole=summary.steps == summary.planned_steps,
         )
     except (UserError, OSError):  # perhaps another program's files, which may hold anything

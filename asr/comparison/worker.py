@@ -103,10 +103,10 @@ def _check_code(cell: Cell) -> None:
 
 def _train(folder: Path, cell: Cell) -> dict[str, Any]:
     run = folder / cell.name
-    values = nested(cell.settings["options"] | cell.unkeyed | {"run": str(run), "resume": "auto"})
-    options = train_options_from(values, str(run))
+    values = cell.settings["options"] | cell.unkeyed | {"run": str(run), "resume": "auto"}
     if cell.needs:
-        options.init_from = str(trained_run(folder, cell.needs))
+        values["init_from"] = str(trained_run(folder, cell.needs))
+    options = train_options_from(nested(values), str(run))
     train(options, [FractionWriter(run / "fraction")])
     return asdict(TrainingResult(cell.name))
 

@@ -35,6 +35,8 @@ class RunEnvironment:
         data: digests of the training and development data, of the recordings that augment, and of the files
             of the search that selects checkpoints.
         start: digest of the initial weights; empty if they are random.
+        replanned: whether a resumed run had another plan before, e.g. fewer steps, at whose end the learning
+            rate was low.
         attention: mechanism.
         backend: backend that runs it.
         code: digests of the files of mechanisms from outside the program, by module.
@@ -46,6 +48,7 @@ class RunEnvironment:
     commit: str | None
     data: dict[str, str]
     start: str = ""
+    replanned: bool = False
     attention: str | None = None
     backend: str | None = None
     code: dict[str, str] = field(default_factory=dict)

@@ -62,7 +62,7 @@ def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: 
     text = f"{_and(best)} {verb} {lowest}."
     level = [label for label in rest if results.level(label, best[0], split, metric)]
     if level:
-        text += f" The paired 95 % intervals show no difference to {_and(level)}."
+        text += f" The 95 % intervals show no difference to {_and(level)}."
     elif rest:
         text += f" Next is {rest[0]} with {_rate(rates[rest[0]], metric)}."
     yield Finding("Most accurate", text)

@@ -80,8 +80,8 @@ class Estimate:
     def level_with(self, other: "Estimate") -> bool:
         """Return whether the ranges of two times overlap: the measurement shows no difference.
 
-        Error rates are compared by their `paired_difference` instead. A time of unknown spread counts as a
-        range of one point.
+        Error rates are compared by their `paired_difference` instead, where there is one. A value of unknown
+        spread counts as a range of one point.
         """
         low, high = self.interval or (self.value, self.value)
         other_low, other_high = other.interval or (other.value, other.value)
@@ -227,7 +227,9 @@ def dominates(one: Point, other: Point, level_errors: bool) -> bool:
 
 
 def pareto_front(points: Mapping[str, Point], level_errors: Callable[[str, str], bool]) -> list[str]:
-    """Return the labels of the points that no other one `dominates`, the fastest first.
+    """Return the labels of the points that none of the front `dominates`, the fastest first.
+
+    A point that is dominated rules out no other one: times that are level with a third one's may differ.
 
     Args:
         points: models by label.
@@ -239,9 +241,9 @@ def pareto_front(points: Mapping[str, Point], level_errors: Callable[[str, str],
         >>> pareto_front(exact, lambda one, other: points[one][1] == points[other][1])
         ['b', 'd', 'a']
     """
-
-    def beaten(label: str) -> bool:
-        return any(dominates(points[x], points[label], level_errors(x, label)) for x in points if x != label)
-
-    front = [label for label in points if not beaten(label)]
+    front: list[str] = []
+    for label in sorted(points, key=lambda x: (points[x][1], points[x][0].value)):
+        # Those of the front so far have no more errors; those to come, no fewer.
+        if not any(dominates(points[x], points[label], level_errors(x, label)) for x in front):
+            front.append(label)
     return sorted(front, key=lambda label: (points[label][0].value, points[label][1]))

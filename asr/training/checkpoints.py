@@ -132,10 +132,16 @@ class StopConverged(lightning.Callback):
         self.minimum_rate = minimum_rate
 
     def on_train_batch_end(
-        self, trainer: lightning.Trainer, task: lightning.LightningModule, *_: Any
+        self,
+        trainer: lightning.Trainer,
+        task: lightning.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
-        """Stop if the step's learning rate was below the limit."""
-        if trainer.optimizers[0].param_groups[0]["lr"] < self.minimum_rate:
+        """Stop at the end of a step whose learning rate was below the limit."""
+        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if whole and trainer.optimizers[0].param_groups[0]["lr"] < self.minimum_rate:
             trainer.should_stop = True
 
 

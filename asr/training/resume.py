@@ -121,6 +121,14 @@ def _check_options(options: TrainConfig, run: RunFolder) -> None:
         raise UserError(f"{run.path}: these options can't change when a run resumes: {', '.join(changed)}")
 
 
+def replanned(options: TrainConfig, point: ResumePoint) -> bool:
+    """Return whether the run had another plan before it resumes, now or at an earlier resumption."""
+    run = RunFolder(point.path.parent.parent)
+    before, now = (flat(config.to_dict(values)) for values in (run_options(run), options))
+    changed = any(before[key] != now[key] for key in affecting(options, "plan"))
+    return changed or point.environment.replanned
+
+
 def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
     """Return 16 hex digits that identify a run: a hash of its options and inputs at its start."""
     kept = affecting(options, "result", "plan")

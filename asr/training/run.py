@@ -38,6 +38,7 @@ from asr.training.resume import (
     find_resume_point,
     finished,
     identity,
+    replanned,
     start_digest,
 )
 from asr.training.signals import ANNOUNCEMENTS, Signals, Stopped
@@ -237,6 +238,7 @@ def _environment(
     environment["data"] |= options.select.digests()
     environment["precision"] = options.trainer.precision
     environment |= task.describe(device_type) | {"start": start_digest(options, point)}
+    environment["replanned"] = point is not None and replanned(options, point)
     task.run = point.environment.run if point else identity(options, environment)
     return environment | {"run": task.run}
 

@@ -73,6 +73,18 @@ def test_finetuned_candidates_follow_their_parents() -> None:
     assert [x.label for x in candidates(f"candidates=[{last},{middle},{first}]")] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("start", ["exp/demo/full", "parent"])
+def test_lora_starts_from_a_run_or_another_candidate(start: str) -> None:
+    """It was refused as having random weights."""
+    entries = (
+        f"{{attention: full, label: parent}}, {{attention: full, init_from: {start}, model.lora.rank: 4}}"
+    )
+    _, lora = candidates(f"candidates=[{entries}]")
+    assert (lora.finetuned_from, lora.overrides) == (start, {"model.lora.rank": 4})
+    with pytest.raises(UserError, match=r"model\.lora\.rank=4: expected trained weights"):
+        candidates("candidates=[{attention: full, model.lora.rank: 4}]")
+
+
 @pytest.mark.parametrize(
     "names", ["full,lsh-4:chunk=16,buckets=8,cast-8", "[full, lsh-4:chunk=16,buckets=8, cast-8]"]
 )

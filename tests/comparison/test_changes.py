@@ -170,6 +170,53 @@ def test_a_reused_run_is_kept_until_it_no_longer_matches(
     assert read_state(plan.folder, cell.name).status == "missing"
 
 
+def test_a_refused_change_discards_nothing(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    """The state of the adopted training was removed before the evaluation was refused, and with the old
+    settings, everything ran again.
+    """
+    run = shutil.copytree(trained, tmp_path / "runs" / "full")
+    asked = [*reusing(run, tone_corpus, tmp_path / "compare")[1:], "evaluate=[own]"]
+    plan = make_plan(parse(asked))
+    (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
+    write_state(plan.folder, training, "done", result={"run": "../runs/full", "reused": True})
+    write_state(plan.folder, evaluation, "done")
+    other = [x for x in asked if not x.startswith("steps=")]
+    with pytest.raises(UserError, match="exists with other settings"):
+        settle_changes(make_plan(parse([*other, "steps=2"])))
+    assert settle_changes(make_plan(parse(asked))) == []
+    assert is_done(plan.folder, evaluation)
+
+
+def test_a_job_that_was_stopped_before_it_began_keeps_its_settings(tone_corpus: Path, tmp_path: Path) -> None:
+    """Without them, a training went on from another one's checkpoint with changed settings."""
+    asked = arguments(tone_corpus, tmp_path, "attentions=[full]")[1:]
+    (cell,) = make_plan(parse(asked)).trainings.values()
+    write_cell(tmp_path, cell)
+    longer = make_plan(parse([*(x for x in asked if not x.startswith("steps=")), "steps=2"]))
+    assert settle_changes(longer) == []  # nothing was trained
+    (tmp_path / cell.name / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"exists with other settings \(trainer\.max_steps"):
+        settle_changes(longer)
+    assert settle_changes(make_plan(parse(asked))) == []
+
+
+def test_a_run_is_reused_only_with_the_same_start_and_one_plan(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    """A run that had been extended counted as one of the larger plan, whose rates it had not had.
+
+    A run from a published encoder was never reused, so that choosing a learning rate trained one twice.
+    """
+    plan = make_plan(parse(reusing(trained, tone_corpus, tmp_path)[1:]))
+    (cell,) = plan.trainings.values()
+    run = read_run(trained)
+    assert run is not None
+    assert run.suits(cell.settings)
+    assert not dataclasses.replace(run, replanned=True).suits(cell.settings)
+    assert not dataclasses.replace(run, start="0123").suits(cell.settings)
+    assert dataclasses.replace(run, start="0123").suits(cell.settings | {"start": "0123"})
+
+
 @pytest.mark.slow
 def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_path: Path) -> None:
     """Each option that the program gained changed the key of every cell, and stopped a comparison halfway."""
@@ -259,6 +306,19 @@ def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
     worker.work(plan.folder, child)
     state = read_state(plan.folder, child.name)
     assert (state.status, state.error) == ("done", None)
+
+
+def test_lora_starts_from_the_parents_run(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker checked the options without the initial weights."""
+    starts: list[str] = []
+    monkeypatch.setattr(worker, "train", lambda options, callbacks: starts.append(options.init_from))
+    entries = "candidates=[{attention: full}, {attention: full, init_from: full, model.lora.rank: 2}]"
+    parent, child = make_plan(parse(arguments(tone_corpus, tmp_path, entries)[1:])).trainings.values()
+    write_state(tmp_path, parent, "done", result={"run": parent.name})
+    worker._train(tmp_path, child)
+    assert starts == [str(tmp_path / parent.name)]
 
 
 def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:

@@ -172,6 +172,22 @@ def test_costs_are_measured_once(
     assert steps_within(both(0.01), trainings, tmp_path) == {"small": 1, "large": 1}
 
 
+def test_costs_that_another_process_has_stored_meanwhile_are_kept(
+    trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second `asr compare` replaced them, and the first, which trained with them, could not be resumed."""
+
+    def measure(asked: dict[str, TrainConfig], most_s: float) -> dict[str, float]:
+        monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: dict.fromkeys(asked, 0.1))
+        assert steps_within({"small": 60}, {"small": trainings["small"]}, tmp_path) == {"small": 600}
+        return dict.fromkeys(asked, 0.2)
+
+    monkeypatch.setattr(costs, "step_costs", measure)
+    assert steps_within(both(60), trainings, tmp_path) == {"small": 600, "large": 300}
+    monkeypatch.setattr(costs, "step_costs", None)
+    assert steps_within(both(60), trainings, tmp_path) == {"small": 600, "large": 300}
+
+
 def test_budgets_share_the_cost_of_a_step(
     trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +210,13 @@ def test_costs_of_a_dry_run_are_not_stored(
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: dict.fromkeys(asked, 0.1))
     assert steps_within(both(60), trainings, tmp_path / "out", store=False) == {"small": 600, "large": 600}
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_times_lora_from_a_model_that_is_not_trained_yet(tone_corpus: Path) -> None:
+    """It was refused: without the parent's weights, LoRA has none to start from."""
+    small = [*TINY, f"data.train=[{tone_corpus}]", "model.layers=1", "model.lora.rank=2", "init_from=parent"]
+    options = flat(to_dict(train_options(small))) | {"init_from": ""}
+    assert _timed_steps(Cell("cell", "training", {"options": options}, needs="trainings/parent"))[2]
 
 
 @pytest.mark.parametrize("more", [["trainer.devices=2"], ["trainer.nodes=2"], ["trainer.accumulate=2"]])

@@ -196,6 +196,14 @@ def test_a_level_time_does_not_put_a_model_on_the_front() -> None:
     assert front((slow, 0.105), (fast, 0.1)) == "b"
 
 
+def test_what_is_off_the_front_rules_out_no_other_model() -> None:
+    """The fastest of a chain of level times was beaten by one that a third, slower one beat."""
+    times = {"a": (1.05, 1.0, 1.1), "b": (1.14, 1.08, 1.2), "c": (1.24, 1.18, 1.3)}
+    errors = {"a": 0.3, "b": 0.2, "c": 0.1}
+    points = {label: (Estimate(*time, 3, "repeats"), errors[label]) for label, time in times.items()}
+    assert pareto_front(points, lambda one, other: False) == ["a", "c"]
+
+
 def test_a_range_names_its_unit_once_if_it_can() -> None:
     ranges = [[4.0, 4.2], [0.9, 1.1], [59.0, 61.0], [100.0, 130.0], [4.0], [4.0, 4.001]]
     found = [duration_range(estimate) for x in ranges if (estimate := spread(x, "repeats"))]

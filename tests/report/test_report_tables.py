@@ -252,13 +252,25 @@ def test_the_paired_difference_decides(tmp_path: Path) -> None:
     """Systems with overlapping intervals were called level, though the same utterances set them apart."""
     results = make_comparison(tmp_path, models=["shared-full", "lsh-1"], utterances=4)
     set_rates(results, {"shared-full": (0.10, 0.08, 0.12), "lsh-1": (0.11, 0.09, 0.13)})
-    assert "The paired 95 % intervals show no difference to lsh-1." in findings(results)[0].text
+    assert "The 95 % intervals show no difference to lsh-1." in findings(results)[0].text
     assert verdicts(results) == [("lsh-1", "+1.00 (−3.00 … 5.00)", "none shown")]
     [found] = results.differences
     estimate = Estimate(-0.01, -0.015, -0.005, 1, "utterances")
     results.differences = [dataclasses.replace(found, estimate=estimate)]
     assert "Next is lsh-1 with 11.00 % (9.00–13.00)." in findings(results)[0].text
     assert verdicts(results) == [("lsh-1", "+1.00 (0.50 … 1.50)", "worse")]
+
+
+def test_without_a_paired_interval_the_models_own_must_be_apart(tmp_path: Path) -> None:
+    """Official rates of one seed have none: 60 and 15 % were level, and no model was dominated."""
+    results = make_comparison(tmp_path, models=["shared-full", "lsh-1"], utterances=4)
+    for rate, verdict in ((0.60, "worse"), (0.155, "none shown")):
+        set_rates(results, {"shared-full": (0.15, 0.145, 0.155), "lsh-1": (rate, rate - 0.005, rate + 0.005)})
+        results.differences = [
+            dataclasses.replace(x, estimate=Estimate(x.estimate.value, None, None, 1, ""))
+            for x in results.differences
+        ]
+        assert [found for _, _, found in verdicts(results)] == [verdict]
 
 
 def verdicts(results: Results) -> list[tuple[str, ...]]:

@@ -13,6 +13,7 @@ from tone_corpora import TINY
 
 from asr.benchmark import timer
 from asr.errors import UserError
+from asr.records.run_folder import RunFolder
 from asr.training import cost
 from asr.training.budget import TimeBudget, parse_budget
 from asr.training.checkpoints import SaveResumePoint
@@ -119,7 +120,9 @@ def test_a_larger_budget_has_its_own_rate_on_every_step(
 def test_a_finished_run_can_be_extended(tone_corpus: Path, tmp_path: Path) -> None:
     """Lightning considered its single epoch complete, took no step, and there was no error rate to report."""
     assert len(run(tone_corpus, tmp_path, "trainer.max_steps=6")) == 6
+    assert not RunFolder(tmp_path).read_environment().replanned
     assert len(run(tone_corpus, tmp_path, "trainer.max_steps=9", "resume=auto")) == 9
+    assert RunFolder(tmp_path).read_environment().replanned
 
 
 def test_max_steps_limits_training_with_a_budget(

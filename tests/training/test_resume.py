@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from asr import config
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.checkpoint import load
-from asr.training.checkpoints import AtomicCheckpointIO, StopEarly
+from asr.training.checkpoints import AtomicCheckpointIO, StopConverged, StopEarly
 from asr.training.config import train_options, train_options_from
 from asr.training.resume import clear, find_resume_point
 from asr.training.run import train
@@ -430,6 +431,17 @@ def test_training_has_converged_when_the_plateau_schedule_passes_the_minimum_rat
     assert [float(row["learning_rate"]) for row in rows] == pytest.approx([1e-7] * 12 + [5e-8])
     assert run(tone_corpus, tmp_path, *overrides, "optimizer.minimum_rate=9e-8") == rows
     assert len(run(tone_corpus, tmp_path, *overrides)) == STEPS + 2
+
+
+def test_training_converges_at_the_end_of_a_step() -> None:
+    """With accumulation it ended within one, so that a gradient was lost and a step was validated twice."""
+    optimizer = SimpleNamespace(param_groups=[{"lr": 1e-9}])
+    trainer = SimpleNamespace(optimizers=[optimizer], accumulate_grad_batches=2, should_stop=False)
+    stopped = []
+    for batch in (2, 3):
+        StopConverged(1e-8).on_train_batch_end(trainer, None, None, None, batch)  # type: ignore[arg-type]
+        stopped.append(trainer.should_stop)
+    assert stopped == [False, True]
 
 
 def test_a_resumed_run_has_the_patience_of_its_options() -> None:
