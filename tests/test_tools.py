@@ -223,8 +223,14 @@ def test_questions_are_pooled_over_seeds(tmp_path: Path, capsys: pytest.CaptureF
     near = "near-4:topk=2"
     answered(tmp_path / "0", {"full": right, near: ["Rome", "Rome", "boat", "lamp"]})
     answered(tmp_path / "1", {"full": right, near: ["Rome", "Rome", "boat", "boat"]})
-    assert run("accuracy", "seeds", f"folders=[{tmp_path / '0'},{tmp_path / '1'}]") == 0
+    saved = tmp_path / "scores.json"
+    assert run("accuracy", "seeds", f"folders=[{tmp_path / '0'},{tmp_path / '1'}]", f"save={saved}") == 0
     printed = capsys.readouterr().out
+    assert run("accuracy", "seeds", f"stored={saved}") == 0
+    assert capsys.readouterr().out == printed
+    assert run("accuracy", "seeds", f"folders=[{tmp_path / '0'}]") != 0
+    assert "expected two folders or more" in capsys.readouterr().err
+    assert "F1 on 4 questions, 2 seeds\n\n" in printed
     assert "| full | 1.000, 1.000 | 1.000 | 1 | 1.00, 1.00 |" in printed
     assert f"| {near} | 0.750, 0.500 | 0.625 | 0.625 (-0.963 … 2.213) | 1.00, 1.00 |" in printed
     assert re.search(rf"\| full \| {near} \| \+0\.375 \(-\d\.\d+ … \+\d\.\d+\) \|  \|", printed)

@@ -23,7 +23,8 @@ AVX-512; the embeddings are frozen. A saved model is not fine-tuned again. Model
 
 seeds: compares the mechanisms on the questions of several folders of `pretrained` that differ in their seed.
 Prints F1 with its ratio to full attention, interval over seeds, and the difference of F1 of each pair of
-mechanisms, interval over seeds and questions.
+mechanisms, interval over seeds and questions. With save=<file>, it keeps what these tables are made from, and
+stored=<file> prints them again.
 
 noise: prints word error rates of utterances in noise, by themselves and with a second of noise before and two
 after them, and the number of words recognised in 30 s of noise alone; each with the rule that steady noise is

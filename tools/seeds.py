@@ -1,7 +1,7 @@
 """Compare mechanisms by F1 on the same questions, over fine-tunings that differ in their seed."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from asr.approximation.squad import best, find_squad, read_squad, token_f1
 from asr.config import option
 from asr.console import Table
 from asr.errors import UserError
-from asr.files import digest, read_json
-from asr.scoring.estimates import Values, over_seeds, paired_difference
+from asr.files import read_as, read_json, write_json
+from asr.scoring.estimates import over_seeds, paired_difference
 
 FULL = "full"
 BETWEEN = " … "
@@ -23,60 +23,95 @@ class Seeds:
     """Options of `seeds`."""
 
     folders: list[str] = option([], help="folders of `pretrained`, one for each seed", affects="result")
+    save: str = option("", help="JSON file for the scores that the tables are made from", affects="place")
+    stored: str = option("", help="file of `save`, in place of folders", affects="result")
 
     def check(self) -> None:
-        """Raise UserError unless there are several folders."""
-        if len(self.folders) < 2:
-            raise UserError(f"folders={self.folders}: expected two or more")
+        """Raise UserError unless there are several folders, or a file instead."""
+        if bool(self.folders) == bool(self.stored) or len(self.folders) == 1:
+            raise UserError(
+                f"folders={self.folders} stored={self.stored}: expected two folders or more, or a file"
+            )
 
 
-def paragraph_scores(folder: Path, attentions: list[str]) -> tuple[dict[str, Values], Values, str]:
-    """Return sums of F1 and numbers of questions by paragraph, the sums for each mechanism; and a digest.
+@dataclass
+class QuestionScores:
+    """What the tables are made from.
 
-    The questions of a paragraph are one item, because their answers depend on the same text. The digest is
-    that of the questions.
+    Attributes:
+        questions: number of questions on each paragraph. They are one item, because their answers depend on
+            the same text.
+        f1: sum of F1 over the questions on each paragraph, for each mechanism and seed.
+        time_ratios: CPU time relative to full attention, for each mechanism and seed.
     """
-    questions = read_squad(find_squad(folder / "data"))
-    paragraphs = np.array([question.paragraph for question in questions])
-    sums = {}
-    for name in attentions:
-        path = folder / "result/squad" / f"predictions-{name.translate(WRITTEN)}.json"
-        texts = read_json(path)["predictions"]
-        f1 = [best(token_f1, texts[question.id], question.answers) for question in questions]
-        sums[name] = np.bincount(paragraphs, weights=f1)
-    return sums, np.bincount(paragraphs).astype(np.float64), digest(str(questions))
+
+    questions: list[int]
+    f1: dict[str, list[list[float]]]
+    time_ratios: dict[str, list[float]]
 
 
 def measure_seeds(options: Seeds) -> None:
     """Print F1 of each mechanism, and the paired difference of each pair of mechanisms."""
-    folders = [Path(folder) for folder in options.folders]
+    if options.stored:
+        scores = read_as(QuestionScores, Path(options.stored), "scores of questions")
+    else:
+        scores = read_scores([Path(folder) for folder in options.folders])
+    if options.save:
+        write_json(asdict(scores), options.save)
+    for table in tables(scores):
+        print(f"{table.title}\n\n{table.markdown()}\n")
+
+
+def read_scores(folders: list[Path]) -> QuestionScores:
+    """Return the scores of fine-tunings that answered the same questions with the same mechanisms.
+
+    Raises:
+        UserError: a folder has other questions or mechanisms than the first one.
+    """
     results = [read_json(folder / "result/results.json") for folder in folders]
     rows = [{row["attention"]: row for row in result["tasks"][0]["rows"]} for result in results]
-    attentions = list(rows[0])
-    for folder, other in zip(folders, rows, strict=True):
-        if list(other) != attentions:
+    questions = [read_squad(find_squad(folder / "data")) for folder in folders]
+    for folder, other, asked in zip(folders, rows, questions, strict=True):
+        if list(other) != list(rows[0]):
             raise UserError(
-                f"{folder}: expected the same mechanisms as in {folders[0]}, {', '.join(attentions)}, "
+                f"{folder}: expected the same mechanisms as in {folders[0]}, {', '.join(rows[0])}, "
                 f"found {', '.join(other)}"
             )
-    scores, counts, digests = zip(*(paragraph_scores(folder, attentions) for folder in folders), strict=True)
-    for folder, other in zip(folders, digests, strict=True):
-        if other != digests[0]:
+        if asked != questions[0]:
             raise UserError(f"{folder / 'data'}: expected the same questions as in {folders[0] / 'data'}")
-    sums = {name: np.stack([own[name] for own in scores]) for name in attentions}
-    f1 = {name: own.sum(axis=1) / counts[0].sum() for name, own in sums.items()}
-    table = []
-    for name in attentions:
-        seeds = ", ".join(f"{value:.3f}" for value in f1[name])
-        times = ", ".join(f"{row[name]['time_ratio']:.2f}" for row in rows)
-        kept = over_seeds(list(f1[name] / f1[FULL])).text("{:.3f}".format, BETWEEN)
-        table.append([name, seeds, f"{f1[name].mean():.3f}", kept if name != FULL else "1", times])
-    heads = ["attention", "F1 by seed", "mean", "F1 / full, mean", "CPU time / full"]
-    print(Table.of("", heads, table).markdown())
-    print()
+    paragraphs = np.array([question.paragraph for question in questions[0]])
+
+    def f1(folder: Path, attention: str) -> list[float]:
+        path = folder / "result/squad" / f"predictions-{attention.translate(WRITTEN)}.json"
+        texts = read_json(path)["predictions"]
+        scores = [best(token_f1, texts[question.id], question.answers) for question in questions[0]]
+        return np.bincount(paragraphs, weights=scores).tolist()
+
+    return QuestionScores(
+        np.bincount(paragraphs).tolist(),
+        {name: [f1(folder, name) for folder in folders] for name in rows[0]},
+        {name: [row[name]["time_ratio"] for row in rows] for name in rows[0]},
+    )
+
+
+def tables(scores: QuestionScores) -> list[Table]:
+    """Return the table of mechanisms and that of their pairs."""
+    questions = np.array(scores.questions, dtype=np.float64)
+    sums = {name: np.array(values) for name, values in scores.f1.items()}
+    f1 = {name: values.sum(axis=1) / questions.sum() for name, values in sums.items()}
+    rows = []
+    for name, values in f1.items():
+        kept = over_seeds(list(values / f1[FULL])).text("{:.3f}".format, BETWEEN)
+        seeds = ", ".join(f"{value:.3f}" for value in values)
+        times = ", ".join(f"{ratio:.2f}" for ratio in scores.time_ratios[name])
+        rows.append([name, seeds, f"{values.mean():.3f}", "1" if name == FULL else kept, times])
     pairs = []
-    for one, other in itertools.combinations(attentions, 2):
-        found = paired_difference(sums[one] - sums[other], counts[0], "questions")
+    for one, other in itertools.combinations(sums, 2):
+        found = paired_difference(sums[one] - sums[other], questions, "questions")
         shown = "" if found.interval is None or found.interval[0] <= 0 <= found.interval[1] else "yes"
         pairs.append([one, other, found.text("{:+.3f}".format, BETWEEN), shown])
-    print(Table.of("", ["attention", "less", "difference of F1", "shown"], pairs).markdown())
+    heads = ["attention", "F1 by seed", "mean", "F1 / full, mean", "CPU time / full"]
+    return [
+        Table.of(f"F1 on {int(questions.sum())} questions, {len(f1[FULL])} seeds", heads, rows),
+        Table.of("Differences of F1 by pair", ["attention", "less", "difference of F1", "shown"], pairs),
+    ]
