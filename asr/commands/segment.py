@@ -78,7 +78,8 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     for utterance in kept:
-        _write(utterance, samples, model.sample_rate, unfinished / _name(recording, utterance), options.text)
+        spoken = normalise(utterance.text, options.text, options.language)
+        _write(utterance, spoken, samples, model.sample_rate, unfinished / _name(recording, utterance))
     others = [x for x in found if x.fit < options.min_fit]
     rows = [(f"{x.start_s:.2f}", f"{x.end_s:.2f}", f"{x.fit:.3f}", x.text) for x in others]
     write_table(unfinished / LEFT_OUT, ["start", "end", "fit", "text"], rows)
@@ -96,10 +97,10 @@ def _name(recording: Path, utterance: TimedText) -> str:
     return f"{recording.stem}-{round(1000 * utterance.start_s):08d}"
 
 
-def _write(utterance: TimedText, samples: Samples, rate: int, path: Path, rule: str) -> None:
-    """Write `<path>.flac` and `<path>.txt`."""
+def _write(utterance: TimedText, spoken: str, samples: Samples, rate: int, path: Path) -> None:
+    """Write `<path>.flac`, and the text as it is spoken to `<path>.txt`."""
     own = samples[round(utterance.start_s * rate) : round(utterance.end_s * rate)]
     flac = io.BytesIO()  # libsndfile's own error doesn't say that the disk is full
     soundfile.write(flac, own, rate, "PCM_16", format="FLAC")
     path.with_name(f"{path.name}.flac").write_bytes(flac.getvalue())
-    write_text(normalise(utterance.text, rule) + "\n", path.with_name(f"{path.name}.txt"))
+    write_text(spoken + "\n", path.with_name(f"{path.name}.txt"))

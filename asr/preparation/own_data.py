@@ -20,7 +20,7 @@ from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, normal
 from asr.preparation.run import Preparation
 from asr.preparation.splits import split_rows, usual_split_name
 from asr.text.files import write_table
-from asr.text.numbers import knows_numbers
+from asr.text.numbers import check_numbers, knows_numbers
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -102,13 +102,11 @@ def prepare_rows(
 
 def text_rule(options: OwnDataOptions) -> str:
     """Return the key of `TEXT_RULES` that applies; raise UserError if it needs numbers that aren't known."""
-    known = knows_numbers(options.language)
-    if options.text == "spoken" and not known:
-        raise UserError(
-            f"language={options.language}: text=spoken expects a language whose numbers num2words knows; "
-            "text=words leaves numbers as they are"
-        )
-    return ("spoken" if known else "words") if options.text == "auto" else options.text
+    if options.text == "spoken":
+        check_numbers(options.language)
+    if options.text == "auto":
+        return "spoken" if knows_numbers(options.language) else "words"
+    return options.text
 
 
 def _list_written(rows: list[Row], path: Path) -> None:

@@ -9,6 +9,8 @@ from decimal import Decimal
 
 from num2words import CONVERTER_CLASSES, num2words
 
+from asr.errors import UserError
+
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
 SIGNS = re.escape("".join(CURRENCIES))
 PERCENT = {
@@ -42,6 +44,15 @@ def knows_numbers(language: str) -> bool:
     (True, True, False)
     """
     return bool(_converter(language))
+
+
+def check_numbers(language: str) -> None:
+    """Raise UserError, for the options `text=spoken` and `language`, unless `knows_numbers` is true."""
+    if not knows_numbers(language):
+        raise UserError(
+            f"language={language}: text=spoken expects a language whose numbers num2words knows; "
+            "text=words leaves numbers as they are"
+        )
 
 
 def spoken_numbers(text: str, language: str) -> str:

@@ -145,6 +145,21 @@ def test_long_lines_are_divided_in_pauses(trained: Path, recording: Path, tmp_pa
     assert max(soundfile.info(part).duration for part in parts) < 1.5
 
 
+def test_the_texts_are_in_the_language_of_the_alignment(
+    trained: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers of a German text were written in English, and the capitals of a Turkish one in English case."""
+    text = tmp_path / "book.txt"
+    for language, line, expected in (("de", "A cat 21.", "a cat einundzwanzig"), ("tr", "BI CAT.", "bı cat")):
+        text.write_text("\n".join([line, *LINES[1:]]))
+        out = tmp_path / language
+        arguments = ["segment", str(trained), str(recording), str(text), f"output={out}"]
+        assert main([*arguments, f"language={language}", "min_fit=0"]) == 0
+        assert read_text(min(out.glob("*.txt"))).strip() == expected
+    assert main([*arguments, "language=sw"]) == 1
+    assert "language=sw: text=spoken expects a language whose numbers" in capsys.readouterr().err
+
+
 def test_sentences() -> None:
     text = "“Stop,” she said.  He didn't…\n\nMr Brown; and so on"
     assert sentences(text) == ["“Stop,” she said.", "He didn't…", "Mr Brown;", "and so on"]
