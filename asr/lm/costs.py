@@ -20,6 +20,7 @@ ngram 2=1
 0 <s> </s>
 \end\
 """
+CAPITAL_UNKNOWN = "<UNK>"  # to KenLM the same word as <unk>
 HEADER = 1000  # characters for the counts, which are written last; KenLM skips the empty lines after them
 
 
@@ -90,6 +91,8 @@ class CostlyCopy:
                     order += 1
                     yield f"\\{order}-grams:"
             elif order and (fields := line.split()):
+                if CAPITAL_UNKNOWN in line:
+                    fields = [UNKNOWN if field == CAPITAL_UNKNOWN else field for field in fields]
                 yield self._entry(float(fields[0]), fields[1 : order + 1], fields[order + 1 :])
 
     def _entry(self, log10_probability: float, words: list[str], backoff: list[str]) -> str:

@@ -67,3 +67,14 @@ def test_a_model_with_unknown_words_in_ngrams_is_not_copied(tmp_path: Path) -> N
     assert CostlyCopy(COSTS, STEP, []).write(stream_lines(path), tmp_path / "copy.arpa") is None
     known = {word: COSTS[word] for word in ("the", "cat")}
     assert CostlyCopy(known, STEP, []).write(stream_lines(path), tmp_path / "copy.arpa") == ["the", "cat"]
+
+
+def test_the_unknown_word_may_have_capitals(tmp_path: Path) -> None:
+    """KenLM reads <UNK> as <unk>, but words that the model lacks had a probability of 1e-100 in the copy."""
+    for vocabulary in (KNOWN, ["the", "cat"]):  # without and with n-grams of the unknown word
+        path = model(tmp_path / "model.arpa", 2, vocabulary)
+        found = []
+        for unknown in ("<unk>", "<UNK>"):
+            lines, copy = (line.replace("<unk>", unknown) for line in stream_lines(path)), tmp_path / unknown
+            found.append((CostlyCopy(COSTS, STEP, ["new"]).write(lines, copy), copy.read_text()))
+        assert found[0] == found[1]
