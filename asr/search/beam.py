@@ -344,7 +344,7 @@ def _spellings(
         check_casing(lm, vocabulary, spellings, source)
         warn_unknown(lm, vocabulary, spellings, source)
     if hotwords and lexicon is None:
-        hotwords = writable(hotwords, tokenizer)
+        hotwords = writable(hotwords, tokenizer, spellings)
         added = [word for hotword in hotwords for word in hotword.words if word not in spellings]
         spellings |= word_spellings(tokenizer, added, "beam.hotwords") if added else {}
     return spellings, hotwords

@@ -82,7 +82,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 fusion = HotwordFusion(fusion, hotwords, tokenizer, said)
                 words_of = said.merged(tokenizer.lexicon)  # of homophones, the first is found
             elif hotwords:
-                fusion = HotwordFusion(fusion, writable(hotwords, tokenizer), tokenizer)
+                fusion = HotwordFusion(fusion, writable(hotwords, tokenizer, fusion.words), tokenizer)
             search: Decoder = PrefixSearch(
                 fusion,
                 beam=weights.size,

@@ -1,6 +1,7 @@
 """Shallow fusion: the score that an n-gram model adds to a growing label sequence."""
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ class NoModel:
 
     Attributes:
         tunable: weights that change the score.
+        words: vocabulary of a word model.
     """
 
     tunable: tuple[str, ...] = ()
+    words: Collection[str] = ()
     weight = 0.0
     word_score = 0.0
 
@@ -90,6 +93,7 @@ class WordModel(NoModel):
         weight: float,
         word_score: float,
     ) -> None:
+        self.words = vocabulary
         words = sorted(vocabulary | {UNKNOWN_WORD})
         self._index = {word: number for number, word in enumerate(words)}
         self._model = NgramModel(path, words)

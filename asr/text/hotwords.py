@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asr.errors import UserError
@@ -15,6 +15,7 @@ from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE, PhoneTokenizer, T
 
 LONGEST = 100  # letters of a phrase
 LARGEST_BOOST = 1000.0
+TAGS = ("<", "[", "!", "{")  # with which words that are not spoken begin, e.g. <UNK>, [noise], !SIL
 BOOST = re.compile(r"(.*?)(?:\t\s*|\s:)(\S+)")  # `phrase<TAB>boost`, or sherpa-onnx's `phrase :boost`
 
 
@@ -77,25 +78,38 @@ def _boost(text: str, place: str) -> float:
 
 def in_words_of(hotwords: Sequence[Hotword], lexicon: Lexicon) -> list[Hotword]:
     """Return the phrases in the case of the lexicon, if it has one case alone."""
-    written = "".join(lexicon)
+    change = _case_of(lexicon)
+    return [replace(x, words=tuple(map(change, x.words))) for x in hotwords]
+
+
+def _case_of(words: Iterable[str]) -> Callable[[str], str]:
+    """Return the change to the case of the words, tags such as `<NOISE>` aside; `str` if they have both."""
+    written = "".join(word for word in words if not word.startswith(TAGS))
     for change in (str.lower, str.upper):
-        if change(written) == written:
-            return [replace(x, words=tuple(map(change, x.words))) for x in hotwords]
-    return list(hotwords)
+        if change(written) == written != written.swapcase():
+            return change
+    return str
 
 
-def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer) -> list[Hotword]:
-    """Return the phrases in letters of a model of characters or pieces, if need be in the other case.
+def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer, words: Iterable[str] = ()) -> list[Hotword]:
+    """Return the phrases in letters of a model of characters or pieces, if need be in another case.
+
+    Args:
+        hotwords: phrases.
+        tokenizer: tokenizer of the model.
+        words: words of the search. If they have one case alone, the phrases take it where the model can
+            write it: to a model without case, `Berlin` beside `berlin` would be a second word.
 
     Raises:
         UserError: the model lacks letters of a phrase.
     """
+    changes = dict.fromkeys((_case_of(words), str, str.lower, str.upper))
     found = []
     for hotword in hotwords:
-        for change in (str, str.lower, str.upper):
-            words = tuple(map(change, hotword.words))
-            if all(tokenizer.encode(word) and not tokenizer.oov(word) for word in words):
-                found.append(replace(hotword, words=words))
+        for change in changes:
+            written = tuple(map(change, hotword.words))
+            if all(tokenizer.encode(word) and not tokenizer.oov(word) for word in written):
+                found.append(replace(hotword, words=written))
                 break
         else:
             lacking = [x for x in dict.fromkeys("".join(hotword.words)) if tokenizer.oov(x)]

@@ -22,7 +22,7 @@ from asr.search.path import Decoder, TokenPath, text_of
 from asr.search.phrases import PhraseGraph
 from asr.search.prefix import PrefixSearch
 from asr.text.g2p import installed_model
-from asr.text.hotwords import Hotword, pronunciations, read_hotwords, writable
+from asr.text.hotwords import Hotword, in_words_of, pronunciations, read_hotwords, writable
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, VocabularyTokenizer
 
@@ -247,6 +247,51 @@ def test_words_are_spelled_where_the_model_has_letters(tmp_path):
         names.write_text(f"anno :{boost}\n")
         search = build_decoder("prefix", tokenizer, BeamConfig(hotwords=str(names)))
         assert tokenizer.text(search(unclear, torch.tensor([5]))[0].ids) == expected
+
+
+@needs_flashlight
+def test_hotwords_have_the_case_of_the_words_beside_them(tmp_path, arpa):
+    """To a model without case, `Anno` was a second word beside the language model's `anno`.
+
+    It had the probability of an unknown word, which took most of the reward, and capitals in the result.
+    """
+    tokenizer = VocabularyTokenizer(["<pad>", "|", *"AKNOW"])
+    names = tmp_path / "names.txt"
+    unclear = spoken("A N _ N A", tokenizer)
+    unclear[0, -1, tokenizer.symbols.index("O")] = -4.0
+    lm = {"lm": str(arpa), "lm_weight": 1.0}
+    scores = []
+    for given in ("Anno\t0", "anno\t2", "Anno\t2"):
+        names.write_text(given)
+        search = build_decoder("beam", tokenizer, BeamConfig(hotwords=str(names), nbest=5, **lm))
+        scores.append({path.text: path.score for path in all_found(search, unclear)})
+    plain, lower, natural = scores
+    assert natural == lower
+    assert natural["anno"] == pytest.approx(plain["anno"] + 8.0)
+    names.write_text("Nona\t9\n")  # in no list
+    assert text("beam", tokenizer, "N O _ N A", hotwords=str(names), **lm) == "nona"
+
+
+def test_prefix_search_has_hotwords_in_the_case_of_the_language_model(tmp_path, arpa):
+    """A model that writes both cases was rewarded for words that the language model doesn't know."""
+    tokenizer = CharacterTokenizer.train(["an anno An Anno"])
+    (tmp_path / "names.txt").write_text("An\t2\n")
+    options = BeamConfig(hotwords=str(tmp_path / "names.txt"), lm=str(arpa), lm_weight=1.0)
+    unclear = spoken("A n", tokenizer)
+    unclear[0, 0, tokenizer.symbols.index("a")] = -1.0
+    (found,) = build_decoder("prefix", tokenizer, options)(unclear, torch.tensor([2]))
+    assert tokenizer.text(found.ids) == "an"
+
+
+def test_the_case_of_words_is_not_that_of_tags():
+    """A lexicon of lower-case words with <NOISE> seemed to have both cases."""
+    given = hotwords(Anno=1.0)
+    for tag in ("<NOISE>", "[NOISE]", "!SIL", "{LAUGHTER}"):
+        lexicon = Lexicon({tag: [("NSN",)], "anno": [("AE", "N", "OW")]})
+        assert in_words_of(given, lexicon) == hotwords(anno=1.0)
+    assert in_words_of(given, Lexicon({"今天": [("T",)]})) == given
+    assert in_words_of(given, Lexicon({"Anna": [("T",)]})) == given
+    assert writable(given, CharacterTokenizer.train(["Anno"]), ["no", "an"]) == given  # there is no `a`
 
 
 @needs_flashlight
