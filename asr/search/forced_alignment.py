@@ -183,8 +183,8 @@ def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
     """Divide the labels of a transcript among its words.
 
     Returns:
-        (word, labels) in order. The labels together are `tokenizer.encode(text)`; a gap between words has an
-        empty word.
+        (word, labels) in order; a gap between words has an empty word. The labels together are
+        `tokenizer.encode(text)`, but may differ where the normaliser of a piece tokenizer divides a word.
 
     Example:
         >>> from asr.text.tokenizer import CharacterTokenizer
@@ -208,6 +208,8 @@ def _piece_labels(words: list[str], tokenizer: Tokenizer) -> list[tuple[str, lis
         if tokenizer.symbols[index].startswith(PIECE_START) or not labels:
             labels.append([])
         labels[-1].append(index)
+    if len(labels) != len(words):  # e.g. NFKC makes two words of `l´homme`
+        labels = [tokenizer.encode(word) for word in words]
     return list(zip(words, labels, strict=True))
 
 

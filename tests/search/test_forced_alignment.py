@@ -11,7 +11,13 @@ from asr.errors import UserError
 from asr.search.forced_alignment import align_text, force_align, word_labels
 from asr.search.viterbi import best_path
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, Tokenizer
+from asr.text.tokenizer import (
+    CharacterTokenizer,
+    PhoneTokenizer,
+    PieceTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+)
 
 
 def spelled(path: tuple[int, ...]) -> list[int]:
@@ -114,6 +120,19 @@ def test_words_share_the_labels_of_their_transcript(tokenizer: Tokenizer) -> Non
         parts = word_labels(text, tokenizer)
         assert [word for word, _ in parts if word] == text.split()
         assert [index for _, labels in parts for index in labels] == tokenizer.encode(text)
+
+
+def test_a_normaliser_may_divide_a_word() -> None:
+    """NFKC puts a space into l´homme: a ValueError ended the alignment of the whole split."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    pieces = ["<unk>", "▁", *"lehom", "▁l", "\u0301"]
+    own = tokenizers.Tokenizer(tokenizers.models.Unigram([(x, -1.0) for x in pieces], unk_id=0))
+    own.normalizer, own.pre_tokenizer = tokenizers.normalizers.NFKC(), tokenizers.pre_tokenizers.Metaspace()
+    tokenizer = PieceTokenizer(own.to_str(), list(range(own.get_vocab_size())))
+    text = "le l´homme"
+    parts = word_labels(text, tokenizer)
+    assert [word for word, _ in parts] == text.split()
+    assert [index for _, labels in parts for index in labels] == tokenizer.encode(text)
 
 
 def test_words_take_the_times_of_their_labels() -> None:
