@@ -56,7 +56,7 @@ class _Piece(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word, or in scripts without spaces one of its labels, which only after the first are `glued`."""
+    """A word, or in scripts without spaces one of its labels, which after its first letter are `glued`."""
 
     word: str
     labels: list[int]
@@ -140,7 +140,8 @@ def _words(text: str, tokenizer: Tokenizer) -> list[_Word]:
             found.append(_Word(word, labels))
         else:
             names = [tokenizer.text([label]) or "" for label in labels]
-            found += [_Word(name, [x], i > 0) for i, (name, x) in enumerate(zip(names, labels, strict=True))]
+            glued = [any(names[:i]) for i in range(len(names))]  # a first piece may be a space alone
+            found += [_Word(name, [x], after) for name, x, after in zip(names, labels, glued, strict=True)]
     return found
 
 
@@ -197,7 +198,8 @@ class _Aligner:
         next(spans)
         spoken = [item for item in placed if item.word]
         shown = written.split()
-        texts = shown if len(shown) == len(spoken) else [item.word for item in spoken]
+        divided = any(item.glued for item in spoken)
+        texts = shown if len(shown) == len(spoken) and not divided else [item.word for item in spoken]
         texts = [text if item.glued else f" {text}" for text, item in zip(texts, spoken, strict=True)]
         found = []
         for first, end in _division(spoken, self.longest):
@@ -206,7 +208,7 @@ class _Aligner:
             own = [span for item in inner for span in item.spans]
             start, stop = own[0].start_frame, own[-1].end_frame
             rate = fit(self.log_probs_TV[start:stop], own, labels, first=start)
-            whole = end - first == len(spoken) and any(item.glued for item in spoken)
+            whole = divided and end - first == len(spoken)
             text = " ".join(shown) if whole else "".join(texts[first:end]).strip()
             found.append(_Piece(text, start, stop, rate))
         return found

@@ -13,7 +13,7 @@ from tone_corpora import tones
 from asr.cli import main
 from asr.data.manifest import read_cuts
 from asr.text.files import read_text
-from asr.text.tokenizer import CharacterTokenizer
+from asr.text.tokenizer import CharacterTokenizer, SentencePieceTokenizer
 from asr.transcription.segmentation import segment, sentences
 
 LINES = ["a cat", "sea back be tea", "tea a cat be", "back sea", "be be a cat"]
@@ -177,3 +177,20 @@ def test_lines_without_spaces_are_divided_in_pauses() -> None:
         found = segment(log_probs, [(f"{line}。", line)], tokenizer, 0.1, longest_s)
         assert [x.text.removesuffix("。") for x in found] == expected
         assert all(x.end_s - x.start_s <= longest_s for x in found)
+
+
+@pytest.mark.parametrize("written", ["ab 今天天", "— ab — 今天天"])
+def test_pieces_without_spaces_stay_apart_from_the_word_before(written: str) -> None:
+    """The space before a word was a piece of its own, and its first letter was glued to the word before.
+
+    A line with as many words as pieces in its text was divided as if the pieces were its words.
+    """
+    tokenizer = SentencePieceTokenizer.train(["ab", "今天"] * 9, 6)
+    spoken = "ab 今天天"
+    ids = tokenizer.encode(spoken)
+    labels = [0, *itertools.chain(*([label, 0] for label in ids))]
+    labels[-2:-2] = [0] * 9  # a pause before the last letter
+    log_probs = torch.full((len(labels), len(tokenizer)), -9.0)
+    log_probs[range(len(labels)), labels] = -0.01
+    found = segment(log_probs, [(written, spoken)], tokenizer, 0.1, longest_s=1.5)
+    assert [x.text for x in found] == ["ab 今天", "天"]
