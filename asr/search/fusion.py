@@ -97,7 +97,7 @@ class WordModel(NoModel):
         words = sorted(vocabulary | {UNKNOWN_WORD})
         self._index = {word: number for number, word in enumerate(words)}
         self._model = NgramModel(path, words)
-        self._symbols = tokenizer.symbols
+        self._symbols = tokenizer.written
         self._boundary = PIECE_START if tokenizer.unit == "piece" else WORD_GAP  # starts or separates words
         self.weight = weight
         self.word_score = word_score
@@ -155,6 +155,6 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
             f"{lm}: decoder=prefix with phones expects a phone model (asr lm train model=<run> …), found a "
             "word model, which needs decoder=beam"
         )
-    written = {character for symbol in symbols for character in symbol if character.isalpha()}
-    check_casing(lm, frozenset("".join(known)), written, "the model's texts")
+    letters = {x for symbol in tokenizer.written[1:] if symbol != UNKNOWN for x in symbol if x.isalpha()}
+    check_casing(lm, frozenset("".join(known)), letters, "the model's texts")
     return WordModel(lm, tokenizer, vocabulary, weight, word_score)

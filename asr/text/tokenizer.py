@@ -75,6 +75,11 @@ class Tokenizer(ABC):
         return [self.symbols[index] for index in ids]
 
     @property
+    def written(self) -> list[str]:
+        """The symbols as they are written in recognised texts, in lower case if these are."""
+        return self.symbols
+
+    @property
     def digest(self) -> str:
         """Hash of the state, 12 hex digits."""
         canonical = json.dumps(self.state(), sort_keys=True, default=bytes.hex)
@@ -217,6 +222,11 @@ class VocabularyTokenizer(Tokenizer):
         written = "".join(" " if x == WORD_GAP else x for x in self.tokens(ids) if x != BLANK)
         text = " ".join(written.split())
         return text.lower() if self.lower else text
+
+    @property
+    def written(self) -> list[str]:
+        """See `Tokenizer`."""
+        return [symbol.lower() for symbol in self.symbols] if self.lower else self.symbols
 
     def in_case_of(self, texts: Iterable[str]) -> "VocabularyTokenizer":
         """Return the vocabulary in lower or upper case if no text has a letter of the other case."""

@@ -13,7 +13,7 @@ from asr.search.fusion import NoModel, TokenModel, WordModel, build_fusion
 from asr.search.options import BeamConfig
 from asr.search.prefix import Prefix, PrefixSearch
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, VocabularyTokenizer
 
 EVERYTHING = {"beam": 10**6, "token_threshold": math.inf}
 GAME = ["go on", "on go", "no", "no go"]
@@ -190,6 +190,20 @@ def test_pieces_are_scored_as_words(lms):
         context, added = fusion.extend(context, label)
         score += added
     assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
+
+
+def test_words_are_those_of_the_texts_not_of_the_symbols(lms):
+    """A published model with capitals as symbols and texts in lower case refused the model of its texts."""
+    tokenizer = VocabularyTokenizer(["<pad>", "|", *"GNO"], lower=True)
+    fusion = build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0)
+    context, score = fusion.start(), 0.0
+    for label in tokenizer.encode("no go on"):
+        context, added = fusion.extend(context, label)
+        score += added
+    assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
+    write_arpa(estimate([text.upper().split() for text in GAME], 2), lms / "capitals.arpa")
+    with pytest.raises(UserError, match=r"capitals.arpa: .*differ in case from those of the model's texts"):
+        build_fusion(str(lms / "capitals.arpa"), tokenizer, 1.0, 0.0)
 
 
 def test_a_word_score_is_tuned_and_accepted_only_where_it_has_an_effect(lms):
