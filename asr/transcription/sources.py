@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -135,9 +136,9 @@ def _recording(audio: Audio, rate: int | None, channels: str, unnamed: str) -> R
     if isinstance(audio, np.ndarray | torch.Tensor):
         if rate is None:
             raise UserError(f"{name}: expected its sample_rate, found none")
-        if not isinstance(rate, int | float):
-            raise UserError(f"{name}: expected a number as sample_rate, found {rate!r}")
-        return ArraySource(audio, rate, name, channels)
+        if isinstance(rate, bool) or not isinstance(rate, Real) or rate % 1:  # NaN and infinity have a rest
+            raise UserError(f"{name}: expected a whole number as sample_rate, found {rate!r}")
+        return ArraySource(audio, int(rate), name, channels)
     if hasattr(audio, "read"):
         return StreamSource(audio, name, channels)
     raise UserError(
