@@ -51,8 +51,7 @@ class EncodingOptions:
         """Raise UserError for chunks that are shorter than any word, or overlap by more than half."""
         if 0 < self.chunk_s < LEAST_CHUNK_S:
             raise UserError(f"chunk_s={self.chunk_s:g}: expected 0, or {LEAST_CHUNK_S:g} or more seconds")
-        if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
-            raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
+        self._check_overlap(self.chunk_s or LONGEST_CHUNK_S)
 
     def in_chunks(self, duration_s: float, longest_s: float) -> bool:
         """Return whether to encode a recording in chunks, given the longest training audio (0: unknown)."""
@@ -62,9 +61,20 @@ class EncodingOptions:
         )
 
     def sizes_s(self, longest_s: float) -> tuple[float, float]:
-        """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown)."""
+        """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown).
+
+        Raises:
+            UserError: `overlap_s` is more than half of a chunk as long as the training audio.
+        """
         chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
-        return chunk_s, min(chunk_s / 5 if self.overlap_s is None else self.overlap_s, chunk_s / 2)
+        self._check_overlap(chunk_s)
+        return chunk_s, chunk_s / 5 if self.overlap_s is None else self.overlap_s
+
+    def _check_overlap(self, chunk_s: float) -> None:
+        if (self.overlap_s or 0) > chunk_s / 2:
+            raise UserError(
+                f"overlap_s={self.overlap_s:g}: expected at most half of a chunk, chunk_s={chunk_s:g}"
+            )
 
 
 LOW_CONFIDENCE = 0.8

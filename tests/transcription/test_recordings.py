@@ -10,7 +10,7 @@ import soundfile
 import torch
 from tone_corpora import tones
 
-from asr import Recognizer
+from asr import Recognizer, config
 from asr.cli import main
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
@@ -109,6 +109,16 @@ def test_chunks_are_at_most_as_long_as_the_training_audio() -> None:
     assert TranscriptionConfig().sizes_s(longest_s=40.0) == (20.0, 4.0)
     assert TranscriptionConfig().sizes_s(longest_s=0.0) == (20.0, 4.0)
     assert TranscriptionConfig(chunk_s=30, overlap_s=0).sizes_s(longest_s=5.0) == (30, 0)
+
+
+def test_an_overlap_of_more_than_half_a_chunk_is_refused_with_an_automatic_chunk_too() -> None:
+    """It was made smaller in silence, but refused where `chunk_s` was set."""
+    with pytest.raises(UserError, match="overlap_s=11: expected at most half of a chunk, chunk_s=20"):
+        config.parse(TranscriptionConfig, ["overlap_s=11"])
+    options = config.parse(TranscriptionConfig, ["overlap_s=10"])
+    assert options.sizes_s(longest_s=20.0) == (20.0, 10.0)
+    with pytest.raises(UserError, match="overlap_s=10: expected at most half of a chunk, chunk_s=5"):
+        options.sizes_s(longest_s=5.0)  # known only with the model
 
 
 def test_auto_encodes_in_one_pass_up_to_training_s_lengths(
