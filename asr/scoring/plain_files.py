@@ -51,15 +51,8 @@ def score_files(
     Raises:
         UserError: the files are of other types or malformed, or an utterance is in one file only.
     """
-    suffixes = [path.suffix for path in paths]
-    text = not {".trn", ".ctm", ".stm"} & {*suffixes}
-    if len(paths) != 2 or not (text or REFERENCE_OF.get(suffixes[0]) == suffixes[1]):
-        found = " ".join(map(str, paths))
-        raise UserError(
-            f"expected `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt`, found `{found}`"
-        )
-    named = suffixes[0] == ".hyp" or suffixes[1] == ".ref"
-    heard, reference = paths if named or not text else paths[::-1]
+    heard, reference = in_order(paths)
+    text = heard.suffix not in REFERENCE_OF
     if heard.suffix != ".ctm":
         if glm:
             raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
@@ -96,6 +89,20 @@ def score_files(
     if not utterances:
         raise UserError(f"{reference}: expected segments to score, found only ignored ones")
     return pooled(utterances, align="sclite", samples=samples, seed=seed)
+
+
+def in_order(paths: Sequence[Path]) -> tuple[Path, Path]:
+    """Return the file of hypotheses and that of references; raise UserError for files of other types."""
+    suffixes = [path.suffix for path in paths]
+    text = not {".trn", ".ctm", ".stm"} & {*suffixes}
+    if len(paths) != 2 or not (text or REFERENCE_OF.get(suffixes[0]) == suffixes[1]):
+        found = " ".join(map(str, paths))
+        raise UserError(
+            f"expected `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt`, found `{found}`"
+        )
+    one, other = paths
+    named = suffixes[0] == ".hyp" or suffixes[1] == ".ref"
+    return (one, other) if named or not text else (other, one)
 
 
 def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]:

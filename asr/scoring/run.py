@@ -37,7 +37,7 @@ from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.listed_words import ListedWords
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.options import CTM, FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
-from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
+from asr.scoring.plain_files import are_plain, in_order, score_files, write_ctm_and_stm
 from asr.scoring.score import HEADLINES, Score, pooled, score, scored_words
 from asr.scoring.significance import compare_systems, group_systems
 from asr.scoring.tables import write_tables
@@ -86,7 +86,7 @@ def score_paths(
             seed=options.seed,
             console=console,
         )
-        heard = files[0] if files[0].suffix in REFERENCE_OF else files[1]
+        heard, _ = in_order(files)
         print_score(console, heard, result, options.worst, options.confusions, details=options.details)
         return [result]
     check_effect(options, paths=FOLDER if len(files) == 1 else FOLDERS)

@@ -285,6 +285,17 @@ def test_the_trn_form_is_recognised_by_its_lines(tmp_path):
     assert f"reference {reference}, hypotheses {heard}:" in printed([heard, reference])
 
 
+@pytest.mark.parametrize("names", [["x.hyp", "x.ref"], ["x.ref", "x.hyp"], ["x.ref", "x.txt"]])
+def test_the_table_has_the_name_of_the_hypotheses(names, tmp_path, monkeypatch):
+    """`asr score x.hyp x.ref` showed the rates as those of the reference."""
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        (tmp_path / name).write_text("go on\n")
+    _, title, *_ = printed(names).splitlines()
+    (heard,) = {*names} - {"x.ref"}
+    assert title.strip() == heard
+
+
 @pytest.mark.parametrize("case", ["keep", "lower"])
 @pytest.mark.parametrize("punctuation", ["keep", "remove"])
 def test_case_and_punctuation_are_treated_as_by_jiwer(case, punctuation, tmp_path):
