@@ -208,9 +208,9 @@ def _fits(group: Sequence[TimedWord], word: TimedWord, text: str) -> bool:
 def subtitle_lines(text: str) -> list[str]:
     """Break a text into lines of at most 42 columns; a longer word has its own.
 
-    Scripts without spaces may be broken anywhere; most of their letters take two columns.
+    Scripts without spaces may be broken anywhere. Their letters and Korean ones take two columns, marks none.
     """
-    if not is_unspaced(text):
+    if not is_unspaced(text) and cell_len(text) == len(text):
         return textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False)
     lines = [""]
     for unit in units(text):

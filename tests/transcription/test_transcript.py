@@ -96,6 +96,20 @@ def test_subtitles_of_scripts_without_spaces_keep_to_the_limits(spoken: str) -> 
         assert any("12 好" in segment.text for segment in made.segments)
 
 
+KOREAN = "오늘은 날씨가 아주 좋아서 우리는 함께 공원에 가서 산책을 하고 집에 돌아와 저녁을 먹었습니다"
+HINDI = "आज मौसम बहुत अच्छा है इसलिए हम साथ में बगीचे में घूमने जाएंगे और फिर घर लौटकर खाना खाएंगे"
+
+
+@pytest.mark.parametrize("spoken", [KOREAN, HINDI])
+def test_lines_of_words_are_measured_in_columns(spoken: str) -> None:
+    """A Korean line was 74 columns wide, a Hindi one broken after fewer than it may have."""
+    lines = subtitle_lines(spoken)
+    assert " ".join(lines) == spoken
+    assert max(map(cell_len, lines)) <= 42
+    for line, following in itertools.pairwise(lines):
+        assert cell_len(f"{line} {following.split()[0]}") > 42
+
+
 def test_short_words_without_spaces_stay_whole() -> None:
     tokenizer = CharacterTokenizer.train(["今天 好"])
     ids = tokenizer.encode("今天 好")
