@@ -17,6 +17,7 @@ from asr.preparation.outputs import UNFINISHED
 from asr.recognizer import Recognizer
 from asr.text.files import read_text, write_table
 from asr.text.normalise import normalise
+from asr.text.numbers import check_numbers
 from asr.transcription.options import SegmentOptions
 from asr.transcription.pipeline import Advance, Channel, Pipeline
 from asr.transcription.posteriors import failure
@@ -32,6 +33,8 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
         raise UserError(
             "asr segment takes a run folder, checkpoint or published model, a recording and its text file"
         )
+    if options.text == "spoken" and options.language:
+        check_numbers(options.language)
     source, recording, text = map(Path, paths)
     folder = Path(options.output or recording.with_name(f"{recording.stem}.segments"))
     unfinished = folder / UNFINISHED  # left by a kill

@@ -103,7 +103,7 @@ def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer, words: Iterable[
     Raises:
         UserError: the model lacks letters of a phrase.
     """
-    changes = dict.fromkeys((_case_of(words), str, str.lower, str.upper))
+    changes = (_case_of(words), str, str.lower, str.upper)
     found = []
     for hotword in hotwords:
         for change in changes:

@@ -8,7 +8,6 @@ from asr.model.options import NORMALISATIONS, LoadOptions
 from asr.preparation.options import TEXT_RULES
 from asr.records.options import ShardOptions
 from asr.search.options import LEAST_FIT, BeamConfig
-from asr.text.numbers import check_numbers
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 MODES = ("auto", "onepass", "chunked")
@@ -202,8 +201,3 @@ class SegmentOptions(EncodingOptions, LoadOptions):
     min_fit: float = option(
         LEAST_FIT, help="leave out and list utterances that fit less", affects="result", maximum=1
     )
-
-    def check(self) -> None:
-        """Raise UserError if numbers are to be written as words of a language in which they aren't known."""
-        if self.text == "spoken" and self.language:
-            check_numbers(self.language)
