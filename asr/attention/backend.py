@@ -16,6 +16,7 @@ from asr.errors import UserError
 DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # limit of the compiled kernels
 MOST_KEYS_CUDA = 1_024  # topk: the CUDA search holds a cluster's chosen keys in shared memory
+LARGEST_HEAD_CUDA = 256  # of queries, keys and values; the CPU kernels attend with heads of any size
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,26 @@ def why_no_kernels(clusters: int, keys: int = 0) -> dict[str, str | None]:
     return reasons
 
 
+def why_no_type(device_type: str, dtype: torch.dtype) -> str | None:
+    """Return the reason why the compiled kernels of a device can't compute in a type; None if they can."""
+    if device_type == "cuda" and dtype == torch.float64:
+        return "the CUDA kernels don't compute in float64"
+    return None
+
+
+def why_no_heads(device_type: str, head_dim: int, dtype: torch.dtype) -> str | None:
+    """Return the reason why the compiled kernels of clustered and near attention can't take heads, or None.
+
+    Args:
+        device_type: type of the device.
+        head_dim: size of queries and keys, or of values if that is larger.
+        dtype: type of queries, keys and values.
+    """
+    if device_type == "cuda" and head_dim > LARGEST_HEAD_CUDA:
+        return f"the CUDA kernels attend with heads of at most {LARGEST_HEAD_CUDA}, found {head_dim}"
+    return why_no_type(device_type, dtype)
+
+
 class BackendChoice:
     """The choice of a backend for each device.
 
@@ -106,7 +127,7 @@ class BackendChoice:
 
         Args:
             device_type: type of the device.
-            unfit: the reason why native can't run on tensors of their size; None where it can.
+            unfit: the reason why native can't run on tensors of their size and type; None where it can.
 
         Raises:
             UserError: `native` was requested and can't run there.

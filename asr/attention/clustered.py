@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.attention.backend import Operators, why_no_kernels
+from asr.attention.backend import Operators, why_no_heads, why_no_kernels, why_no_type
 from asr.attention.grouping import GROUPING, GROUPINGS
 from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
@@ -54,17 +54,16 @@ class ClusteredAttention(SoftmaxMechanism):
     ) -> Tensor:
         """See `QueryKeyMechanism`."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
-        operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
-        groups_BHN = self.grouping(q, k, query_lengths, key_lengths, operators)
-        operators = self.operators[self.backend.on(q.device.type)]  # which take heads of any size
+        groups_BHN = self.grouping(q, k, query_lengths, key_lengths, self._grouping_operators(q))
+        unfit = why_no_heads(q.device.type, max(q.shape[-1], v.shape[-1]), q.dtype)
+        operators = self.operators[self.backend.on(q.device.type, unfit)]
         options = {"clusters": self.grouping.clusters, "dropout": self.active_dropout}
         return self.operator(operators)(q, k, v, groups_BHN, query_lengths, key_lengths, **options)
 
-    def backend_on(self, device_type: str, head_dim: int) -> str:
-        """See `QueryKeyMechanism`."""
-        unfit = self.grouping.needs_keys and head_dim > LARGEST_HEAD
-        reason = f"the compiled kernels group heads of at most {LARGEST_HEAD} by keys, found {head_dim}"
-        return self.backend.on(device_type, reason if unfit else None)
+    def backend_on(self, device_type: str, head_dim: int, dtype: torch.dtype = torch.float32) -> str:
+        """See `QueryKeyMechanism`; `native` where both grouping and attention are."""
+        unfit = self._why_no_groups(device_type, head_dim, dtype)
+        return self.backend.on(device_type, unfit or why_no_heads(device_type, head_dim, dtype))
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
         """Return the operator that computes attention from clusters."""
@@ -105,5 +104,15 @@ class ClusteredAttention(SoftmaxMechanism):
         if k is not None:
             same = key_lengths is None and k.shape[2] == q.shape[2]
             key_lengths = lengths if same else filled_lengths(key_lengths, k)
-        operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
-        return self.grouping(q, k, lengths, key_lengths, operators)
+        return self.grouping(q, k, lengths, key_lengths, self._grouping_operators(q))
+
+    def _grouping_operators(self, q: Tensor) -> Operators:
+        """Return the operators that group queries."""
+        unfit = self._why_no_groups(q.device.type, q.shape[-1], q.dtype)
+        return self.operators[self.backend.on(q.device.type, unfit)]
+
+    def _why_no_groups(self, device_type: str, head_dim: int, dtype: torch.dtype) -> str | None:
+        """Return the reason why the compiled kernels can't group queries; None if they can."""
+        if self.grouping.needs_keys and head_dim > LARGEST_HEAD:
+            return f"the compiled kernels group heads of at most {LARGEST_HEAD} by keys, found {head_dim}"
+        return why_no_type(device_type, dtype)

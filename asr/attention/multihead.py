@@ -99,7 +99,8 @@ class SelfAttention(SelfAttentionLayer):
 
     def backend_on(self, device_type: str) -> str:
         """Return the mechanism's backend on a device."""
-        return self.mechanism.backend_on(device_type, self.query.out_features // self.heads)
+        head_dim = self.query.out_features // self.heads
+        return self.mechanism.backend_on(device_type, head_dim, self.query.weight.dtype)
 
     def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""

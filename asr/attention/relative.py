@@ -178,7 +178,7 @@ class RelativeAttention(SelfAttention):
     def backend_on(self, device_type: str) -> str:
         """Return the mechanism's backend on a device."""
         head_dim, model_dim = self.position_bias.shape[-1], self.position.in_features
-        return self.mechanism.backend_on(device_type, head_dim + model_dim)
+        return self.mechanism.backend_on(device_type, head_dim + model_dim, self.position.weight.dtype)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, waves_2NK: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M], given the result of `waves`."""

@@ -111,8 +111,8 @@ class QueryKeyMechanism(nn.Module, Description):
         """Compute `weights` for non-empty tensors of one type, without dropout."""
         raise NotImplementedError
 
-    def backend_on(self, device_type: str, head_dim: int) -> str:
-        """Return the backend for heads of size D on a type of device: `reference` or `native`."""
+    def backend_on(self, device_type: str, head_dim: int, dtype: torch.dtype = torch.float32) -> str:
+        """Return the backend for heads of size D and a type on a type of device: `reference` or `native`."""
         return self.backend.on(device_type)
 
     @property

@@ -3,12 +3,14 @@
 import dataclasses
 import logging
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from mechanisms import KEYS, LENGTHS, SHARED, SOFTMAX, C, K, inputs
 from mechanisms import build_layer as build
 from mechanisms import layer_input as batch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attention_ext
 from asr.attention import backend as backend_module
@@ -157,6 +159,65 @@ def test_the_kernels_group_heads_of_at_most_256_by_keys(name: str, monkeypatch: 
     native = build_self_attention(name, 12, 2, head_dim=257, backend="native")
     with pytest.raises(UserError, match=r"native can't run .* on cpu: .* at most 256 by keys, found 257$"):
         native(batch(), LENGTHS)
+
+
+class Recorded:
+    """Operators of a backend that record their names and return their first argument."""
+
+    def __init__(self, backend: str, calls: dict[str, str]) -> None:
+        self.backend, self.calls = backend, calls
+
+    def __getattr__(self, name: str) -> Callable[..., torch.Tensor]:
+        def operator(x: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+            self.calls[name] = self.backend
+            return x
+
+        return operator
+
+
+@pytest.mark.parametrize("kind", ["clustered", "i-clustered", "near"])
+@pytest.mark.parametrize("grouping", ["hash", "keys"])
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim", "dtype", "grouped", "attended", "reason"),
+    [
+        (256, 256, torch.float32, "native", "native", ""),
+        (256, 256, torch.bfloat16, "native", "native", ""),
+        (257, 8, torch.float32, "native", "reference", "at most 256, found 257"),
+        (8, 257, torch.float16, "native", "reference", "at most 256, found 257"),
+        (8, 8, torch.float64, "reference", "reference", "don't compute in float64"),
+    ],
+)
+def test_what_the_cuda_kernels_cannot_take_runs_in_pytorch(
+    kind: str,
+    grouping: str,
+    head_dim: int,
+    value_dim: int,
+    dtype: torch.dtype,
+    grouped: str,
+    attended: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `auto`, larger heads and float64 ended in the kernels' RuntimeError; CUDA is pretended."""
+    monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": None, "cuda": None}.get)
+    name, calls = f"{kind}-{C}:grouping={grouping}", {}
+    auto, native = build_mechanism(name), build_mechanism(name, backend="native")
+    if grouping == "keys" and head_dim > 256:
+        grouped, reason = "reference", "at most 256 by keys, found 257"
+    for mechanism in (auto, native):
+        mechanism.operators = {x: Recorded(x, calls) for x in ("reference", "native")}
+        mechanism.grouping.hashed = 8  # as in layers whose heads are longer by positions
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        q, v = (torch.zeros(1, 2, 6, size, device="cuda", dtype=dtype) for size in (head_dim, value_dim))
+        auto.attend(q, q, v, None, None)
+        *groups, attention = calls.values()
+        assert (set(groups), attention) == ({grouped}, attended)
+        if reason:
+            with pytest.raises(UserError, match=rf"native can't run .* on cuda: .*{reason}$"):
+                native.attend(q, q, v, None, None)
+    assert auto.backend_on("cuda", max(head_dim, value_dim), dtype) == attended
+    on_cpu = "reference" if grouping == "keys" and head_dim > 256 else "native"
+    assert auto.backend_on("cpu", head_dim, dtype) == on_cpu
 
 
 @pytest.mark.parametrize("kind", ["i-clustered", "near"])

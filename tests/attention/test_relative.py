@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import attention_ext
 from asr.attention import relative
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.relative import conformer_attention
@@ -86,6 +87,16 @@ def test_heads_in_turn_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch)
     expected = layer(padded(), LENGTHS)
     monkeypatch.setattr(relative, "HEADS_AT_ONCE", 1)
     torch.testing.assert_close(layer(padded(), LENGTHS), expected, rtol=0, atol=1e-6)
+
+
+def test_heads_too_long_for_the_cuda_kernels_run_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters in Parakeet's layers, with queries of size D + M, ended in the kernels' error on a GPU."""
+    monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": None, "cuda": None}.get)
+    for size, expected in ((M, "native"), (288, "reference")):
+        layer = conformer_attention(module(size), "i-clustered-4", "auto")
+        assert layer.backend_on("cuda") == expected
+        assert layer.double().backend_on("cuda") == "reference"
+        assert layer.backend_on("cpu") == "native"
 
 
 @pytest.mark.parametrize("options", ["", ":grouping=keys"])
