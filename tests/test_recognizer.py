@@ -11,7 +11,7 @@ import torch
 import asr.attention.backend
 import attention_ext
 from asr import Recognizer
-from asr.attention.table import parse_name
+from asr.attention.table import given_name, parse_name
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.model import checkpoint
@@ -105,6 +105,38 @@ def test_weights_of_another_size_are_rejected(trained: Path) -> None:
     state["config"]["model"]["feedforward"] *= 2
     with pytest.raises(UserError, match=r"x\.ckpt: weights don't fit the model"):
         Recognizer.from_state(state, "x.ckpt")
+
+
+OWN = '''\
+import torch
+
+from asr.attention import OwnParameterLayer
+
+
+class Scale(OwnParameterLayer):
+    """The input times a number that is read when the layer is built."""
+
+    source, time, memory = "a test", "N", "N"
+
+    def __init__(self, name, backend, model_dim, heads, head_dim, dropout):
+        super().__init__(name, backend)
+        self.factor = float(torch.ones(()))
+
+    def forward(self, x, lengths=None):
+        return x * self.factor
+'''
+
+
+@pytest.mark.parametrize("name", ["none", "hyper", "full*1,none*8", "own"])
+def test_layers_with_few_weights_can_be_loaded(name: str, tmp_path: Path) -> None:
+    """A trained model without attention and with small feed-forward layers had too few weights."""
+    if name == "own":
+        (tmp_path / "scale.py").write_text(OWN)
+        name = given_name(f"{tmp_path}/scale.py:Scale")
+    sizes = ModelConfig(layers=9, heads=8, head_dim=8, feedforward=8)
+    model = AcousticModel(AcousticModelConfig(name, model=sizes), 5)
+    restored = AcousticModel.from_state(model.state(), 5, "x.ckpt").state_dict()
+    assert all(x.equal(restored[key]) for key, x in model.state_dict().items())
 
 
 def test_encoder_frames_agree_with_the_model(trained: Path) -> None:

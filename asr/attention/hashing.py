@@ -59,10 +59,12 @@ class RandomDirections(nn.Module):
 
     def _draw(self, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)  # PyTorch's own is left alone
-        directions = torch.randn(*self.shape, generator=generator)
+        place = generator.device  # whatever the default device is
+        directions = torch.randn(*self.shape, generator=generator, device=place)
         if not self.bias:
             return directions
-        return torch.cat((directions, torch.randn(*self.shape[:-1], 1, generator=generator)), dim=-1)
+        biases = torch.randn(*self.shape[:-1], 1, generator=generator, device=place)
+        return torch.cat((directions, biases), dim=-1)
 
 
 def number_layers(model: nn.Module) -> None:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asr.attention.table import code_digests
+from asr.attention.table import MECHANISMS, code_digests, joined_name, layer_names, parse_name
 from asr.config import from_dict, to_dict, user_code
 from asr.environment import Precision
 from asr.errors import UserError
@@ -281,15 +281,24 @@ class AcousticModel(AttentionModel):
 
 
 def _check_size(config: AcousticModelConfig, weights: dict[str, Tensor]) -> None:
-    """Raise UserError for a configuration of many more weights than there are, before memory is taken."""
+    """Raise UserError for an encoder of more than twice as many weights as there are.
+
+    Larger sizes would take any amount of memory before the weights are compared with the model's.
+    """
     model, found = config.model, sum(x.numel() for x in weights.values())
     if config.pretrained:
         check_count(config.pretrained, model, found)
         return
-    # Projections of attention and feed-forward layers; all blocks have at least these.
-    needed = model.layers * model.size * (model.size + model.feedforward)
-    if needed > found:
-        raise UserError(f"expected {needed:,} or more weights, as the configuration says, found {found:,}")
+    # The user's own layers count as none: they may need tensors with values.
+    names = [
+        name if parse_name(name).mechanism in MECHANISMS else "none"
+        for name in layer_names(config.attention, model.layers)
+    ]
+    with torch.device("meta"):
+        encoder = Encoder(model, config.features.mel_bins, joined_name(names))
+    needed = sum(x.numel() for x in encoder.parameters())
+    if needed > 2 * found:
+        raise UserError(f"expected about {needed:,} weights, as the configuration says, found {found:,}")
 
 
 @contextmanager

@@ -14,11 +14,13 @@ import torch
 from mutants import mutant
 from once import once
 from published_models import save_ctc, save_parakeet
+from quick import quick
 from safetensors.torch import load_file, save_file
 
 from asr.errors import UserError
-from asr.model.acoustic_model import AcousticModel
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.checkpoint import FORMAT, save
+from asr.model.options import ModelConfig
 from asr.recognizer import Recognizer
 
 DEEP: Any = []
@@ -228,7 +230,30 @@ def test_a_stored_encoder_of_other_sizes_takes_no_memory(name: str, folder: Path
     settings[name] = SIZES[name]
     if name == "hidden_size":
         settings["num_attention_heads"] = 1
+    expect_too_large(state, "encoder's config")
+
+
+OWN_SIZES = {
+    "heads": 1024,
+    "head_dim": 4096,
+    "feedforward": 1_000_000,
+    "layers": 1000,
+    "position_kernel": 10_001,
+}
+
+
+@pytest.mark.parametrize("attention", ["full", "clustered-4:planes=layer", "linear", "mamba", "none"])
+@pytest.mark.parametrize("name", quick(OWN_SIZES, "layers".__ne__))
+def test_an_encoder_of_other_sizes_takes_no_memory(name: str, attention: str) -> None:
+    sizes = ModelConfig(layers=1, heads=2, head_dim=32, feedforward=2, positions="convolution")
+    state = AcousticModel(AcousticModelConfig(attention, model=sizes), 5).state()
+    state["config"]["model"][name] = OWN_SIZES[name]
+    expect_too_large(state, "config")
+
+
+def expect_too_large(state: dict[str, Any], named: str) -> None:
+    """Expect an encoder of too many weights to be refused before memory is taken."""
     taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UserError, match=r"^x\.ckpt: expected about [\d,]+ weights, as the encoder's config"):
+    with pytest.raises(UserError, match=rf"^x\.ckpt: expected about [\d,]+ weights, as the {named}"):
         AcousticModel.from_state(state, 32, "x.ckpt")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - taken < 200_000  # KiB
