@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LARGEST_HEAD = 256
+LEAST_CAPABILITY = (8, 0)  # Ampere
 
 
 def why_no_flash(q_BHND: Tensor, k_BHSD: Tensor, v_BHSE: Tensor) -> str | None:
@@ -18,6 +19,9 @@ def why_no_flash(q_BHND: Tensor, k_BHSD: Tensor, v_BHSE: Tensor) -> str | None:
         return "queries, keys and values differ in size"
     if q_BHND.shape[-1] % 8 or q_BHND.shape[-1] > LARGEST_HEAD:
         return f"flash attention needs head sizes that are multiples of 8, up to {LARGEST_HEAD}"
+    gpu = torch.cuda.get_device_properties(q_BHND.device)  # kept by PyTorch, and a constant to torch.compile
+    if (gpu.major, gpu.minor) < LEAST_CAPABILITY:
+        return f"flash attention needs compute capability 8.0 or above, found {gpu.major}.{gpu.minor}"
     return None
 
 

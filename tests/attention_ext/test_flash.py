@@ -1,10 +1,12 @@
 """Flash attention over padded sequences; the CUDA operator is replaced by a loop over its sequences."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attention_ext.flash import flash_attention, why_no_flash
 from attention_ext.local_attention.reference import local_attention
@@ -55,3 +57,22 @@ def test_equals_the_reference(window: tuple[int, int] | None, monkeypatch: pytes
 def test_the_cpu_has_no_flash_attention() -> None:
     x = torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16)
     assert why_no_flash(x, x, x) == "flash attention needs float16 or bfloat16 on CUDA"
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((7, 5), "flash attention needs compute capability 8.0 or above, found 7.5"),
+        ((8, 0), None),
+        ((12, 0), None),
+    ],
+)
+def test_gpus_before_ampere_have_no_flash_attention(
+    capability: tuple[int, int], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full and local attention in float16 ended in PyTorch's error on a T4; CUDA is pretended."""
+    gpu = SimpleNamespace(major=capability[0], minor=capability[1])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    with FakeTensorMode():
+        x = torch.zeros(1, 1, 4, 8, dtype=torch.float16, device="cuda")
+    assert why_no_flash(x, x, x) == expected
