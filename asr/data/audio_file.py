@@ -78,7 +78,7 @@ class AudioFile(ABC):
 
         Raises:
             Undecodable: the data are damaged.
-            UserError: a SPHERE file ends before its header says, or before the samples asked for.
+            UserError: a SPHERE file ends before its header says.
         """
 
     def blocks(self, samples: int) -> Iterator[Samples]:
@@ -219,6 +219,8 @@ class _Sphere(AudioFile):
         super().__init__(self._header.sample_rate, self._header.channels, self._header.samples)
 
     def seek(self, sample: int) -> None:
+        if not 0 <= sample <= self._header.samples:
+            raise Undecodable(f"no sample {sample}")
         self._position = sample
 
     def read(self, samples: int | None = None) -> Samples:

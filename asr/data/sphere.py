@@ -98,20 +98,17 @@ def read_samples(
     Args:
         path: path of a SPHERE file.
         header: header of the file.
-        start: index of the first sample.
-        samples: number of samples; None: to the end.
+        start: index of the first sample, 0 … `header.samples`.
+        samples: number of samples; None, or more than are left: to the end.
 
     Returns:
         [channels, samples] float32 in −1 … 1: 16-bit integers divided by 32768.
 
     Raises:
-        UserError: the samples lie outside the file, the data are truncated, or their coding is not supported.
+        UserError: the data are truncated, or their coding is not supported.
     """
-    wanted = header.samples - start if samples is None else samples
-    if start < 0 or wanted < 0 or start + wanted > header.samples:
-        raise UserError(
-            f"{path}: expected samples {start} to {start + wanted}, found {header.samples} in each channel"
-        )
+    left = header.samples - start
+    wanted = left if samples is None else min(samples, left)
     if header.shortened:
         decoder = _decode_with_ffmpeg if header.coding == "pcm" else _decode_mulaw
         audio = decoder(path, header, start + wanted)[:, start:]

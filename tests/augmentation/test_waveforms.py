@@ -12,6 +12,7 @@ from speech_data import speech_data
 from asr import Recognizer
 from asr.augmentation.options import CODECS, WaveformConfig
 from asr.augmentation.room import room_response
+from asr.augmentation.sources import find_sources, noise_part
 from asr.augmentation.stages import Waveforms, mix, reverberate, tempo, transcode
 from asr.errors import UserError
 
@@ -90,6 +91,18 @@ def test_shares_ranges_and_recordings_are_kept(tmp_path: Path) -> None:
     gains_db = [float(words[-1].split()[1]) for words in done]
     assert max(map(abs, gains_db)) <= 6.0
     assert np.std(gains_db) > 2
+
+
+def test_noise_of_any_format_may_be_shorter_than_the_speech(tmp_path: Path) -> None:
+    """SPHERE ended a training that wav did not."""
+    noise = 0.1 * np.random.default_rng(1).standard_normal(RATE // 4)
+    for suffix, form in (("wav", "WAV"), ("sph", "NIST")):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        soundfile.write(folder / f"fan.{suffix}", noise, RATE, format=form, subtype="PCM_16")
+    sources = (find_sources("augment.noise", str(tmp_path / x), RATE, False)[0] for x in ("wav", "sph"))
+    found, expected = (noise_part(x, np.random.default_rng(0), RATE, RATE) for x in sources)
+    np.testing.assert_array_equal(found, expected)
 
 
 ALL: dict[str, Any] = {
