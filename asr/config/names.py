@@ -29,8 +29,8 @@ MECHANISMS = (
 
 # `./nystrom.py:Nystrom-32:landmarks=8`, `my_package.nystrom:Nystrom-32`: a file or module before the class.
 _WITH_SOURCE = re.compile(r"([^:,*@=]*\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*(?:[-@][^:=,]*)?(?::.*)?)")
-# `25/100` in `clustered-25/100:iterations=5/10`; not in a path, which ends before the mechanism.
-_ALTERNATIVES = re.compile(r"(?<=[-=])([^-=,:/*@]+(?:/[^-=,:/*@]+)+)")
+# `25/100` in `clustered-25/100:iterations=5/10`; not in the path of one of the layers' files.
+_ALTERNATIVES = re.compile(r"(?<=[-=])(?![^,*:]*\.py:)([^-=,:/*@]+(?:/[^-=,:/*@]+)+)")
 # What precedes a colon without being a module: mechanisms of this program, and the libraries of `asr bench`.
 _STEMS = {"peer", *(re.sub(r"-\d+$", "", name) for name in MECHANISMS)}
 

@@ -12,6 +12,7 @@ from asr.attention import build_mechanism, build_self_attention, given_name, own
 from asr.attention.checks import run_checks
 from asr.attention.table import class_named, code_digests, exchange, layer_names, mechanism_class
 from asr.cli import main
+from asr.config.names import alternatives
 from asr.errors import UserError
 from asr.files import file_digest
 
@@ -100,6 +101,29 @@ def test_a_given_name_loads_code_and_a_stored_one_does_not(
     layer = build_self_attention("full", 12, 2)
     layer.set_mechanism("mean:Mean-2")
     assert layer.name == "mean:Mean-2"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("full*3,./my-code/nystrom.py:Nystrom-32*9", ["full*3,./my-code/nystrom.py:Nystrom-32*9"]),
+        (
+            "./my-code/v-2/nystrom.py:Nystrom-16/32",
+            ["./my-code/v-2/nystrom.py:Nystrom-16", "./my-code/v-2/nystrom.py:Nystrom-32"],
+        ),
+        (
+            "clustered-25/50*3,./a-b/n.py:N-4:size=8*9",
+            ["clustered-25*3,./a-b/n.py:N-4:size=8*9", "clustered-50*3,./a-b/n.py:N-4:size=8*9"],
+        ),
+        (
+            "full*3,/x=y/a-b/n.py:N-4:size=8/16*9",
+            ["full*3,/x=y/a-b/n.py:N-4:size=8*9", "full*3,/x=y/a-b/n.py:N-4:size=16*9"],
+        ),
+    ],
+)
+def test_folders_are_no_alternatives(name: str, expected: list[str]) -> None:
+    """The path of a layer's file was divided where a folder has a hyphen."""
+    assert alternatives([name]) == expected
 
 
 def test_a_module_that_a_program_has_imported_is_given(
