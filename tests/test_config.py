@@ -81,6 +81,19 @@ def test_lists_need_no_brackets(override: str, names: list[str]) -> None:
     assert config.parse(Ranged, ["sizes=3,4"]).sizes == [3, 4]
 
 
+@pytest.mark.parametrize("written", ["data/𠮷野", "Grüße", 'a"b', "a\\b", "${x}", "\ufeff", "\udcff"])
+def test_texts_survive_as_overrides(written: str) -> None:
+    """YAML read characters beyond U+FFFF as two halves, which no file's name has."""
+    [override] = config.as_overrides({"inner": {"names": [written, f"a {written} b"]}})
+    assert config.parse(Outer, [override]).inner.names == [written, f"a {written} b"]
+
+
+def test_control_characters_survive_as_overrides() -> None:
+    codes = [*range(32), *range(0x7E, 0xA1), 0x2028, 0x2029, 0xFFFE, 0xFFFF, 0x10FFFF]
+    names = [f"a {chr(code)} b" for code in codes]
+    assert config.parse(Outer, config.as_overrides({"inner.names": names})).inner.names == names
+
+
 def test_composed_lists_need_no_brackets() -> None:
     """Hydra took a comma for a sweep."""
     for override in ("data.train=a b/x,c's.gz", "data.train=['a b/x',\"c's.gz\"]"):

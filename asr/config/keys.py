@@ -13,6 +13,8 @@ from asr.errors import UserError
 OPTION_FILES = ("figure", "plan")
 SEARCH_PATH = "hydra.searchpath"
 KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
+# Characters that JSON leaves as they are and YAML refuses, or takes for the end of a line.
+NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -62,10 +64,14 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
         >>> as_overrides({"recipe": "demo", "model": {"layers": 6}, "seeds": [0, 1]})
         ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
     """
-    return [
-        f"{key}={x if isinstance(x, str) else json.dumps(x, separators=(',', ':'))}"
-        for key, x in flat(values).items()
-    ]
+    return [f"{key}={x if isinstance(x, str) else _as_yaml(x)}" for key, x in flat(values).items()]
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a value in JSON that YAML reads alike."""
+    # JSON's two escapes for a character beyond U+FFFF are two characters in YAML.
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def configurations(group: str, searched: Sequence[Path] = ()) -> dict[str, Path]:
