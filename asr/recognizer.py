@@ -166,9 +166,9 @@ class Recognizer:
 
         Args:
             audio: path of a file that libsndfile or FFmpeg can read, a file object opened in binary mode, or
-                an array or tensor, [samples] or [channels, samples], floats in −1 … 1 or integers; or a list
-                of these. Of short recordings, a list takes a fraction of the time, above all where other
-                processes want the cores (docs/machines.md, Threads).
+                an array or tensor, [samples] or [channels, samples], floats in −1 … 1 or signed integers; or
+                a list of these. Of short recordings, a list takes a fraction of the time, above all where
+                other processes want the cores (docs/machines.md, Threads).
             sample_rate: sample rate of arrays and tensors in Hz.
             options: fields of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, … Weights not set
                 in `beam` default to those that `asr decode … tune=dev` stored in the run folder.

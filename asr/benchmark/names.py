@@ -43,7 +43,7 @@ def _check_name(name: str, options: Options) -> None:
                 f"attentions={name}: expected a mechanism of this program with unit={options.unit}"
             )
     elif options.unit == "mechanism" and has_own_parameters(head):
-        raise UserError(f"attentions={name}: has parameters of its own; use unit=layer")
+        raise UserError(f"attentions={name}: has parameters of its own; use unit=layer or unit=model")
 
 
 def has_own_parameters(name: str) -> bool:

@@ -32,6 +32,11 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
     path = Path(paths[0])
     if path.is_dir() and not (path / "results.json").exists():
         if not RunFolder(path).options.exists():
+            if is_locked(path):
+                raise UserError(
+                    f"{path}: no results yet: a comparison has them when its first model is evaluated, an "
+                    "exchange of attention at its end"
+                )
             raise UserError(
                 f"{path}: expected a folder of asr train, compare or approximate, found neither config.yaml "
                 "nor results.json"

@@ -87,7 +87,7 @@ class CompareConfig(SearchOptions):
     metric: str = option(
         "",
         help="main error rate of tables and figures: per | wer | cer | official; "
-        "empty: wer for decoder=beam, else the first one available",
+        "empty: for decoder=beam official if a split has it, else wer; otherwise the first one available",
         affects="result",
     )
     decode: list[str] = option(

@@ -158,7 +158,7 @@ def channels_of(
             f"{name}: expected [samples] or [channels, samples], found shape {list(values.shape)}"
         )
     if values.dtype.kind not in "fi":
-        raise UserError(f"{name}: expected floats in −1 … 1 or integers, found {values.dtype}")
+        raise UserError(f"{name}: expected floats in −1 … 1 or signed integers, found {values.dtype}")
     scale = -float(np.iinfo(values.dtype).min) if values.dtype.kind == "i" else 1.0
     samples = np.atleast_2d(values).astype(np.float32) / np.float32(scale)
     if channels == "mix" and len(samples) > 1:

@@ -16,7 +16,9 @@ class ReportOptions:
         affects="result",
     )
     bench: str = option(
-        "", help="results of asr bench; empty: bench*.json in the folder or above", affects="result"
+        "",
+        help="results of asr bench; empty: bench*.json in the folder, or else one or two above",
+        affects="result",
     )
     audio: int = option(
         5,

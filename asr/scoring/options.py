@@ -26,7 +26,7 @@ class ScoreOptions:
         affects="result",
         choices=COSTS,
     )
-    worst: int = option(5, help="number of worst utterances to print", affects="cost")
+    worst: int = option(5, help="number of worst utterances to print", affects="cost", only=("details",))
     samples: int = option(
         1000,
         help="number of bootstrap samples for the 95 % intervals",

@@ -29,7 +29,7 @@ class BeamConfig:
 
     size: int | None = option(
         None,
-        help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix",
+        help="hypotheses kept in each frame; null: the tuned number, else 300 for beam, 50 for prefix",
         affects="result",
         only=("decoder", WEIGHTED),
         minimum=1,
@@ -191,7 +191,9 @@ class DecodeOptions(SearchOptions, LoadOptions):
         "", help="prepared folder or manifest; empty: the run's first training folder", affects="place"
     )
     output: str = option(
-        "", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]", affects="place"
+        "",
+        help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>][-<hotwords>]",
+        affects="place",
     )
     frames_per_batch: int = option(
         20000,

@@ -68,7 +68,10 @@ class TrainerConfig:
         choices=CLOCKS,
     )
     validate_every: int = option(
-        0, help="validation interval; 0: one epoch", affects="plan", unit="optimiser steps"
+        0,
+        help="validation interval; 0: one epoch, or with max_epochs=0 what gives at most 40 validations",
+        affects="plan",
+        unit="optimiser steps",
     )
     checkpoint_every: int = option(
         200,
@@ -141,7 +144,10 @@ class TrainerConfig:
         unit="optimiser steps",
     )
     threads: int = option(
-        0, help="CPU threads per process; 0: PyTorch's default", affects="cost", maximum=1024
+        0,
+        help="CPU threads per process; 0: PyTorch's default, or the cores divided among several processes",
+        affects="cost",
+        maximum=1024,
     )
     loggers: list[str] = option(
         ["TensorBoardLogger"],

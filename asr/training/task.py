@@ -82,6 +82,11 @@ class TrainingTask(lightning.LightningModule):
     def describe(self, device_type: str) -> dict[str, Any]:
         """Return entries for environment.json, e.g. mechanism, backend on the device, hashes of inputs."""
 
+    def on_fit_start(self) -> None:
+        """Set the threads again: Lightning divides the cores among the processes when it starts them."""
+        if threads := self.plan.options.trainer.threads:
+            torch.set_num_threads(threads)
+
     def on_train_start(self) -> None:
         """Run the largest batch forward and backward, so that memory runs out now or never."""
         batch = self._data.worst_batch()

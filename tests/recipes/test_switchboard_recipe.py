@@ -469,7 +469,7 @@ def test_prepare_train_decode_score(prepared, tmp_path):
     train(train_options([*small(prepared, run_folder), *length]))
     folder = Recognizer.load(run_folder).decode(DecodeOptions(split="eval2000", decoder="beam"))
     console = Console(width=200, record=True)
-    score_paths([folder], ScoreOptions(worst=0), console=console)
+    score_paths([folder], ScoreOptions(), console=console)
     shown = console.export_text()
     assert "Official score" in shown
     summary = json.loads((folder / "score.json").read_text())

@@ -17,6 +17,7 @@ from hypothesis_files import write_hypotheses
 
 from asr import config
 from asr.cli import main
+from asr.commands import report
 from asr.comparison.results import write_results
 from asr.errors import UserError
 from asr.files import locked
@@ -333,6 +334,14 @@ def cards(page: Path) -> dict[str, tuple[str, Any]]:
     drawn = json.loads(re.search(r'id="report-data">(.*?)</script>', html, re.S)[1])["figures"]  # type: ignore[index]
     found = re.findall(r'<section class="card" id="((?:table|figure)-[^"]*)">(.*?)</section>', html, re.S)
     return {key: (text, drawn.get(key)) for key, text in found}
+
+
+def test_a_comparison_that_has_just_begun_has_no_report_yet(tmp_path: Path) -> None:
+    """It was said to be no folder of a comparison."""
+    with locked(tmp_path, "asr compare"), pytest.raises(UserError, match="no results yet"):
+        report.run([tmp_path], ReportOptions())
+    with pytest.raises(UserError, match=r"neither config\.yaml nor results\.json"):
+        report.run([tmp_path], ReportOptions())
 
 
 @pytest.mark.slow

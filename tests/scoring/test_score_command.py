@@ -72,11 +72,17 @@ def test_columns_stay_aligned_on_a_narrow_terminal(tmp_path):
 
 def test_several_folders_and_a_hypothesis_file(tmp_path):
     one, two = make_folder(tmp_path / "one"), make_folder(tmp_path / "two")
-    scores = scored([one, two / "hyp.jsonl"], worst=0)
+    scores = scored([one, two / "hyp.jsonl"])
     assert len(scores) == 2
     assert (two / "score.json").read_text() == (one / "score.json").read_text()
     assert json.loads((one / "score.json").read_text())["decode_s"] is None
     assert "lexicon" not in json.loads((one / "score.json").read_text())
+
+
+def test_the_number_of_worst_utterances_needs_details(tmp_path):
+    """It had no effect."""
+    with pytest.raises(UserError, match="worst=1: has no effect"):
+        scored([make_folder(tmp_path)], worst=1)
 
 
 def test_sclite_files_on_request(tmp_path):

@@ -21,7 +21,7 @@ from asr.losses.ctc import ctc_loss
 from asr.training.config import train_options
 from asr.training.options import TrainConfig
 from asr.training.recognition import RecognitionTask
-from asr.training.run import train
+from asr.training.run import build_task, train
 
 
 def options(corpus: Path, folder: Path, *overrides: str) -> TrainConfig:
@@ -42,6 +42,18 @@ def break_losses(monkeypatch: pytest.MonkeyPatch, calls: range) -> list[int]:
 
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
     return count
+
+
+def test_the_threads_are_those_of_the_options(tone_corpus: Path, tmp_path: Path) -> None:
+    """With several processes, Lightning divided the cores among them, whatever trainer.threads said."""
+    task, _ = build_task(options(tone_corpus, tmp_path, "trainer.threads=1"), resuming=False)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        task.on_fit_start()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, where: str, calls: range) -> None:
