@@ -33,6 +33,22 @@ PERCENT = {
 ORDINALS = {"en": "st|nd|rd|th", "fr": "er|re|ère|e|ème", "es": "º|ª|er", "it": "º|ª", "pt": "º|ª"}
 # Elsewhere the comma is the decimal mark.
 DECIMAL_POINT = frozenset(["en", "he", "ja", "ko", "th", "bn", "te", "kn", "ar", "fa"])
+# Where a year differs from the number: nineteen eighty four. Of other languages, num2words names eras
+# (明応九年), adds "year" (천오백년) or has no years.
+YEARS = frozenset(["en", "de", "nl", "da", "no", "fi", "sl", "am"])
+# Where num2words has no word for the sign, or fails.
+MINUS = {
+    "ar": "سالب",
+    "bn": "মাইনাস",
+    "cy": "meinws",
+    "fa": "منفی",
+    "id": "min",
+    "it": "meno",
+    "kn": "ಮೈನಸ್",
+    "te": "మైనస్",
+    "vi": "âm",
+}
+UNSPACED = frozenset(["ja", "th"])
 LONG = 7  # digits without a mark between them: a telephone number or a code, read digit by digit
 TAG = re.compile(r"(<\w+>)")
 
@@ -60,7 +76,7 @@ def spoken_numbers(text: str, language: str) -> str:
 
     Args:
         text: transcript as written.
-        language: code of a language of which `knows_numbers` is true.
+        language: code of the language; where `knows_numbers` is false, the text stays as it is.
 
     Example:
         >>> spoken_numbers("In 1984, 3.5% paid $5 at 10:30.", "en")
@@ -68,7 +84,7 @@ def spoken_numbers(text: str, language: str) -> str:
         >>> spoken_numbers("Am 3.10.1990 kostete es 2,50 €", "de")
         'Am drei zehn neunzehnhundertneunzig kostete es zwei Euro fünfzig Cent'
     """
-    if not re.search(r"\d", text):
+    if not re.search(r"\d", text) or not knows_numbers(language):
         return text
     reader = _Reader.of(language)
     return "".join(part if TAG.fullmatch(part) else reader.read(part) for part in TAG.split(text))
@@ -90,6 +106,8 @@ class _Reader:
 
     def __init__(self, code: str) -> None:
         self.code, self.base = code, code.partition("_")[0]
+        self.space = "" if self.base in UNSPACED else " "
+        self.minus = MINUS.get(self.base) or CONVERTER_CLASSES[code].negword.strip()
         decimal, group = (r"\.", "[,]") if self.base in DECIMAL_POINT else (",", "[.\u00a0\u202f ’']")
         self.group = re.compile(group)
         self.grouped = re.compile(rf"\d{{1,3}}(?:{group}\d{{3}})+(?!\d)(?:{decimal}\d+)?")
@@ -123,12 +141,15 @@ class _Reader:
         try:
             spoken = self._words_of(found)
         except Exception:  # num2words lacks forms of some languages, and fails in many ways
-            try:
-                spoken = self.number.sub(lambda part: self._cardinal(part[0]), found[0])
-            except Exception:
-                return found[0]
+            spoken = self.number.sub(lambda part: self._cardinal_or_digits(part[0]), found[0])
         before, after = found.string[: found.start()][-1:], found.string[found.end() :][:1]
-        return f"{' ' if _joins(before) else ''}{spoken.strip()}{' ' if _joins(after) else ''}"
+        return f"{self._gap(before)}{spoken.strip()}{self._gap(after)}"
+
+    def _gap(self, beside: str) -> str:
+        """Return what divides a number from the character beside it, with which it would make one word."""
+        if beside in ("-", "–", "/", ":"):
+            return " "
+        return self.space if beside.isalnum() else ""
 
     def _words_of(self, found: re.Match[str]) -> str:
         written = found[found.lastgroup] if found.lastgroup else found[0]
@@ -138,9 +159,9 @@ class _Reader:
             case "time":
                 return self._time(*written.split(":"))
             case "percent":
-                return f"{self._words(self._plain(written))} {PERCENT.get(self.base, '')}"
+                return f"{self._number(written)} {PERCENT.get(self.base, '')}"
             case "ordinal":
-                return self._words(written, to="ordinal")
+                return self._words(int(written), to="ordinal")
             case "decade":
                 singular = self._cardinal(written)
                 return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
@@ -153,16 +174,32 @@ class _Reader:
         digits = written[negative:]
         if digits.isdecimal():
             if len(digits) >= LONG or (digits[0] == "0" and len(digits) > 1):
-                return " ".join(map(self._words, digits))
-            if not negative and (1100 <= int(digits) < 2000 or 2010 <= int(digits) < 2100):
-                return self._words(digits, to="year")
-        return self._words("-" * negative + self._plain(digits))
+                return self._digits(digits)
+            year = not negative and (1100 <= int(digits) < 2000 or 2010 <= int(digits) < 2100)
+            if year and self.base in YEARS:
+                return self._words(int(digits), to="year")
+        number = self._number(digits)
+        return f"{self.minus}{self.space}{number}" if negative else number
+
+    def _cardinal_or_digits(self, written: str) -> str:
+        try:
+            return self._cardinal(written)
+        except Exception:  # beyond the largest word of num2words; in Amharic, from a thousand on
+            return self._digits(written)
+
+    def _digits(self, written: str) -> str:
+        return self.space.join(self._words(int(x)) for x in written if x.isdecimal())
+
+    def _number(self, written: str) -> str:
+        """Return the words of a number without sign."""
+        plain = self._plain(written)
+        return self._words(Decimal(plain) if "." in plain else int(plain))
 
     def _time(self, hour: str, minute: str) -> str:
-        minutes = "" if minute == "00" else self._words(str(int(minute)))
+        minutes = "" if minute == "00" else self._words(int(minute))
         if self.base == "en":
             minutes = f"oh {minutes}" if minutes and minute[0] == "0" else minutes or "o'clock"
-        return f"{self._words(str(int(hour)))} {minutes}"
+        return f"{self._words(int(hour))} {minutes}"
 
     def _money(self, written: str) -> str:
         currency = next(CURRENCIES[x] for x in written if x in CURRENCIES)
@@ -171,13 +208,13 @@ class _Reader:
         amount = Decimal(self._plain(number[0]))
         if scale := re.search(r"[a-z]+$", written):
             unit = self._paid(Decimal(2), currency)[0].split(maxsplit=1)[1]
-            return f"{self._words(str(amount))} {scale[0]} {unit}"
+            return f"{self._number(number[0])} {scale[0]} {unit}"
         whole, rest = self._paid(amount, currency)
         return f"{whole} {rest}" if amount % 1 else whole
 
     def _paid(self, amount: Decimal, currency: str) -> tuple[str, str]:
         """Return the words of a sum, for the units and for the hundredths."""
-        value = str(amount.quantize(Decimal("0.01")))
+        value = amount.quantize(Decimal("0.01"))
         whole, _, rest = self._words(value, to="currency", currency=currency, separator=" |").partition("|")
         return whole.strip(), rest.strip()
 
@@ -187,11 +224,6 @@ class _Reader:
             written = self.group.sub("", written)
         return written.replace(",", ".")
 
-    def _words(self, value: str, **form: str) -> str:
+    def _words(self, value: int | Decimal, **form: str) -> str:
         # Hyphens within words would make new words of known ones: twenty-five.
         return " ".join(re.sub("[-‐,]", " ", num2words(value, lang=self.code, **form)).split())
-
-
-def _joins(character: str) -> bool:
-    """Return whether a character beside a number would make one word with it."""
-    return character.isalnum() or character in ("-", "–", "/", ":")

@@ -1,8 +1,9 @@
 """Numbers as they are spoken."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from num2words import CONVERTER_CLASSES
 
 from asr.errors import UserError
 from asr.preparation.options import OwnDataOptions
@@ -58,12 +59,42 @@ def test_numbers_are_read_as_they_are_written(language: str, written: str, spoke
     assert normalise(written, "spoken", language) == spoken
 
 
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("ja", "会費は1500円 -5", "会費は千五百円 マイナス五"),
+        ("ko", "1500", "천오백"),
+        ("bn", "1500 -5", "এক হাজার পাঁচশত মাইনাস পাঁচ"),
+        ("sv", "år 1984", "år etttusen niohundraåttiofyra"),
+        ("is", "1500", "eitt þúsund fimm hundruð"),
+        ("vi", "1500 -5", "một nghìn năm trăm âm năm"),
+        ("id", "25", "dua puluh lima"),
+        ("fa", "25", "بیست و پنج"),
+        ("de", "1984", "neunzehnhundertvierundachtzig"),
+        ("am", "1500 3500", "አሥራ አምስት መቶ ሦስት አምስት ዜሮ ዜሮ"),  # num2words fails from a thousand on
+        ("it", "-5", "meno cinque"),
+        ("pl", "-5", "minus pięć"),
+    ],
+)
+def test_a_number_is_no_era_and_stays_in_no_language(language: str, written: str, spoken: str) -> None:
+    """1500 yen were the ninth year of Meiō; in Swedish 1984, in Vietnamese all numbers stayed digits."""
+    assert spoken_numbers(written, language) == spoken
+
+
 @given(
     st.text(alphabet="0123456789.,:%$€-/ ast", max_size=20),
-    st.sampled_from(["en", "de", "fr", "pl", "tr", "ja"]),
+    st.sampled_from(sorted(CONVERTER_CLASSES)),
 )
+@example("1500 3500 -3 2,50 $5 50% 10:30", "am")
+@example("999,999,999,999,999,999,999", "en_IN")
 def test_no_digit_is_left(written: str, language: str) -> None:
     """A digit that training never saw was `<unk>` in every reference that has one."""
+    assert not any(x.isdigit() for x in spoken_numbers(written, language))
+
+
+@pytest.mark.parametrize("language", sorted(CONVERTER_CLASSES))
+def test_no_digit_is_left_in_any_language(language: str) -> None:
+    written = "0 7 1500 1984 3500 -3 2,50 0.5 $5 3.499 € 50% 10:30 1,000,000 3.10.1990 07700900123"
     assert not any(x.isdigit() for x in spoken_numbers(written, language))
 
 
