@@ -48,6 +48,20 @@ MINUS = {
     "te": "మైనస్",
     "vi": "âm",
 }
+# The decimal mark where num2words has no word or several forms of it.
+POINT = {
+    "ar": "فاصلة",
+    "bn": "দশমিক",
+    "cy": "pwynt",
+    "fa": "ممیز",
+    "id": "koma",
+    "it": "virgola",
+    "ja": "点",
+    "te": "బిందువు",
+    "vi": "phẩy",
+}
+# Where the digits after the mark are one number: przecinek pięćdziesiąt.
+FRACTION_AS_NUMBER = frozenset(["az", "be", "cs", "kz", "lt", "lv", "pl", "sk", "sr", "tr", "uk"])
 UNSPACED = frozenset(["ja", "th"])
 LONG = 7  # digits without a mark between them: a telephone number or a code, read digit by digit
 TAG = re.compile(r"(<\w+>)")
@@ -107,22 +121,26 @@ class _Reader:
     def __init__(self, code: str) -> None:
         self.code, self.base = code, code.partition("_")[0]
         self.space = "" if self.base in UNSPACED else " "
-        self.minus = MINUS.get(self.base) or CONVERTER_CLASSES[code].negword.strip()
+        converter = CONVERTER_CLASSES[code]
+        self.minus = MINUS.get(self.base) or converter.negword.strip()
+        self.point = POINT.get(self.base) or converter.pointword
         decimal, group = (r"\.", "[,]") if self.base in DECIMAL_POINT else (",", "[.\u00a0\u202f ’']")
         self.group = re.compile(group)
-        self.grouped = re.compile(rf"\d{{1,3}}(?:{group}\d{{3}})+(?!\d)(?:{decimal}\d+)?")
+        thousands = rf"\d{{1,3}}(?:{group}\d{{3}})+(?!\d)"
+        self.grouped = re.compile(rf"{thousands}(?:{decimal}\d+)?")
         self.number = re.compile(rf"{self.grouped.pattern}|\d+(?:[.,]\d+)?")
         number = f"(?:{self.number.pattern})"
         forms = [  # the first that fits is taken
             r"(?P<date>\d{1,4}(?P<mark>[./-])\d{1,2}(?P=mark)\d{1,4})(?!\d)",
             r"(?P<time>(?:[01]?\d|2[0-3]):[0-5]\d)(?!\d)",
-            rf"[{SIGNS}]\s?{number}(?:\s(?:thousand|million|billion|trillion)\b)?",
+            # R$ and A$ are other currencies than $.
+            rf"(?<![A-Za-z])(?:US(?=\$))?[{SIGNS}]\s?{number}(?:\s(?:thousand|million|billion|trillion)\b)?",
             rf"{number}\s?[{SIGNS}](?!\s?\d)",
             rf"(?P<percent>{number})\s?%",
             rf"(?P<cardinal>(?:(?<!\S)[-−])?{number})",
         ]
         if endings := ORDINALS.get(self.base):
-            forms.insert(0, rf"(?P<ordinal>\d+)(?:{endings})\b")
+            forms.insert(0, rf"(?P<ordinal>{thousands}|\d+)(?:{endings})\b")
         if self.base == "en":
             forms.insert(0, r"(?P<decade>\d*\d0)['’]?s\b")
         self.forms = re.compile("|".join(forms))
@@ -161,7 +179,7 @@ class _Reader:
             case "percent":
                 return f"{self._number(written)} {PERCENT.get(self.base, '')}"
             case "ordinal":
-                return self._words(int(written), to="ordinal")
+                return self._words(int(self._plain(written)), to="ordinal")
             case "decade":
                 singular = self._cardinal(written)
                 return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
@@ -192,8 +210,15 @@ class _Reader:
 
     def _number(self, written: str) -> str:
         """Return the words of a number without sign."""
-        plain = self._plain(written)
-        return self._words(Decimal(plain) if "." in plain else int(plain))
+        whole, _, fraction = self._plain(written).partition(".")
+        if not fraction:
+            return self._words(int(whole))
+        if self.base == "ru" or (self.base == "hu" and int(fraction)):  # said as tenths, hundredths
+            return self._words(Decimal(f"{whole}.{fraction}"))
+        # num2words would lose zeros at the end.
+        last = fraction.lstrip("0") if self.base in FRACTION_AS_NUMBER else ""
+        first, *others = (self._words(int(x)) for x in (whole, *fraction.removesuffix(last), last) if x)
+        return self.space.join([first, self.point, *others])
 
     def _time(self, hour: str, minute: str) -> str:
         minutes = "" if minute == "00" else self._words(int(minute))
@@ -206,9 +231,10 @@ class _Reader:
         number = self.number.search(written)
         assert number is not None
         amount = Decimal(self._plain(number[0]))
-        if scale := re.search(r"[a-z]+$", written):
+        scale = re.findall(r"[a-z]+$", written)
+        if scale or amount != round(amount, 2):
             unit = self._paid(Decimal(2), currency)[0].split(maxsplit=1)[1]
-            return f"{self._number(number[0])} {scale[0]} {unit}"
+            return " ".join([self._number(number[0]), *scale, unit])
         whole, rest = self._paid(amount, currency)
         return f"{whole} {rest}" if amount % 1 else whole
 

@@ -19,7 +19,7 @@ from asr.text.numbers import knows_numbers, spoken_numbers
             "en",
             "1,234,567 and 0.50",
             "one million two hundred and thirty four thousand five hundred and sixty "
-            "seven and zero point five",
+            "seven and zero point five zero",
         ),
         (
             "en",
@@ -96,6 +96,56 @@ def test_no_digit_is_left(written: str, language: str) -> None:
 def test_no_digit_is_left_in_any_language(language: str) -> None:
     written = "0 7 1500 1984 3500 -3 2,50 0.5 $5 3.499 € 50% 10:30 1,000,000 3.10.1990 07700900123"
     assert not any(x.isdigit() for x in spoken_numbers(written, language))
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        (
+            "en",
+            "2.50, 3.10, 10.0, 0.05",
+            "two point five zero, three point one zero, ten point zero, zero point zero five",
+        ),
+        ("en", "-0.5", "minus zero point five"),
+        ("en", "5.0%", "five point zero percent"),
+        ("de", "0,10", "null Komma eins null"),
+        ("fr", "1,50", "un virgule cinq zéro"),
+        ("it", "3,5", "tre virgola cinque"),
+        ("tr", "2,05", "iki virgül sıfır beş"),
+        ("pl", "2,50 10,0", "dwa przecinek pięćdziesiąt dziesięć przecinek zero"),
+        ("ru", "2,50 10,0", "две целых пятьдесят сотых десять целых ноль десятых"),
+        ("hu", "2,5 10,0", "kettő egész öt tized tíz egész nulla"),
+        ("ja", "2.50", "二点五零"),
+        ("fa", "0.05", "صفر ممیز صفر پنج"),
+        ("vi", "2,5", "hai phẩy năm"),
+    ],
+)
+def test_zeros_after_the_decimal_mark_are_said(language: str, written: str, spoken: str) -> None:
+    """2.50 became two point five, 10.0 ten, and Italian 3,5 three."""
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("en", "$2.50, $2.5, $10.00", "two dollars fifty cents, two dollars fifty cents, ten dollars"),
+        ("en", "$3.499", "three point four nine nine dollars"),
+        ("en", "$0.001", "zero point zero zero one dollars"),
+        ("en", "$3,499", "three thousand four hundred and ninety nine dollars"),
+        ("en", "$1.50 million", "one point five zero million dollars"),
+        ("de", "1,379 €", "eins Komma drei sieben neun Euro"),
+        ("en", "R$ 5, US$5, A$ 5", "R$ five, five dollars, A$ five"),
+        ("ja", "会費は¥5", "会費は五円"),
+    ],
+)
+def test_sums_are_read_as_they_are_written(language: str, written: str, spoken: str) -> None:
+    """$3.499 became three dollars fifty cents, R$ 5 (reais) five dollars."""
+    assert spoken_numbers(written, language) == spoken
+
+
+def test_ordinals_have_marks_between_their_digits() -> None:
+    assert spoken_numbers("the 1,000th time", "en") == "the one thousandth time"
+    assert spoken_numbers("le 1 000e", "fr") == "le millième"
 
 
 def test_text_without_digits_stays() -> None:
