@@ -96,7 +96,7 @@ def _peak_allocated_bytes(name: str, problem: BenchProblem, passes: str, limit: 
         inputs, grad = problem.tensors()
         if problem.unit == "model":
             run_once(attend, inputs, grad, passes)  # the optimiser's state is held from the first step on
-        return _allocated(partial(run_once, attend, inputs, grad, passes))
+        return _allocated(partial(run_once, attend, inputs, grad, passes), problem.device)
     except torch.OutOfMemoryError:
         if limit is None:
             raise
@@ -107,8 +107,11 @@ def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: i
     """Return the peak of this process's memory; None if an allocation failed because of the limit."""
     torch.set_num_threads(1)
     attend = build_operation(name, problem)
-    # A small call first, because code and libraries are loaded when they first run.
-    run_once(attend, *replace(problem, length=64, batch=1).tensors(), passes)
+    # A small call first, because code and libraries are loaded when they first run. A peer takes no other
+    # lengths than its own; the optimiser of a model holds its state from this call on.
+    small = replace(problem, length=64, batch=1)
+    first = attend if problem.unit == "model" else build_operation(name, small)
+    run_once(first, *small.tensors(), passes)
     inputs, grad = problem.tensors()
     if limit is not None:
         import resource  # Windows has none, and no /proc to measure with
@@ -131,7 +134,7 @@ def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
     On the CPU the resident set, which other threads of the process share; None where it can't be measured.
     """
     if device != "cpu":
-        return _allocated(call)
+        return _allocated(call, device)
     if not can_measure_memory("cpu"):
         return None
     # What glibc keeps of freed memory would be used again unseen.
@@ -140,12 +143,12 @@ def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
     return max(0, _resident(call))
 
 
-def _allocated(call: Callable[[], object]) -> int:
+def _allocated(call: Callable[[], object], device: str) -> int:
     """Return the peak of a GPU's memory during a call, less what was held before."""
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats(device)
+    held = torch.cuda.memory_allocated(device)
     call()
-    return torch.cuda.max_memory_allocated() - held
+    return torch.cuda.max_memory_allocated(device) - held
 
 
 def _resident(call: Callable[[], object]) -> int:
