@@ -235,11 +235,18 @@ def write_sherpa(model: AcousticModel, tokenizer: Tokenizer, folder: Path) -> li
     written, tokens = folder / SHERPA_FILES[0], folder / SHERPA_FILES[1]
     properties = {"attention": model.config.attention, "frame_s": str(model.frame_s)}
     _write_onnx(program, ["samples"], OUTPUTS[:1], properties, written)
-    # As sherpa-onnx names the blank and a space, and as our texts show what the vocabulary lacks.
-    names = {BLANK_SYMBOL: "<blk>", WORD_GAP: PIECE_START, UNKNOWN: "⁇"}
-    lines = [f"{names.get(symbol, symbol)} {number}" for number, symbol in enumerate(tokenizer.symbols)]
-    write_text("\n".join(lines) + "\n", tokens)
+    write_text(sherpa_tokens(tokenizer), tokens)
     return [written, tokens]
+
+
+def sherpa_tokens(tokenizer: Tokenizer) -> str:
+    """Return sherpa-onnx's list of a vocabulary: a symbol and its number per line."""
+    # As sherpa-onnx names the blank and a space, and as our texts show what the vocabulary lacks.
+    names = {BLANK_SYMBOL: "<blk>", UNKNOWN: "⁇"}
+    if tokenizer.gap:  # elsewhere the bar is a piece like others
+        names[WORD_GAP] = PIECE_START
+    lines = [f"{names.get(symbol, symbol)} {number}" for number, symbol in enumerate(tokenizer.symbols)]
+    return "\n".join(lines) + "\n"
 
 
 def _write_onnx(

@@ -15,7 +15,7 @@ from sounds import odd_sounds
 from asr.commands import export
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.graph import write_program
+from asr.model.graph import sherpa_tokens, write_program
 from asr.model.options import ExportOptions, FeatureConfig, ModelConfig
 from asr.model.portable import CONFIG, TOKENIZER, WEIGHTS, read_portable, write_portable
 from asr.recognizer import Recognizer
@@ -223,6 +223,16 @@ def test_sherpa_onnx_transcribes_to_the_same_text(tmp_path, attention):
     command = [sys.executable, "-c", SHERPA, str(tmp_path / "out"), *places]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert json.loads(found) == expected
+
+
+def test_only_a_gap_between_words_is_a_space_for_sherpa_onnx():
+    """A piece | of texts with bars was written as ▁, which stands for a space."""
+    pieces = SentencePieceTokenizer.train(["a|b", "b|a"] * 20, 5)
+    assert "|" in pieces.symbols
+    written = [line.rpartition(" ")[0] for line in sherpa_tokens(pieces).splitlines()]
+    assert written == ["<blk>", "⁇", *pieces.symbols[2:]]
+    characters = CharacterTokenizer.train(["go"])
+    assert sherpa_tokens(characters) == "<blk> 0\n⁇ 1\n▁ 2\ng 3\no 4\n"
 
 
 def test_models_that_sherpa_onnx_cannot_run_are_refused(tmp_path):
