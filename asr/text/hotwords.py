@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asr.errors import UserError
@@ -11,11 +11,10 @@ from asr.text.files import read_lines
 from asr.text.g2p import LETTERS, PHONES, Guess
 from asr.text.lexicon import Lexicon, Phones
 from asr.text.normalise import plain_text
-from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE, PhoneTokenizer, Tokenizer
+from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE, PhoneTokenizer, Tokenizer, case_of
 
 LONGEST = 100  # letters of a phrase
 LARGEST_BOOST = 1000.0
-TAGS = ("<", "[", "!", "{")  # with which words that are not spoken begin, e.g. <UNK>, [noise], !SIL
 BOOST = re.compile(r"(.*?)(?:\t\s*|\s:)(\S+)")  # `phrase<TAB>boost`, or sherpa-onnx's `phrase :boost`
 
 
@@ -78,17 +77,8 @@ def _boost(text: str, place: str) -> float:
 
 def in_words_of(hotwords: Sequence[Hotword], lexicon: Lexicon) -> list[Hotword]:
     """Return the phrases in the case of the lexicon, if it has one case alone."""
-    change = _case_of(lexicon)
+    change = case_of(lexicon)
     return [replace(x, words=tuple(map(change, x.words))) for x in hotwords]
-
-
-def _case_of(words: Iterable[str]) -> Callable[[str], str]:
-    """Return the change to the case of the words, tags such as `<NOISE>` aside; `str` if they have both."""
-    written = "".join(word for word in words if not word.startswith(TAGS))
-    for change in (str.lower, str.upper):
-        if change(written) == written != written.swapcase():
-            return change
-    return str
 
 
 def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer, words: Iterable[str] = ()) -> list[Hotword]:
@@ -103,7 +93,7 @@ def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer, words: Iterable[
     Raises:
         UserError: the model lacks letters of a phrase.
     """
-    changes = (_case_of(words), str, str.lower, str.upper)
+    changes = (case_of(words), str, str.lower, str.upper)
     found = []
     for hotword in hotwords:
         for change in changes:

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from asr.errors import UserError, did_you_mean
@@ -30,6 +30,7 @@ BLANK = "<blank>"
 NOISE_WORD = "<NOISE>"
 # Noises as written in corpora. A lexicon gives them phones; character and piece tokenizers skip them.
 NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]"})
+TAGS = ("<", "[", "!", "{")  # with which words that are not spoken begin, e.g. <UNK>, [noise], !SIL
 SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
 NON_SPEECH_NOISE = "NSN"  # phone for a noise outside the lexicon
 UNKNOWN = "<unk>"
@@ -229,16 +230,12 @@ class VocabularyTokenizer(Tokenizer):
         return [symbol.lower() for symbol in self.symbols] if self.lower else self.symbols
 
     def in_case_of(self, texts: Iterable[str]) -> "VocabularyTokenizer":
-        """Return the vocabulary in lower or upper case if no text has a letter of the other case."""
-        written = "".join(texts)
-        for change in (str.lower, str.upper):
-            symbols = [
-                x if x == self.unknown or len(change(x)) != len(x) else change(x) for x in self.symbols
-            ]
-            of_this_case = change(written) == written != written.swapcase()
-            if of_this_case and len(set(symbols)) == len(symbols):
-                return VocabularyTokenizer(symbols, self.unknown)
-        return self
+        """Return the vocabulary in the case of the texts (see `case_of`), unless symbols would be equal."""
+        change = case_of(word for text in texts for word in text.split())
+        if change is str:
+            return self
+        symbols = [x if x == self.unknown or len(change(x)) != len(x) else change(x) for x in self.symbols]
+        return VocabularyTokenizer(symbols, self.unknown) if len(set(symbols)) == len(symbols) else self
 
     def state(self) -> dict[str, Any]:
         """See `Tokenizer`."""
@@ -425,6 +422,15 @@ def tokenizer_from_state(state: Any, source: str = "tokenizer") -> Tokenizer:
                 raise UserError(
                     f"{source}: expected a model of sentencepiece, found {len(model)} bytes of something else"
                 ) from None
+
+
+def case_of(words: Iterable[str]) -> Callable[[str], str]:
+    """Return the change to the case of the words, tags such as `<NOISE>` aside; `str` if they have both."""
+    written = "".join(word for word in words if not word.startswith(TAGS))
+    for change in (str.lower, str.upper):
+        if change(written) == written != written.swapcase():
+            return change
+    return str
 
 
 def _speech(text: str) -> str:

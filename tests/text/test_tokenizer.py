@@ -9,7 +9,7 @@ import torch
 from asr.errors import UserError
 from asr.search.path import TokenPath, words_of
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import build_tokenizer, tokenizer_from_state
+from asr.text.tokenizer import VocabularyTokenizer, build_tokenizer, tokenizer_from_state
 
 TEXTS = ["the company said it will report a loss", "shares rose two percent on monday", "it rose"]
 LEXICON = Lexicon({"the": [("DH", "AH"), ("DH", "IY")], "rose": [("R", "OW", "Z")], "it": [("IH", "T")]})
@@ -100,6 +100,14 @@ def test_unknown_labels_divide_no_words(kind, text):
     frames = list(range(len(ids) + 1))
     words = words_of(TokenPath(ids, frames[:-1], frames[1:]), tokenizer)
     assert [word.word for word in words] == expected.split()
+
+
+@pytest.mark.parametrize("tag", ["<NOISE>", "[NOISE]", "{LAUGHTER}", "!SIL"])
+def test_a_published_vocabulary_takes_the_case_of_the_spoken_words(tag):
+    """One <NOISE> beside lower-case transcripts made a fine-tuned model write capitals."""
+    tokenizer = VocabularyTokenizer(["<pad>", "|", *"GNO"])
+    assert tokenizer.in_case_of(["go on", tag]).symbols[2:] == ["g", "n", "o"]
+    assert tokenizer.in_case_of(["Go on", tag]) is tokenizer
 
 
 def test_other_pieces_are_decoded_as_by_sentencepiece():
