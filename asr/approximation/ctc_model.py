@@ -14,6 +14,7 @@ from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.search.greedy import greedy_search
+from asr.text.normalise import normalise
 from asr.text.tokenizer import Tokenizer
 
 Opened = tuple[AcousticModel, Tokenizer]
@@ -61,7 +62,8 @@ class CTCModel:
             >>> CTCModel.normalise(None, "It's 10, Mr. X!")
             "it's 10 mr x"
         """
-        return " ".join(re.sub(r"[^\w']+|_", " ", text.casefold()).split())
+        words = normalise(text.casefold(), "words")
+        return " ".join(re.sub("[-<>_]", " ", words).split())  # also of tags and hyphenated words
 
     def length(self, duration_s: float) -> int:
         """Return the encoder frames of an input."""

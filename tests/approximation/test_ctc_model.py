@@ -9,6 +9,7 @@ import pytest
 from once import once
 from published_models import make_voices, save_ctc, sentence, train_ctc
 
+from asr.approximation.ctc_model import CTCModel
 from asr.cli import main
 from asr.recognizer import Recognizer
 
@@ -92,6 +93,23 @@ def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_p
     assert page.count('<section class="card" id="table-') == 2
     assert page.count("data-series=") == 4  # in the legends of KL and CER
     assert (tmp_path / "named" / "exchange-transcription-KL.pdf").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("हिन्दी में, है।", "हिन्दी में है"),
+        ("தமிழ் மொழி", "தமிழ் மொழி"),
+        ("ภาษาไทยที่ดี", "ภาษาไทยที่ดี"),
+        ("It’s Ann’s", "it's ann's"),
+        ("cafe\u0301", "café"),
+        ("O'Brien's well-known (“new”) 3.5% — don't!", "o'brien's well known new 3 5 don't"),
+        ("<NOISE> [noise] <spoken_noise> U.S. 10:30 one_two", "noise noise spoken noise u s 10 30 one two"),
+    ],
+)
+def test_words_of_all_scripts_are_compared(text: str, words: str) -> None:
+    """Hindi, Tamil and Thai words fell apart at their vowels, ’ differed from '."""
+    assert CTCModel.normalise(None, text) == words  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
