@@ -15,6 +15,11 @@ _INVISIBLE = re.compile(
 )
 _DOTTED = str.maketrans({"I": "ı", "İ": "i"})  # Turkish and Azeri
 _DOTTED_LANGUAGES = frozenset(["tr", "tur", "az", "aze"])
+_COLON_LANGUAGES = frozenset(["fi", "fin", "sv", "swe"])  # `EU:n`, a suffix of an abbreviation
+# Between letters, these are parts of a word, as in Unicode's annex 29 (MidLetter): Catalan's middle dot and
+# the Hebrew geresh and gershayim. Between Chinese or Korean words, the dot divides.
+_MID_LETTER = r"(?<=[A-Za-z])·(?=[A-Za-z])|[׳״]"
+_COLON = r"(?<!\d):(?!\d)"
 
 
 def plain_text(text: str) -> str:
@@ -32,7 +37,7 @@ def lower(text: str, language: str = "") -> str:
     >>> lower("ISPARTA İZMİR", "tr-TR"), lower("ISPARTA")
     ('ısparta izmir', 'isparta')
     """
-    if re.split("[-_]", language.lower())[0] in _DOTTED_LANGUAGES:
+    if _base(language) in _DOTTED_LANGUAGES:
         text = text.translate(_DOTTED)
     return text.lower()
 
@@ -50,6 +55,8 @@ def normalise(text: str, rule: str, language: str = "") -> str:
     "it's well-known isn't it <NOISE>"
     >>> normalise("It costs $5.", "spoken", "en")
     'it costs five dollars'
+    >>> normalise("Una col·lecció: l’art.", "words", "ca")
+    "una col·lecció l'art"
     """
     text = plain_text(text)
     if rule == "none":
@@ -57,17 +64,24 @@ def normalise(text: str, rule: str, language: str = "") -> str:
     if rule in ("words", "spoken"):
         text = spoken_numbers(text, language or "en") if rule == "spoken" else text
         marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
-        return " ".join(_lower(word, language) for word in _word().findall(marks))
+        word = _word(_base(language) in _COLON_LANGUAGES)
+        return " ".join(_lower(found, language) for found in word.findall(marks))
     return lower(text, language) if "<" not in text else " ".join(_lower(x, language) for x in text.split())
 
 
 @functools.cache
-def _word() -> re.Pattern[str]:
-    """Match letters, marks and digits, with apostrophes and hyphens inside; or a tag such as <NOISE>."""
+def _word(colons: bool) -> re.Pattern[str]:
+    """Match letters, marks and digits, with apostrophes, hyphens and the like inside; or a tag, <NOISE>."""
     # `\w` lacks the combining marks, which are the vowels of many scripts, and the joiners between letters.
     marks = (chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M")
     letters = rf"(?:[^\W_]|[{re.escape(''.join(marks))}\u200c\u200d])+"
-    return re.compile(rf"<\w+>|{letters}(?:['-]{letters})*")
+    inside = "|".join(["['-]", _MID_LETTER, *([_COLON] if colons else [])])
+    return re.compile(rf"<\w+>|{letters}(?:(?:{inside}){letters})*")
+
+
+def _base(language: str) -> str:
+    """Return the code of a language without its region: `pt` for `pt-BR`."""
+    return re.split("[-_]", language.lower())[0]
 
 
 def _lower(word: str, language: str) -> str:

@@ -128,6 +128,22 @@ def test_turkish_and_azeri_have_two_letters_i(language, text):
         assert normalise("ISPARTA İZMİR".replace("Mİ", "Mi"), rule, language) == text
 
 
+@pytest.mark.parametrize(
+    ("language", "written", "text"),
+    [
+        ("ca", "La col·lecció: IL·LUSIÓ · 3·4", "la col·lecció il·lusió 3 4"),
+        ("he", "צה״ל, ג׳ירפה ״שלום״", "צה״ל ג׳ירפה שלום"),
+        ("fi", "EU:n laki: klo 7:30", "eu:n laki klo 7 30"),
+        ("sv-SE", "SJ:s tåg", "sj:s tåg"),
+        ("en", "note:this", "note this"),
+        ("zh", "约翰·史密斯", "约翰 史密斯"),
+    ],
+)
+def test_marks_between_letters_divide_no_words(language, written, text):
+    """Catalan's `col·lecció`, Hebrew acronyms and Finnish cases of abbreviations were two words each."""
+    assert normalise(written, "words", language) == text
+
+
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.text())
