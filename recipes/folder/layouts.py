@@ -26,12 +26,14 @@ class Layout:
         patterns: names of its files of transcripts below the corpus's folder.
         read: function of a file and the options' columns that returns its entries.
         sign: what the first line of each file contains; the names alone may be anybody's.
+        has_columns: whether its files are tables whose columns the options may name.
     """
 
     name: str
     patterns: tuple[str, ...]
     read: Callable[[Path, dict[str, str]], Iterable[Entry]]
     sign: str = ""
+    has_columns: bool = False
 
     def files(self, folder: Path) -> list[Path]:
         """Return the layout's files of transcripts below a folder."""
@@ -96,12 +98,13 @@ def read_segments(path: Path, columns: dict[str, str]) -> list[Entry]:
 
 # The first that matches is read.
 LAYOUTS = (
-    Layout("Common Voice", ("validated.tsv",), read_table),
+    Layout("Common Voice", ("validated.tsv",), read_table, has_columns=True),
     Layout(
         "Hugging Face audiofolder",
         tuple(f"{folder}metadata.{x}" for folder in ("", "*/", "*/*/") for x in ("csv", "jsonl")),
         read_table,
         sign="file_name",
+        has_columns=True,
     ),
     Layout("MLS", ("transcripts.txt", "*/transcripts.txt"), read_mls),
     Layout("VoxForge", ("etc/PROMPTS", "*/etc/PROMPTS"), read_prompts),

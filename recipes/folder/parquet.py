@@ -8,7 +8,7 @@ from asr.data.audio_file import AUDIO_SUFFIXES
 from asr.errors import UserError
 from asr.preparation.rows import text_field
 
-from .tables import Entry, known_columns
+from .tables import Entry, check_columns, known_columns
 
 ROWS = 64  # in memory at a time, with their audio
 
@@ -18,7 +18,7 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
 
     Args:
         path: table with a column of {bytes, path}, one of text and perhaps one of speakers; or with one of
-            paths, and the others of `read_table`.
+            paths, and the others of `read_table`. Beside embedded audio, those are read that `columns` names.
         columns: unusual column names by canonical name.
         output: folder for the audio, `<output>/<name>/<row>.<suffix>`.
         name: name of the table, distinct among those of the corpus; utterances are called `<name>-<row>`.
@@ -29,7 +29,8 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
     table = _open(path)
     schema = table.schema_arrow
     embedded = [field.name for field in schema if _holds_bytes(field.type)]
-    found = known_columns([field.name for field in schema], columns)
+    found = known_columns(schema.names, columns)
+    check_columns(str(path), schema.names, found, columns)
     wanted = columns.get("audio") or (embedded[0] if embedded else "")
     if not embedded and "text" in found and "audio" in found:
         yield from _paths(table, path, {name: schema.names[i] for name, i in found.items()})
@@ -39,7 +40,8 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
             f"{path}: expected columns of audio (bytes and path, or file_name) and of text, found "
             f"{', '.join(schema.names)[:80]!r}; map other names with columns=audio:x,text:y"
         )
-    names: dict[str, str] = {key: schema.names[found[key]] for key in ("text", "speaker") if key in found}
+    wanted_keys = {"text", "speaker", *columns} - {"audio"}
+    names: dict[str, str] = {key: schema.names[i] for key, i in found.items() if key in wanted_keys}
     number = 0
     for rows in _batches(table, path, [wanted, *names.values()]):
         for row in rows:

@@ -46,8 +46,9 @@ def prepare(options: Options, folder: Path) -> None:
 
     def read(preparation: Preparation) -> list[Row]:
         files = AudioFiles(root, preparation.folder)
-        if tables := _tables(transcripts, preparation.folder):
-            rows = list(_rows_of_tables(tables, files, options, preparation))
+        columns = parse_columns(options.columns)
+        if tables := _tables(transcripts, columns, preparation.folder):
+            rows = list(_rows_of_tables(tables, columns, files, preparation))
         else:
             rows = list(_rows_of_texts(transcripts, files, preparation))
         rows = [_with_speaker(row, files, options, preparation) for row in _with_splits(rows, files)]
@@ -68,8 +69,12 @@ def _root(options: Options) -> Path:
     return root
 
 
-def _tables(transcripts: Path, output: Path) -> list[Table]:
-    """Return the tables of a corpus; empty if there is a transcript per recording."""
+def _tables(transcripts: Path, columns: dict[str, str], output: Path) -> list[Table]:
+    """Return the tables of a corpus; empty if there is a transcript per recording.
+
+    Raises:
+        UserError: there are no transcripts, or they have no columns though the options name some.
+    """
     if not transcripts.exists():
         raise UserError(f"transcripts={transcripts}: expected a table or a folder, found none")
     if transcripts.is_dir():
@@ -77,13 +82,23 @@ def _tables(transcripts: Path, output: Path) -> list[Table]:
             return named
         for layout in LAYOUTS:
             if paths := layout.files(transcripts):
+                if columns and not layout.has_columns:
+                    raise _without_columns(columns, f"{paths[0]} of {layout.name}")
                 return [Table(path, "", layout.read) for path in paths]
-        return _parquet_tables(sorted(transcripts.rglob("*.parquet")), transcripts, output)
+        paths = sorted(transcripts.rglob("*.parquet"))
+        if columns and not paths:
+            raise _without_columns(columns, f"no table in {transcripts}")
+        return _parquet_tables(paths, transcripts, output)
     if transcripts.suffix.lower() == ".parquet":
         return _parquet_tables([transcripts], transcripts.parent, output)
     if transcripts.suffix.lower() not in SUFFIXES:
         raise UserError(f"transcripts={transcripts}: expected one of {', '.join(SUFFIXES)} or a folder")
     return [Table(transcripts, "", read_table)]
+
+
+def _without_columns(columns: dict[str, str], found: str) -> UserError:
+    written = ",".join(f"{name}:{column}" for name, column in columns.items())
+    return UserError(f"columns={written}: expected a table with columns, found {found}")
 
 
 def _tables_per_split(folder: Path) -> list[Table]:
@@ -116,9 +131,8 @@ def _parquet_tables(paths: list[Path], folder: Path, output: Path) -> list[Table
 
 
 def _rows_of_tables(
-    tables: list[Table], files: AudioFiles, options: Options, preparation: Preparation
+    tables: list[Table], columns: dict[str, str], files: AudioFiles, preparation: Preparation
 ) -> Iterator[Row]:
-    columns = parse_columns(options.columns)
     for table in tables:
         beside = files.inside(table.path.parent)
         with preparation.reporting():

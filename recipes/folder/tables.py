@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
         UserError: the table is malformed; the message has file and line.
     """
     if path.suffix.lower() in (".jsonl", ".json"):
-        return [_json_entry(f"{path}:{number}", line, columns) for number, line in read_lines(path)]
+        return _json_entries(path, columns)
     style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     if path.suffix.lower() != ".tsv":
         style = {"strict": True}
@@ -74,6 +75,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     width = len(lines[0][1])
     first = [cell.strip() for cell in lines[0][1]]
     header = known_columns(first, columns)
+    check_columns(f"{path}:{lines[0][0]}", first, header, columns)
     samples = in_samples(first, header, columns)
     if "audio" in header and "text" in header:
         lines = lines[1:]
@@ -128,19 +130,51 @@ def known_columns(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
     return found
 
 
+def check_columns(where: str, cells: Iterable[str], found: Container[str], columns: dict[str, str]) -> None:
+    """Raise a `UserError` unless every column that the options name was found.
+
+    Args:
+        where: table, perhaps with its line, for the message.
+        cells: names of the columns that the table has.
+        found: canonical names of those that were found.
+        columns: column names by canonical name, from the options.
+    """
+    # Ignored, a mistyped column of speakers would put them into several splits.
+    for name, column in columns.items():
+        if name not in found:
+            listed = ", ".join(cells)[:200]
+            raise UserError(f"{where}: expected the column {column!r} (columns={name}:…), found {listed}")
+
+
 def in_samples(cells: list[str], header: dict[str, int], columns: dict[str, str]) -> bool:
     """Return whether times are numbers of samples; `columns=end:stop` says that they are seconds."""
     return "end" in header and "end" not in columns and cells[header["end"]].lower() == STOP
 
 
-def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
-    values = parse_json(line, where, "an object")
-    if not isinstance(values, dict):
-        raise UserError(f"{where}: expected a JSON object, found {line[:40]!r}")
+def _json_entries(path: Path, columns: dict[str, str]) -> list[Entry]:
+    """Return the entries of JSON lines, of which some may lack what is optional, e.g. the speaker."""
+    entries = []
+    keys: dict[str, None] = {}
+    found: set[str] = set()
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        values = parse_json(line, where, "an object")
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: expected a JSON object, found {line[:40]!r}")
+        entries.append(_json_entry(where, values, columns))
+        keys |= dict.fromkeys(values)
+        found |= entries[-1].fields.keys()
+    if entries:
+        check_columns(str(path), keys, found, columns)
+    return entries
+
+
+def _json_entry(where: str, values: dict[str, Any], columns: dict[str, str]) -> Entry:
     keys = list(values)
     header = known_columns(keys, columns)
     for name in ["audio", "text"]:
         if name not in header:
-            raise UserError(f"{where}: expected the {name} (as {' or '.join(NAMES[name][:4])}), found {keys}")
+            names = [columns[name]] if name in columns else NAMES[name][:4]
+            raise UserError(f"{where}: expected the {name} (as {' or '.join(names)}), found {keys}")
     fields = {name: text_field(values[keys[i]], name, where) for name, i in header.items()}
     return Entry(where, fields, samples=in_samples(keys, header, columns))

@@ -264,6 +264,57 @@ def test_bad_input_is_reported(tmp_path, monkeypatch, rows, options, message):
     assert not (tmp_path / "data" / "train.cuts.jsonl.gz").exists()
 
 
+VOICES = [["clip", "phrase", "voice"], ["a.wav", "x", "ann"], ["b.wav", "y", "ben"], ["c.wav", "z", "cy"]]
+
+
+@pytest.mark.parametrize("name", ["speaker", "split", "start", "end", "channel", "audio"])
+@pytest.mark.parametrize("suffix", ["tsv", "jsonl", "parquet"])
+def test_a_column_that_the_options_name_must_be_there(tmp_path, monkeypatch, name, suffix):
+    """A mistyped column was ignored: each utterance became a speaker of its own, in train and in test."""
+    monkeypatch.chdir(tmp_path)
+    for letter in "abc":
+        write_audio(tmp_path / "audio" / f"{letter}.wav")
+    records = [dict(zip(VOICES[0], row, strict=True)) for row in VOICES[1:]]
+    if suffix == "tsv":
+        write_table(tmp_path / "t.tsv", VOICES)
+    elif suffix == "jsonl":
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    else:
+        pa = pytest.importorskip("pyarrow", reason="needs the extra clustered-asr[parquet]")
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pa.Table.from_pylist(records), "t.parquet")
+    columns = {"audio": "clip", "text": "phrase", name: "voices"}
+    written = ",".join(f"{key}:{column}" for key, column in columns.items())
+    with pytest.raises(UserError, match=rf"^t\.{suffix}.*voices.*clip.*phrase.*voice\b") as error:
+        prepare(tmp_path, transcripts=f"t.{suffix}", columns=written)
+    assert "\n" not in str(error.value)
+    splits = prepare(tmp_path, transcripts=f"t.{suffix}", columns="audio:clip,text:phrase,speaker:voice")
+    assert {found[1] for split in splits.values() for found in split.values()} == {"ann", "ben", "cy"}
+
+
+def test_some_lines_of_json_may_lack_a_named_column(tmp_path):
+    for letter in "abc":
+        write_audio(tmp_path / "audio" / f"{letter}.wav")
+    records = [dict(zip(VOICES[0], row, strict=True)) for row in VOICES[1:]]
+    del records[0]["voice"]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    table, columns = str(tmp_path / "t.jsonl"), "audio:clip,text:phrase,speaker:voice"
+    splits = prepare(tmp_path, transcripts=table, columns=columns)
+    assert {found[1] for split in splits.values() for found in split.values()} == {"a", "ben", "cy"}
+
+
+def test_columns_are_refused_where_transcripts_have_none(audio, tmp_path):
+    """They had no effect."""
+    for name in names(tmp_path):
+        (audio / name).with_suffix(".txt").write_text("go on")
+    with pytest.raises(UserError, match=r"columns=text:words: expected a table with columns, found no table"):
+        prepare(tmp_path, columns="text:words")
+    (audio / "transcripts.txt").write_text("spk0_1_2\tgo on\n")
+    with pytest.raises(UserError, match=r"expected a table with columns, found .*transcripts\.txt of MLS"):
+        prepare(tmp_path, columns="text:words")
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

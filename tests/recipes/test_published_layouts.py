@@ -283,6 +283,26 @@ def test_parquet_needs_pyarrow_and_columns(tmp_path, monkeypatch):
         folder_recipe.prepare(options, tmp_path / "out")
 
 
+def test_named_columns_are_read_beside_embedded_audio(tmp_path, monkeypatch):
+    """Only text and speaker were; `columns=split:part` had no effect."""
+    pa = pytest.importorskip("pyarrow", reason="needs the extra clustered-asr[parquet]")
+    import pyarrow.parquet
+
+    monkeypatch.chdir(tmp_path)
+    audio = {"bytes": sound("x.wav").read_bytes(), "path": None}
+    rows = [{"audio": audio, "text": "go", "part": part} for part in ("train", "dev", "test")]
+    (tmp_path / "corpus").mkdir()
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), "corpus/a.parquet")
+    options = folder_recipe.Options(workers=1, audio="corpus", columns="split:part")
+    folder_recipe.prepare(options, tmp_path / "out")
+    assert {split: len(cuts) for split, cuts in prepared(tmp_path / "out").items()} == {
+        "train": 1, "dev": 1, "test": 1
+    }  # fmt: skip
+    options.columns = "split:parts"
+    with pytest.raises(UserError, match=r"a\.parquet: expected the column 'parts'.*found audio, text, part"):
+        folder_recipe.prepare(options, tmp_path / "out")
+
+
 def test_a_table_damaged_in_the_middle_and_a_row_without_audio_are_named(tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow", reason="needs the extra clustered-asr[parquet]")
     import pyarrow.parquet
