@@ -194,12 +194,23 @@ class PictureFolder(LabelledFolder):
         path, label = self.files[split][index]
         try:
             with Image.open(path) as picture:
-                grey = picture.convert("L")
+                grey = _grey(picture, path)
         except OSError as error:
             raise UserError(f"{path}: expected an image, found {error}") from None
         if grey.size != (self.size, self.size):
             grey = grey.resize((self.size, self.size), Image.Resampling.BILINEAR)
         return Item((np.array(grey, dtype=np.uint8).reshape(-1),), label)
+
+
+def _grey(picture: Image.Image, path: Path) -> Image.Image:
+    """Return a picture in 8 bits of grey; raise UserError for modes without a known range."""
+    if picture.mode in ("I", "F"):
+        raise UserError(
+            f"{path}: expected a picture of 8 or 16 bits, found mode {picture.mode}, whose range isn't known"
+        )
+    if picture.mode.startswith("I;16"):  # `convert` would clip all values above 255 to white
+        return Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))
+    return picture.convert("L")
 
 
 def image_source(folder: str, size: int, seed: int) -> ItemSource:

@@ -98,6 +98,27 @@ def test_folders_of_pictures_are_read_in_grey_and_scaled(tmp_path: Path) -> None
         [source.item(split, i) for split in source.files for i in range(source.count(split))]
 
 
+def test_pictures_of_16_bits_are_scaled_and_of_32_bits_refused(tmp_path: Path) -> None:
+    """Pictures of 16 bits, e.g. from a scanner, were clipped to white."""
+    pictures(tmp_path)
+    grey = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(257 * grey).save(tmp_path / "white" / "3.png")
+    Image.fromarray(257 * grey).save(tmp_path / "white" / "4.tiff")
+    source = PictureFolder(tmp_path, 16)
+    found = {
+        path.name: (split, index)
+        for split, files in source.files.items()
+        for index, (path, label) in enumerate(files)
+        if label
+    }
+    for name in ("3.png", "4.tiff"):
+        assert source.item(*found[name]).sequences[0].tolist() == list(range(256))
+    for kind in (np.float32, np.int32):
+        Image.fromarray(grey.astype(kind)).save(tmp_path / "white" / "4.tiff")
+        with pytest.raises(UserError, match=r"4\.tiff: expected a picture of 8 or 16 bits, found mode"):
+            source.item(*found["4.tiff"])
+
+
 @pytest.mark.parametrize(
     ("damage", "size", "message"),
     [
