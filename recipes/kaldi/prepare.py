@@ -72,6 +72,7 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
         with preparation.reporting():
             audio[name] = str(root / _audio_file(f"{path / 'wav.scp'}:{line}", name, source))
     segments = listed or {name: (line, f"{name} 0 -1") for name, (line, _) in recordings.items()}
+    has_speakers = (path / "utt2spk").exists()
     file = path / ("segments" if listed else "wav.scp")
     for name, (line, fields) in segments.items():
         where = f"{file}:{line}"
@@ -81,6 +82,9 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
                     f"{where}: expected the transcript of {name} in {path / 'text'}, found none",
                     "missing_text",
                 )
+            speaker = speakers.get(name, (0, ""))[1]
+            if has_speakers and not speaker:
+                raise UserError(f"{path / 'utt2spk'}: expected the speaker of {name}, found none")
             try:
                 recording, start, end = fields.split()
                 start_s, end_s = float(start), float(end)
@@ -99,7 +103,7 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
                     audio[recording],
                     texts[name][1],
                     f"{path / 'text'}:{texts[name][0]}",
-                    speaker=speakers.get(name, (0, ""))[1],
+                    speaker=speaker,
                     split=split,
                     start_s=start_s,
                     duration_s=None if end_s == -1 else end_s - start_s,  # -1: the end of the recording

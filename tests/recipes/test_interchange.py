@@ -294,6 +294,8 @@ def test_a_kaldi_directory_without_segments_and_speakers(tmp_path):
         ),
         ({"text": KALDI["text"] + "ann-1 GO\n"}, r"text:4: expected distinct keys, found ann-1 again"),
         ({"text": b"ann-1 GO\nann-2 \xff\nben-1 X\n"}, r"text:2: expected utf-8 text, found the bytes ff"),
+        ({"utt2spk": "ann-1 ann\nann-2 ann\n"}, r"utt2spk: expected the speaker of ben-1, found none"),
+        ({"utt2spk": "ann-1 ann\nann-2\nben-1 ben\n"}, r"utt2spk: expected the speaker of ann-2, found"),
         ({"text": None}, r"kaldi/text: expected a text file, found none"),
     ],
 )
