@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections import defaultdict
 from pathlib import Path
 
@@ -41,10 +42,13 @@ class AudioFiles:
         self.copies = {path: fast[stem(path)] for path in sorted(slow) if stem(path) in fast}
         found = {path for path in files if path.lower().endswith(AUDIO_SUFFIXES)}
         self.paths = sorted(found - self.copies.keys())
+        self._known = found
         self._by_name: dict[str, list[str]] = defaultdict(list)
         for path in self.paths:
             inside = self.inside(path)
-            for name in {inside, stem(inside), os.path.basename(inside), stem(os.path.basename(inside))}:
+            names = {inside, stem(inside), os.path.basename(inside), stem(os.path.basename(inside))}
+            # A Mac writes `é` in a file's name as two characters, and texts as one.
+            for name in names | {_composed(name) for name in names}:
                 self._by_name[name].append(path)
 
     def inside(self, path: str | Path) -> str:
@@ -63,11 +67,11 @@ class AudioFiles:
             UserError: there is no such recording, or more than one.
         """
         if os.path.isabs(name) and os.path.isfile(name):
-            return name
+            return self._as_found(name)
         written = VARIABLE.sub("", name.replace("\\", "/")).removeprefix("./")
         relative = os.path.normpath(os.path.join(beside, written)).replace(os.sep, "/")
         for candidate in (relative, written, os.path.basename(written)):
-            found = self._by_name.get(candidate, [])
+            found = self._by_name.get(candidate) or self._by_name.get(_composed(candidate), [])
             if len(found) == 1:
                 return found[0]
             if found:
@@ -81,6 +85,14 @@ class AudioFiles:
             f"{where}: expected the recording {name!r} below {self.root}, found none", "missing_audio"
         )
 
+    def _as_found(self, path: str) -> str:
+        """Return an absolute path as that of the recording below the folder, if it is one of them."""
+        for form in (os.path.abspath, os.path.realpath):
+            known = os.path.join(self.root, os.path.relpath(form(path), form(self.root)))
+            if known in self._known:
+                return self.copies.get(known, known)
+        return path
+
 
 def stem(path: str) -> str:
     """Return a path without its suffix."""
@@ -90,3 +102,7 @@ def stem(path: str) -> str:
 def identifier(inside: str) -> str:
     """Return an utterance id made from a path, without slashes and spaces."""
     return re.sub(r"\s+", "_", inside.replace("/", "-"))
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)

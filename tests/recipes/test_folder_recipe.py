@@ -1,5 +1,6 @@
 import csv
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -342,6 +343,34 @@ def test_a_listed_recording_that_is_not_there_is_missing_audio(tmp_path):
         write_audio(tmp_path / "audio" / f"{name}.wav")
     table = write_table(tmp_path / "t.tsv", [*GOOD, ["d.wav", "four"]])
     splits = prepare(tmp_path, transcripts=str(table), allow_partial=["missing_audio"])
+    assert sum(map(len, splits.values())) == 3
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_absolute_paths_are_those_found_below_a_relative_folder(tmp_path, monkeypatch, linked):
+    """All were `recordings without transcripts`; with unlisted=true they were both used and excluded."""
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        write_audio(tmp_path / "audio" / f"{name}.wav")
+    place = tmp_path / "audio"
+    if linked:
+        place = tmp_path / "link"
+        place.symlink_to(tmp_path / "audio")
+    elsewhere = write_audio(tmp_path / "other" / "d.wav")
+    rows = [*([str(place / name), text] for name, text in GOOD), [str(elsewhere), "four"]]
+    splits = prepare(tmp_path, audio="audio", transcripts=str(write_table(tmp_path / "t.tsv", rows)))
+    assert {name for found in splits.values() for name in found} >= {"a", "b", "c"}
+    assert sum(map(len, splits.values())) == 4
+    assert (tmp_path / "data" / "excluded.tsv").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize(("on_disk", "listed"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_names_are_found_in_either_form_of_unicode(tmp_path, on_disk, listed):
+    """Files copied from a Mac have `e` and an accent, tables `é`: such recordings weren't found."""
+    for name in GOOD:
+        write_audio(tmp_path / "audio" / unicodedata.normalize(on_disk, f"é/é{name[0]}"))
+    rows = [[unicodedata.normalize(listed, f"é{name}"), text] for name, text in GOOD]
+    splits = prepare(tmp_path, transcripts=str(write_table(tmp_path / "t.tsv", rows)))
     assert sum(map(len, splits.values())) == 3
 
 
