@@ -467,7 +467,7 @@ def file_state(path: str | Path) -> str:
     """
     try:
         state = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null character in the path
         return str(path)
     return f"{path} {state.st_size} {state.st_mtime_ns}"
 

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Prepared:
         problems: number of accepted problems by kind.
         outputs: hashes of the output files by name; a later preparation removes these files.
         audio: hashes of generated audio files by name.
+        states: states of further files that the outputs depend on, by path; see `states_of`.
     """
 
     recipe: str
@@ -36,6 +37,7 @@ class Prepared:
     problems: dict[str, int]
     outputs: dict[str, str]
     audio: dict[str, str]
+    states: dict[str, str] = field(default_factory=dict)
 
 
 def effective_options(options: Any) -> dict[str, Any]:
@@ -94,6 +96,11 @@ def state_digest(source: Path, output: Path) -> str:
     return digest(sorted(lines), 64)
 
 
+def states_of(paths: Iterable[str]) -> dict[str, str]:
+    """Return sizes and modification times of files by path; empty texts for those that aren't there."""
+    return {path: file_state(path)[len(path) + 1 :] for path in paths}
+
+
 def _without(folders: list[str], parent: str, ours: str) -> bool:
     """Remove our output folder from those that `os.walk` will enter; return True."""
     folders[:] = [name for name in folders if os.path.abspath(os.path.join(parent, name)) != ours]
@@ -139,4 +146,7 @@ def difference(folder: Path, record: Prepared, recipe: str, options: Any, digest
                 return f"{name} has changed since the last preparation"
         except OSError:
             return f"{name} is missing"
+    for path, state in record.states.items():
+        if states_of([path])[path] != state:
+            return f"{path} has changed since the last preparation"
     return ""

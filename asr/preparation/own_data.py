@@ -60,6 +60,7 @@ def prepare_rows(
     preparation.check()
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
+    preparation.watch(paths)
     read_facts = audio_facts if options.verify else header_facts
     found = preparation.map(read_facts, paths, "reading audio", key=file_state)
     facts = {path: header for path, header in zip(paths, found, strict=True) if header is not None}

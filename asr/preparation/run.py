@@ -23,6 +23,7 @@ from asr.preparation.fingerprint import (
     program_digest,
     read_record,
     recorded_outputs,
+    states_of,
     write_record,
 )
 from asr.preparation.options import KINDS, PreparationOptions
@@ -54,9 +55,9 @@ SHOWN_PROBLEMS = 10
 class Preparation:
     """The steps of a recipe's `prepare(options, folder)`.
 
-    A recipe calls `is_done`, reads its corpus with `map`, reports bad input with `problem`, leaves out
-    utterances by its own rules with `drop`, and passes the cuts to `finish`. With `shard=`, `map` does a part
-    of the work, and the next `check` writes it and ends the recipe.
+    A recipe calls `is_done`, reads its corpus with `map`, names files outside it with `watch`, reports bad
+    input with `problem`, leaves out utterances by its own rules with `drop`, and passes the cuts to `finish`.
+    With `shard=`, `map` does a part of the work, and the next `check` writes it and ends the recipe.
 
     Args:
         recipe: recipe name.
@@ -96,6 +97,7 @@ class Preparation:
             )
         self.problems: list[Problem] = []
         self.excluded: list[tuple[str, str, str]] = []
+        self._states: dict[str, str] = {}
         self._sources: tuple[Path, ...] = ()
         self._first_digest = ""
 
@@ -104,7 +106,17 @@ class Preparation:
 
         Args:
             sources: files and folders of the corpus, the same as for `finish`.
+
+        Raises:
+            UserError: a source is the output folder, whose files would change the corpus.
         """
+        sources = list(sources)
+        for source in map(Path, sources):
+            if source.is_dir() and source.resolve() == self.folder.resolve():
+                raise UserError(
+                    f"folder={self.folder}: expected an output folder apart from the corpus, "
+                    f"found the corpus {source}"
+                )
         digest = self._digest(sources)
         record = read_record(self.folder)
         if not record:
@@ -180,6 +192,10 @@ class Preparation:
     def drop(self, utterance: str, reason: str, text: str = "") -> None:
         """Leave out an utterance by a rule of the recipe; it is counted and listed in excluded.tsv."""
         self.excluded.append((utterance, reason, text))
+
+    def watch(self, paths: Iterable[str]) -> None:
+        """Note files outside `sources`, before they are read: `is_done` is false once one of them changes."""
+        self._states |= states_of(paths)
 
     def problem(self, message: str, kind: str = "damaged_text") -> None:
         """Record bad input; the message names file or utterance, the expectation and the finding."""
@@ -303,7 +319,14 @@ class Preparation:
         problems = count_kinds(self.problems)
         write_record(
             self.folder,
-            replace(record, fingerprint=digest, problems=problems, outputs=hashes, audio=dict(audio or {})),
+            replace(
+                record,
+                fingerprint=digest,
+                problems=problems,
+                outputs=hashes,
+                audio=dict(audio or {}),
+                states=self._states,
+            ),
         )
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""

@@ -46,9 +46,9 @@ class AudioFiles:
         self._by_name: dict[str, list[str]] = defaultdict(list)
         for path in self.paths:
             inside = self.inside(path)
-            names = {inside, stem(inside), os.path.basename(inside), stem(os.path.basename(inside))}
+            called = {inside, stem(inside), os.path.basename(inside), stem(os.path.basename(inside))}
             # A Mac writes `é` in a file's name as two characters, and texts as one.
-            for name in names | {_composed(name) for name in names}:
+            for name in called | {_composed(name) for name in called}:
                 self._by_name[name].append(path)
 
     def inside(self, path: str | Path) -> str:

@@ -1,5 +1,6 @@
 """Recipe `folder`: your own audio or a published corpus, with tables or with one transcript per recording."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -137,6 +138,9 @@ def _rows_of_tables(
         beside = files.inside(table.path.parent)
         with preparation.reporting():
             for entry in table.read(table.path, columns):
+                name = entry.fields["audio"]
+                if os.path.isabs(name) and not os.path.exists(name):
+                    preparation.watch([name])  # outside the corpus, perhaps
                 with preparation.reporting():
                     row = _row(entry, table.split, files, beside)
                     if entry.ignored:

@@ -91,10 +91,12 @@ def usable_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iter
         )
     for where, cut in cuts:
         with preparation.reporting():
-            yield from _rows(cut, where, paths[0], split)
+            yield from _rows(cut, where, paths[0], split, preparation)
 
 
-def _rows(cut: dict[str, Any], where: str, manifest: Path, split: str) -> Iterator[Row]:
+def _rows(
+    cut: dict[str, Any], where: str, manifest: Path, split: str, preparation: Preparation
+) -> Iterator[Row]:
     where = f"{where}: cut {text_field(cut.get('id'), 'id', where)!r}"
     kind = cut.get("type", "MonoCut")
     if kind not in ("MonoCut", "Cut"):
@@ -113,7 +115,7 @@ def _rows(cut: dict[str, Any], where: str, manifest: Path, split: str) -> Iterat
         inside_s = number_field(supervision.get("start"), "start", where) or 0.0
         yield Row(
             text_field(placed.get("id"), "id", where),
-            _path(cut["recording"]["sources"][0]["source"], manifest),
+            _path(cut["recording"]["sources"][0]["source"], manifest, preparation),
             text_field(supervision.get("text"), "text", where),
             where,
             speaker=text_field(supervision.get("speaker"), "speaker", where),
@@ -164,9 +166,14 @@ def _yaml(text: str, path: Path) -> Any:
         ) from None
 
 
-def _path(written: str, manifest: Path) -> str:
+def _path(written: str, manifest: Path, preparation: Preparation) -> str:
     """Resolve against the current folder, as lhotse does, or else against the manifest's folder."""
-    return written if os.path.exists(written) else str(manifest.parent / written)
+    beside = str(manifest.parent / written)
+    if os.path.exists(written):
+        return written
+    if not os.path.exists(beside):
+        preparation.watch([written])  # it may arrive in either place
+    return beside
 
 
 def _split(stem: str) -> str:

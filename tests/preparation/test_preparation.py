@@ -125,6 +125,34 @@ def test_changed_options_sources_or_outputs_are_prepared_again(start, wav, tmp_p
 
 
 @pytest.mark.parametrize(
+    "change", [lambda x: x.unlink(), lambda x: x.write_bytes(b"other"), lambda x: os.utime(x, (1, 1))]
+)
+def test_watched_files_that_change_are_read_again(start, wav, tmp_path, change):
+    """Audio beside the corpus, which manifests name."""
+    beside, missing = tmp_path / "beside.wav", tmp_path / "missing.wav"
+    beside.write_bytes(b"audio")
+    run = start()
+    run.watch([str(beside), str(missing)])
+    run.finish({"train": [cut(wav)]}, sources=[wav])
+    assert start().is_done([wav])
+    change(beside)
+    again = start()
+    assert not again.is_done([wav])
+    assert "beside.wav has changed since the last preparation" in again.console.export_text()
+    again.watch([str(beside), str(missing)])
+    again.finish({"train": [cut(wav)]}, sources=[wav])
+    missing.touch()
+    assert not start().is_done([wav])
+
+
+def test_the_corpus_is_no_output_folder(start, wav, tmp_path):
+    """After all its work, it said `files changed while they were read`, every time."""
+    (tmp_path / "data").mkdir()
+    with pytest.raises(UserError, match="data: expected an output folder apart from the corpus, found the"):
+        start().is_done([wav, tmp_path / "corpus" / ".." / "data"])
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ("options", "prepared before with flavour=plain (now salt)"),

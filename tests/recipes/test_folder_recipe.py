@@ -364,6 +364,16 @@ def test_absolute_paths_are_those_found_below_a_relative_folder(tmp_path, monkey
     assert (tmp_path / "data" / "excluded.tsv").read_text().count("\n") == 1
 
 
+def test_a_listed_recording_elsewhere_is_read_once_it_is_there(tmp_path):
+    for name in "abc":
+        write_audio(tmp_path / "audio" / f"{name}.wav")
+    rows = [*GOOD, [str(tmp_path / "other" / "d.wav"), "four"]]
+    options = {"transcripts": str(write_table(tmp_path / "t.tsv", rows)), "allow_partial": ["missing_audio"]}
+    assert sum(map(len, prepare(tmp_path, **options).values())) == 3
+    write_audio(tmp_path / "other" / "d.wav")
+    assert sum(map(len, prepare(tmp_path, **options).values())) == 4
+
+
 @pytest.mark.parametrize(("on_disk", "listed"), [("NFD", "NFC"), ("NFC", "NFD")])
 def test_names_are_found_in_either_form_of_unicode(tmp_path, on_disk, listed):
     """Files copied from a Mac have `e` and an accent, tables `é`: such recordings weren't found."""

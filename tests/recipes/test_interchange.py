@@ -459,3 +459,50 @@ def test_kaldi_gets_16_bit_audio(subtype, tmp_path):
     soundfile.write(wav, np.ones(16000) / 4, 16000, subtype=subtype)
     source = interchange._kaldi_source(Recording.from_file(wav), 0)
     assert source == str(wav) if subtype == "PCM_16" else re.match(f"ffmpeg .* {wav} .* [|]$", source)
+
+
+def two_recordings(name: str, folder: Path) -> str:
+    """Write a manifest of audio/a.wav and audio/b.wav, relative to the current folder."""
+    files = {"a": "audio/a.wav", "b": "audio/b.wav"}
+    if name == "kaldi":
+        for file, values in {"wav.scp": files, "text": dict.fromkeys(files, "go")}.items():
+            (folder / file).write_text("".join(f"{key} {value}\n" for key, value in values.items()))
+        return str(folder)
+    if name == "nemo":
+        lines = [{"audio_filepath": f"../{file}", "text": "go"} for file in files.values()]
+    else:
+        sound = {"sampling_rate": RATE, "num_samples": 2 * RATE, "duration": 2.0, "channel_ids": [0]}
+        lines = []
+        for key, file in files.items():
+            source = {"type": "file", "channels": [0], "source": file}
+            words = [{"id": key, "recording_id": key, "start": 0.0, "duration": 2.0, "text": "go"}]
+            cut = {"id": key, "start": 0.0, "duration": 2.0, "channel": 0, "supervisions": words}
+            lines.append({**cut, "type": "MonoCut", "recording": {"id": key, "sources": [source], **sound}})
+    path = folder / ("m.json" if name == "nemo" else "m.jsonl")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_audio_that_arrives_changes_or_goes_is_noticed(name, tmp_path, monkeypatch, capsys):
+    """`nothing to do`: a file that was still being copied never got in, a replaced one kept its length."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manifests").mkdir()
+    source = two_recordings(name, tmp_path / "manifests")
+    wav = write_wav(Path("audio/a.wav"))
+
+    def again() -> tuple[bool, dict]:
+        capsys.readouterr()
+        found = prepare(
+            name, tmp_path, source=source, split="train", allow_partial=["missing_audio"], tokenizers=[]
+        )
+        return "nothing to do" in capsys.readouterr().out, found["train"]
+
+    assert set(again()[1]) == {"a"}
+    assert again()[0]
+    write_wav(Path("audio/b.wav"))
+    assert set(again()[1]) == {"a", "b"}
+    assert again()[0]
+    wav.unlink()
+    assert set(again()[1]) == {"b"}
+    assert again()[0]
