@@ -73,11 +73,12 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
         found = [*COMMANDS, "help"] if position == 1 else list(COMMANDS)
     elif "=" in word:
         key, _, value = word.partition("=")
-        head = value[: value.rfind(",") + 1]  # the entries of a list that are complete
+        # The bracket of a list, perhaps, and its complete entries.
+        head = value[: max(value.rfind(",") + 1, value.startswith("["))]
         values = option_values(command, second).get(key, ())
         if values == MECHANISMS:
-            values += installed_mechanisms() + mechanisms_in(value[len(head) :].lstrip("["))
-        found = [f"{key}={head.lstrip('[')}{x}" for x in values]
+            values += installed_mechanisms() + mechanisms_in(value[len(head) :])
+        found = [f"{key}={head}{x}" for x in values]
     elif command == "attention":
         found = [*COMMANDS[command].first(), *installed_mechanisms(), *mechanisms_in(word)]
     elif position == 2 and command in COMMANDS and (named := list(COMMANDS[command].first())):

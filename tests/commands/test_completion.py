@@ -60,7 +60,9 @@ def test_names_come_from_their_tables() -> None:
     names = [name.removeprefix("attention=") for name in candidates("train", "", "attention=", 2)]
     assert [parse_name(name).mechanism for name in names] == list(MECHANISMS)
     assert names == default_names()
-    assert candidates("compare", "", "attentions=full,i-", 2) == ["attentions=full,i-clustered-100"]
+    # Inside brackets, nothing was found.
+    for typed in ("attentions=full,", "attentions=[full,", "attentions=["):
+        assert candidates("compare", "", f"{typed}i-", 2) == [f"{typed}i-clustered-100"]
 
 
 def test_completion_is_quick() -> None:

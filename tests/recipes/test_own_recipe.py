@@ -42,6 +42,13 @@ def test_a_new_recipe_is_prepared_trained_and_scored(here: Path, capsys: pytest.
     assert "nothing to do" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["on", "123", "1e3"])
+def test_names_that_yaml_reads_otherwise_stay_names(here: Path, name: str) -> None:
+    """Runs of the recipe `on` were written to exp/True."""
+    write_recipe(here / name)
+    assert yaml.safe_load((here / name / f"{name}.yaml").read_text())["recipe"]["name"] == name
+
+
 def test_shards_of_an_own_recipe_join_where_its_folder_is_named(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
