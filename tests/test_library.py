@@ -11,6 +11,7 @@ from typing import Any
 import lightning
 import numpy as np
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger, Logger
 from omegaconf import OmegaConf
 from runs import assert_same_weights, in_process
@@ -115,6 +116,11 @@ def test_corpus_to_comparison_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (lambda: asr.train(callbacks=[lightning.Callback]), "callbacks=: expected objects of Lightning's"),
         (lambda: asr.train(loggers=["WandbLogger"]), "loggers=: expected objects of Lightning's Logger"),
         (lambda: asr.prepare("nosuch"), "unknown recipe 'nosuch'"),
+        (lambda: asr.prepare(Path("./nemo")), "recipe ./nemo: expected a folder with prepare.py"),
+        (
+            lambda: asr.compare(seeds={0, 1}),
+            "options: expected texts, numbers, lists or dictionaries, found {",
+        ),
         (lambda: asr.prepare("demo", sead=1), "unknown option 'sead' (did you mean 'seed'?)"),
         (lambda: asr.compare(recipe="demo", attentions=["full"], budgt="1min"), "unknown option 'budgt'"),
         (lambda: asr.score(), "nothing to score"),
@@ -127,6 +133,31 @@ def test_errors_are_those_of_the_commands(call: Any, message: str) -> None:
         call()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_path_is_a_folder_and_no_folder_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Path("./my_corpus")` was an unknown recipe, and folder=None a folder called `null`."""
+    monkeypatch.chdir(tmp_path)
+    write_recipe(tmp_path / "my_corpus")
+    assert asr.prepare(Path("./my_corpus"), folder=None) == Path("data/my_corpus")
+    assert asr.prepare(tmp_path / "my_corpus") == Path("data/my_corpus")
+
+
+def test_arrays_are_lists() -> None:
+    options = {"seeds": np.arange(3), "rates": (np.float64(0.5), torch.ones(1)), "names": np.array(["a"])}
+    assert overrides_of(None, options) == ["seeds=[0,1,2]", "rates=[0.5,[1.0]]", 'names=["a"]']
+
+
+@pytest.mark.parametrize("names", [("ref.txt", "hyp.txt"), ("a.hyp", "b.ref"), ("hyp.trn", "ref.trn")])
+def test_rows_name_the_hypotheses(names: tuple[str, str], tmp_path: Path) -> None:
+    """Of two text files, rows named the reference."""
+    for name in names:
+        (tmp_path / name).write_text("go on (a-1)\n")
+    scores = asr.score(*(tmp_path / name for name in names), samples=10)
+    assert "hyp" in Path(scores.rows[0]["folder"]).name
 
 
 @pytest.mark.slow

@@ -31,9 +31,9 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     """Prepare a recipe's corpus, as `asr prepare` does.
 
     Args:
-        recipe: name of an included recipe, or folder of your own, `./my_corpus`.
+        recipe: name of an included recipe, or folder of your own, `"./my_corpus"` or a `Path`.
         options: options by name; see `overrides_of`.
-        keywords: options that replace those in `options`; `folder` is the output folder.
+        keywords: options that replace those in `options`; `folder` is the output folder, None: the usual one.
 
     Returns:
         The output folder, which `data.train` takes.
@@ -41,7 +41,12 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     Raises:
         UserError: no such recipe, an unknown option, or problems in the corpus.
     """
-    return prepare_recipe(fspath(recipe), overrides_of(options, keywords))
+    from asr.preparation.recipes import is_own
+
+    name = fspath(recipe)
+    if isinstance(recipe, PathLike) and not is_own(name):
+        name = f"./{name}"  # `Path("./demo")` has lost its beginning
+    return prepare_recipe(name, overrides_of(options, keywords))
 
 
 def prepare_recipe(name: str, overrides: list[str]) -> Path:
@@ -54,7 +59,7 @@ def prepare_recipe(name: str, overrides: list[str]) -> Path:
     module = preparation_module(name)
     folders = [x.partition("=")[2] for x in overrides if x.startswith("folder=")]
     options = config.parse(module.Options, [x for x in overrides if not x.startswith("folder=")])
-    folder = Path(folders[-1]) if folders else default_folder(name)
+    folder = Path(folders[-1]) if folders and folders[-1] != "null" else default_folder(name)
     divided = isinstance(options, ShardOptions) and options.shard
     try:
         with nullcontext() if divided else locked(folder, "asr prepare"):
@@ -140,11 +145,12 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
         UserError: no hypotheses, or systems that have recognised different utterances.
     """
     from asr.scoring.options import ScoreOptions
+    from asr.scoring.plain_files import are_plain, in_order
     from asr.scoring.run import score_paths
 
     places = [Path(folder) for folder in folders]
     scores = score_paths(places, config.parse(ScoreOptions, overrides_of(options, keywords)))
-    return Scores(places[: len(scores)], scores)
+    return Scores(list(in_order(places)[:1]) if are_plain(places) else places, scores)
 
 
 def compare(options: Options = None, /, **keywords: Any) -> Comparison:

@@ -63,11 +63,19 @@ def _values(options: Options) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with paths as texts, NumPy's numbers as Python's, and tuples as lists."""
+    """Return a value with paths as texts, tuples as lists, and arrays and NumPy's numbers as Python's.
+
+    Raises:
+        UserError: it is something else, e.g. a set, which has no order.
+    """
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range):
         return [_plain(item) for item in value]
     if isinstance(value, PathLike):
         return fspath(value)
-    return value.item() if hasattr(value, "item") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if not isinstance(value, str | int | float | None):
+        raise UserError(f"options: expected texts, numbers, lists or dictionaries, found {value!r}")
+    return value
