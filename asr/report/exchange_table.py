@@ -8,8 +8,8 @@ from asr.comparison.records import Candidate
 from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
 from asr.errors import UserError
-from asr.report.tables import model_cell, rate_cell, tone
-from asr.report.words import changed, metric_words
+from asr.report.tables import difference_cell, model_cell, rate_cell, tone
+from asr.report.words import metric_words
 from asr.scoring.estimates import DASH
 
 
@@ -66,9 +66,8 @@ def exchange_difference_table(results: Results, split: str) -> Table | None:
         found = results.difference(*systems, split, metric)
         if own or found is None:
             return TableCell(DASH, note="own mechanism" if own else "not measured", own=own)
-        shown, _, interval = changed(found, metric).partition(" ")
-        note = f"95 % interval over {found.over}; seeds: {found.count}" if interval else "no interval"
-        return TableCell(shown, sort=found.value, detail=interval.strip("()"), note=note)
+        note = f"95 % interval over {found.over}; seeds: {found.count}" if found.interval else "no interval"
+        return difference_cell(found, metric, note)
 
     unit = " in points" if is_share(metric) else ""
     return Table(

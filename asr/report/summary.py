@@ -4,6 +4,7 @@ from rich.console import Console
 
 from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
+from asr.report.tables import difference_cell
 from asr.report.words import (
     LOOK_AHEAD,
     candidate_look_ahead,
@@ -180,10 +181,7 @@ def pairs_table(results: Results, split: str) -> Table | None:
     def cell(label: str, other: str) -> TableCell:
         systems = (label, results.own(label)), (other, results.own(other))
         found = results.difference(*systems, split, metric)
-        if found is None:
-            return TableCell(DASH)
-        shown, _, interval = changed(found, metric).partition(" ")
-        return TableCell(shown, sort=found.value, detail=interval.strip("()"))
+        return TableCell(DASH) if found is None else difference_cell(found, metric)
 
     rows = []
     for i, label in enumerate(best_first[:-1], start=1):

@@ -10,6 +10,7 @@ from asr.report import theme
 from asr.report.words import (
     LOOK_AHEAD,
     candidate_look_ahead,
+    changed,
     count,
     duration_range,
     measured,
@@ -230,6 +231,12 @@ def model_cell(candidate: Candidate) -> TableCell:
     label, attention, source = candidate.label, candidate.attention, candidate.finetuned_from
     detail = f"finetuned from {source}" if source else ""
     return TableCell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
+
+
+def difference_cell(difference: Estimate, metric: str, note: str = "") -> TableCell:
+    """Return a paired difference with its interval below."""
+    shown, _, interval = changed(difference, metric).partition(" ")
+    return TableCell(shown, sort=difference.value, detail=interval.strip("()"), note=note)
 
 
 def rate_cell(estimate: Estimate, metric: str, strength: float, own: bool = False) -> TableCell:
