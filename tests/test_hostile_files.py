@@ -30,8 +30,6 @@ from asr.recognizer import Recognizer
 from asr.records.metrics import read_metrics
 from asr.records.run_folder import RunEnvironment, RunFolder, ScoreSummary, TrainingSummary
 from asr.records.shards import ITEM
-from asr.scoring.ctm import read_ctm
-from asr.scoring.glm import read_glm
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.run import read_score
 from asr.scoring.stm import read_stm
@@ -331,10 +329,6 @@ READERS: dict[str, Maker] = {
     "metrics": text_file("metrics.csv", "step,loss,dev_loss,dev_per\n0,1.5,,\n1,1.2,0.5,0.3\n", read_metrics),
     "trn": text_file("x.trn", "go on (a-1)\nthe { cat / dog } (a-2)\n", read_trn),
     "stm": text_file("x.stm", ";; c\na 1 s 0.0 1.5 <o,f> go on\na 1 s 1.5 2 <o> the\n", read_stm),
-    "ctm": text_file("x.ctm", "a 1 0.0 0.5 go 0.9\na 1 0.5 1.0 on\n", read_ctm),
-    "glm": text_file(
-        "x.glm", "[a] => [b] / [ ] __ [ ]\nx => {y / z} / [ ] __ [ ]\n", lambda x: read_glm(x, "ref")
-    ),
     "arpa": text_file("x.arpa", ARPA, read_vocabulary),
     "kenlm": binary_model,
 }

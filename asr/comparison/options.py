@@ -86,8 +86,8 @@ class CompareConfig(SearchOptions):
     )
     metric: str = option(
         "",
-        help="main error rate of tables and figures: per | wer | cer | official; "
-        "empty: for decoder=beam official if a split has it, else wer; otherwise the first one available",
+        help="main error rate of tables and figures: per | wer | cer | official, which needs NIST's sclite; "
+        "empty: wer for decoder=beam, otherwise the first one available",
         affects="result",
     )
     decode: list[str] = option(

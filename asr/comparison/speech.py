@@ -16,7 +16,7 @@ from torch import Tensor
 
 from asr.augmentation.sources import all_sources, sources_digests
 from asr.comparison.cell import Cell, code_entry
-from asr.comparison.options import METRICS, CompareConfig
+from asr.comparison.options import METRICS, OFFICIAL, CompareConfig
 from asr.comparison.records import Evaluation, ItemErrors, SplitData
 from asr.comparison.request import Decoding
 from asr.comparison.timing import Runner
@@ -31,7 +31,7 @@ from asr.files import read_as
 from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
 from asr.records.run_folder import DECODING, DecodeRecord
-from asr.scoring.official import reference_digests
+from asr.scoring.official import find_hubscr, reference_digests
 from asr.scoring.options import ScoreOptions
 from asr.scoring.run import read_score, score_paths
 from asr.scoring.score import Score
@@ -51,11 +51,14 @@ class Speech:
         decoding: search options for all evaluations.
 
     Raises:
-        UserError: a manifest is missing, or two have the same name.
+        UserError: a manifest is missing, two have the same name, or sclite is, for metric=official.
     """
 
     def __init__(self, protocol: TrainConfig, options: CompareConfig, decoding: Decoding) -> None:
         self.decoding, self.frames_per_batch = decoding, protocol.data.frames_per_batch
+        self.official = options.metric.startswith(OFFICIAL)
+        if self.official:
+            find_hubscr()
         manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
         self.digest = functools.cache(manifest_digest)
         shift_ms = protocol.features.frame_shift_ms
@@ -84,6 +87,7 @@ class Speech:
         settings |= {"training": training.key, "data": data[split].hash} | code_entry(attention)
         # Scoring rules and references beside the manifest change the rates, but not its digest.
         settings |= {"reference": reference_digests(Path(manifest))}
+        settings |= {"official": True} if self.official else {}
         settings |= {"threads": training.settings["options"]["trainer.threads"]}
         if decoding.options.tune:
             tune = split_name(decoding.options.tune)
@@ -117,7 +121,8 @@ class Speech:
         options.output = str(folder)
         recognizer = Recognizer.load_as(run, options)
         recognizer.decode(options, weights_in=folder, advance=advance)
-        [score] = score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
+        scoring = ScoreOptions(details=False, official=cell.settings.get("official", False))
+        [score] = score_paths([options.output], scoring, console=Console(file=sys.stdout))
         return asdict(item_errors(score))
 
     @staticmethod

@@ -143,8 +143,6 @@ class OfficialRate(Rate):
     """An official error rate in score.json: see `SubsetScore`."""
 
     segments: int | None = None
-    sclite: dict[str, Any] | None = None
-    as_recognised: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

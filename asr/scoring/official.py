@@ -1,18 +1,22 @@
-"""Official NIST scores of a decoded test set, against the recipe's STM reference.
+"""Official scores of a decoded split: NIST's hubscr.pl and sclite on the recipe's STM reference.
 
 A recipe writes `<split>.stm` beside `<split>.cuts.jsonl.gz`, the mapping rules as `hub5.glm` and its lexicon
 as `lexicon.txt`.
 """
 
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
-from asr.console import Column, Table
+from asr.console import Table
 from asr.data.lines import manifest_entries
 from asr.data.places import GLM, LEXICON, WORD_RULES
 from asr.errors import UserError
@@ -20,15 +24,14 @@ from asr.files import file_digest
 from asr.records.run_folder import OFFICIAL
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
-from asr.scoring.error_rates import ErrorRate, error_rate
-from asr.scoring.estimates import percent
-from asr.scoring.glm import Side, read_glm
-from asr.scoring.hub5 import NO_RULES, score_segments, spread_words
+from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
-from asr.scoring.stm import Stm, StmSegment, by_channel, channel_of, read_stm, write_stm
+from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
 from asr.text.lexicon import Lexicon
 
+HUBSCR = "hubscr.pl"
+DEBIAN_FOLDER = "/usr/lib/sctk/bin"  # where Debian's package sctk puts its programs, outside PATH
+SEGMENT = re.compile(r"^File: (\S+)\n.*\nScores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)", re.MULTILINE)
 SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
 # In the reference these are optional or absent: omitting them is never an error, keeping them may be one.
 FILLERS = frozenset(
@@ -46,39 +49,30 @@ class Place(NamedTuple):
     end_s: float
 
 
-@dataclass(frozen=True)
-class SubsetScore:
-    """Errors in a subset: our own counts, and sclite's if it is installed.
-
-    Attributes:
-        segments: number of reference segments.
-        rate: error rate with acronyms split into letters.
-        as_recognised: error rate of the words as recognised.
-        sclite: result of hubscr.pl for `rate`.
-    """
+class SubsetScore(NamedTuple):
+    """Number of reference segments of a subset, and its errors."""
 
     segments: int
     rate: ErrorRate
-    as_recognised: ErrorRate
-    sclite: ScliteResult | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of `score.json`."""
-        entry: dict[str, Any] = {**self.rate.as_dict(), "segments": self.segments, "sclite": None}
-        entry["as_recognised"] = self.as_recognised.as_dict()
-        if self.sclite:
-            counts = self.sclite.counts
-            rate = counts.rate if counts.length else None
-            entry["sclite"] = {"rate": rate, **asdict(counts), "segments": self.sclite.segments}
-        return entry
+        return {**self.rate.as_dict(), "segments": self.segments}
 
-    @property
-    def agrees(self) -> bool:
-        """Whether sclite's counts are the same; true if it was not run."""
-        return self.sclite is None or (self.sclite.segments, self.sclite.counts) == (
-            self.segments,
-            self.rate.counts,
+
+def find_hubscr() -> Path:
+    """Return the path of `hubscr.pl`, from PATH or Debian's package `sctk`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    found = shutil.which(HUBSCR) or shutil.which(HUBSCR, path=DEBIAN_FOLDER)
+    if found is None:
+        raise UserError(
+            f"official scores: expected NIST's {HUBSCR} in PATH or {DEBIAN_FOLDER}, found none: "
+            "apt-get install sctk, or build https://github.com/usnistgov/SCTK"
         )
+    return Path(found)
 
 
 def reference_of(manifest: Path) -> Path | None:
@@ -97,73 +91,70 @@ def reference_digests(manifest: Path) -> dict[str, str]:
 
 
 def official_score(
-    hypotheses: Sequence[Hypothesis],
-    manifest: Path,
-    folder: Path,
-    *,
-    nist: bool = True,
-    samples: int = 1000,
-    seed: int = 0,
+    hypotheses: Sequence[Hypothesis], manifest: Path, folder: Path, *, samples: int = 1000, seed: int = 0
 ) -> dict[str, SubsetScore]:
     """Score as in NIST's Hub-5 evaluations: `all`, and its subsets if there are several.
 
     Noises, fillers and word fragments are not submitted, and acronyms are split into letters, as in the
-    reference. The STM and CTM files go to `folder/official`.
+    reference. The scored files and sclite's reports stay in `folder/official`.
 
     Args:
         hypotheses: hypotheses with words.
-        manifest: manifest that was decoded, with an STM file beside it.
+        manifest: manifest that was decoded, with an STM file and `hub5.glm` beside it.
         folder: decode folder of the split.
-        nist: also run NIST's hubscr.pl if it is installed.
         samples: number of bootstrap samples, drawn over segments.
         seed: random seed for the bootstrap.
 
     Raises:
-        UserError: a hypothesis has no words, or a file can't be read.
+        UserError: sclite is not installed or fails, a hypothesis has no words, or a file can't be read.
     """
-    reference = reference_of(manifest)
-    if reference is None:
-        raise UserError(f"{manifest}: expected a reference in STM format beside it, found none")
-    stm = read_stm(reference)
-    rules = manifest.parent / GLM
-    mapped = rules.is_file()
-    sides: tuple[Side, Side] = ("reference", "hypothesis")
-    glms = [read_glm(rules, side) if mapped else NO_RULES for side in sides]
-    whole = recognised_words(hypotheses, read_places(manifest), stm)
-    lexicon = manifest.parent / LEXICON
-    # MS98 transcripts, hence models, write `ibm`, the reference `I B M`.
-    words = split_acronyms(whole, Lexicon.load(lexicon)) if lexicon.is_file() else whole
-    scores = score_segments(stm, words, *glms, progress=True)
-    unsplit = score_segments(stm, whole, *glms, progress=True) if words != whole else scores
-    hubscr = find_hubscr() if nist and mapped else None
-    result = {}
-    for name, prefixes in subsets(stm).items():
-        rate, as_recognised = (
-            error_rate(
-                [score.counts for score in aligned if score.segment.file.startswith(prefixes)],
-                samples=samples,
-                seed=seed,
-            )
-            for aligned in (scores, unsplit)
+    hubscr = find_hubscr()
+    reference, rules = reference_of(manifest), manifest.with_name(GLM)
+    if reference is None or not rules.is_file():
+        raise UserError(
+            f"{manifest}: official scores need a reference in STM format and {GLM} beside it, found none"
         )
-        files = Path(folder, OFFICIAL, f"{name}.stm"), Path(folder, OFFICIAL, f"{name}.ctm")
-        part = by_channel(stm.restricted(prefixes).segments)
-        write_stm(files[0], Stm([x for group in part.values() for x in group], stm.comments))
-        write_ctm(files[1], (word for word in words if word.file.startswith(prefixes)))
-        sclite = run_hubscr(hubscr, *files, rules) if hubscr else None
-        segments = sum(score.segment.file.startswith(prefixes) for score in scores)
-        result[name] = SubsetScore(segments, rate, as_recognised, sclite)
+    stm = read_stm(reference)
+    words = recognised_words(hypotheses, read_places(manifest), stm)
+    lexicon = manifest.with_name(LEXICON)
+    if lexicon.is_file():  # MS98 transcripts, hence models, write `ibm`, the reference `I B M`
+        words = split_acronyms(words, Lexicon.load(lexicon))
+    place = folder / OFFICIAL
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    segments = sorted(stm.segments, key=lambda x: (x.file.lower(), x.channel.lower(), x.start_s))
+    write_stm(place / "ref.stm", Stm(segments, stm.comments))
+    write_ctm(place / "hyp.ctm", words)
+    shutil.copyfile(rules, place / GLM)
+    counts = run_hubscr(hubscr, place)
+    kinds = {name: x for name, x in SUBSETS.items() if any(file.startswith(x) for file, _ in counts)}
+    result = {}
+    for name, prefixes in {"all": ("",), **(kinds if len(kinds) > 1 else {})}.items():
+        own = [count for file, count in counts if file.startswith(prefixes)]
+        result[name] = SubsetScore(len(own), error_rate(own, samples=samples, seed=seed))
     return result
 
 
-def subsets(stm: Stm) -> dict[str, tuple[str, ...]]:
-    """Return the recording prefixes of each subset: `all`, then the parts if there are several."""
-    parts = {
-        name: prefixes
-        for name, prefixes in SUBSETS.items()
-        if any(x.file.startswith(prefixes) for x in stm.segments)
-    }
-    return {"all": ("",), **(parts if len(parts) > 1 else {})}
+def run_hubscr(hubscr: Path, folder: Path) -> list[tuple[str, ErrorCounts]]:
+    """Score `hyp.ctm` against `ref.stm` with the rules `hub5.glm` of a folder, which keeps sclite's reports.
+
+    Returns:
+        Recording and errors of each segment; ignored segments are not among them.
+
+    Raises:
+        UserError: the script failed, or its report can't be parsed.
+    """
+    tools = hubscr.resolve().parent
+    paths = {"PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}", "SCTK": str(tools.parent)}
+    command = [str(hubscr), "-V", "-l", "english", "-h", "hub5", "-g", GLM, "-r", "ref.stm", "hyp.ctm"]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **paths}, capture_output=True, text=True)
+    report = folder / "hyp.ctm.filt.pra"
+    text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
+    found = [(file, *map(int, row)) for file, *row in SEGMENT.findall(text)]
+    if done.returncode or not found:
+        said = [line for line in done.stderr.splitlines() if "rror" in line] or ["no report written"]
+        raise UserError(f"{hubscr} on {folder / 'hyp.ctm'}: expected a score, found: {said[-1].strip()}")
+    return [(file, ErrorCounts(s, d, i, right + s + d)) for file, right, s, d, i in found]
 
 
 def read_places(manifest: Path) -> dict[str, Place]:
@@ -188,7 +179,9 @@ def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place],
     Raises:
         UserError: a hypothesis has no words, or its utterance is not in the manifest.
     """
-    segments = by_channel(stm.segments)
+    segments: dict[tuple[str, str], list[StmSegment]] = {}
+    for segment in stm.segments:
+        segments.setdefault((segment.file.lower(), segment.channel.lower()), []).append(segment)
     words = []
     for hypothesis in hypotheses:
         if hypothesis.id not in places:
@@ -201,12 +194,12 @@ def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place],
                 "(decode with decoder=beam)"
             )
         place = places[hypothesis.id]
-        segment = _segment_of(place, segments.get(channel_of(place), []))
+        own = _segment_of(place, segments.get((place.file.lower(), place.channel.lower()), []))
         for timed in hypothesis.timed_words():
             word = timed["word"]
             if is_scored(word):
                 start_s, end_s = _within(
-                    segment, place.start_s + timed["start_s"], place.start_s + timed["end_s"]
+                    own, place.start_s + timed["start_s"], place.start_s + timed["end_s"]
                 )
                 words.append(
                     CtmWord(place.file, place.channel, round(start_s, 3), round(end_s - start_s, 3), word)
@@ -228,16 +221,21 @@ def split_acronyms(words: Iterable[CtmWord], lexicon: Lexicon) -> list[CtmWord]:
     if letter := [phones for phones in said.get("a", []) if phones in (("ey",), ("EY",))]:
         names["a"] = letter[0]
 
-    def spelled(word: str) -> bool:
-        if word not in said or not names.keys() >= set(word):
-            return False
-        return said[word][0] == tuple(phone for letter in word for phone in names[letter])
+    def letters(word: str) -> list[str]:
+        folded = word.lower()
+        known = folded in said and names.keys() >= set(folded)
+        spelled = known and said[folded][0] == tuple(phone for x in folded for phone in names[x])
+        return list(word) if spelled else [word]
 
-    return [
-        x
-        for word in words
-        for x in spread_words(word, word.word if spelled(word.word.lower()) else [word.word])
-    ]
+    split = []
+    for word in words:
+        parts = letters(word.word)
+        share_s = word.duration_s / len(parts)
+        split += [
+            replace(word, word=part, start_s=word.start_s + i * share_s, duration_s=share_s)
+            for i, part in enumerate(parts)
+        ]
+    return split
 
 
 def is_scored(word: str) -> bool:
@@ -248,19 +246,13 @@ def is_scored(word: str) -> bool:
 
 
 def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore]) -> None:
-    """Print a row per subset, with the error rate without splitting acronyms, and sclite's result."""
-    names = ("subset", "WER %", "95 % interval", "sub", "del", "ins", "words", "segments", "unsplit %")
-    columns: list[str | Column] = [*names, Column("sclite", number=False, wrap=False)]
-    rows = []
-    for name, score in scores.items():
-        verdict = "–"
-        if score.sclite:
-            verdict = "same" if score.agrees else percent(score.sclite.counts.rate)
-        cells = [*rate_cells(score.rate), score.rate.counts.length, score.segments]
-        cells += [percent(score.as_recognised.rate), verdict]
-        rows.append([name, *map(str, cells)])
+    """Print a row per subset."""
+    columns = ("subset", "WER %", "95 % interval", "sub", "del", "ins", "words", "segments")
+    rows = [
+        [name, *rate_cells(x.rate), str(x.rate.counts.length), str(x.segments)] for name, x in scores.items()
+    ]
     console.print(Table.of(f"Official score, {folder}", columns, rows, wrap=False))
-    console.print(f"STM and CTM files: {escape(str(folder / OFFICIAL))}", soft_wrap=True)
+    console.print(f"scored files and sclite's reports: {escape(str(folder / OFFICIAL))}", soft_wrap=True)
 
 
 def _segment_of(place: Place, segments: list[StmSegment]) -> StmSegment | None:

@@ -9,7 +9,7 @@ from asr.errors import UserError
 COSTS = ("unit", "sclite")
 # What the arguments of `asr score` are.
 FOLDER, FOLDERS = "a decode folder", "several decode folders"
-TRN, CTM, TEXT = "TRN files", "CTM and STM files", "plain text"
+TRN, TEXT = "TRN files", "plain text"
 
 
 @dataclass
@@ -39,14 +39,12 @@ class ScoreOptions:
         "lower",
         help="lower: compare words and characters case-insensitively, as sclite does",
         affects="result",
-        only=("paths", (FOLDER, FOLDERS, TEXT, TRN)),
         choices=("lower", "keep"),
     )
     language: str = option(
         "",
         help="language code of the words; tr, az: lower-case I is ı, and İ is i",
         affects="result",
-        only=("paths", (FOLDER, FOLDERS, TEXT, TRN)),
     )
     punctuation: str = option(
         "keep",
@@ -81,7 +79,6 @@ class ScoreOptions:
         affects="place",
         only=("paths", (FOLDER, FOLDERS)),
     )
-    glm: str = option("", help="mapping rules (GLM); empty: none", affects="result", only=("paths", CTM))
     save: str = option(
         "",
         help="JSON file for the significance tests between systems; empty: print only",
@@ -94,9 +91,9 @@ class ScoreOptions:
         affects="result",
         only=("paths", FOLDERS),
     )
-    nist: bool = option(
-        True,
-        help="official scores: also run NIST's hubscr.pl if it is installed",
+    official: bool = option(
+        False,
+        help="also score with NIST's sclite, against the STM reference and mapping rules beside the manifest",
         affects="cost",
         only=("paths", (FOLDER, FOLDERS)),
     )

@@ -1,4 +1,4 @@
-"""Scoring of trn, CTM, STM and plain text files, and export of our hypotheses as CTM and STM."""
+"""Scoring of trn and plain text files, and export of our hypotheses as CTM and STM."""
 
 import re
 from collections import Counter
@@ -8,18 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from asr.errors import UserError
-from asr.scoring.alignment import Edit
-from asr.scoring.ctm import CtmWord, read_ctm, write_ctm
-from asr.scoring.glm import read_glm
-from asr.scoring.hub5 import score_segments
+from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.score import Score, UtteranceScore, pooled, score
-from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
-from asr.scoring.trn import check_same_ids, distinct_names, is_trn, literal, pair_trn
+from asr.scoring.score import Score, score
+from asr.scoring.stm import Stm, StmSegment, write_stm
+from asr.scoring.trn import BY_SCLITE, check_same_ids, distinct_names, is_trn, literal, pair_trn
 from asr.text.files import one_field, read_text
 from asr.text.normalise import plain_text
 
-REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # suffix of the reference by that of the hypothesis
 CHANNEL = "A"
 IDENT = re.compile(r"[\d_-]")  # distinguishes ids from the first words of a perfect hypothesis
 
@@ -35,7 +31,6 @@ def score_files(
     paths: Sequence[Path],
     *,
     align: str = "unit",
-    glm: str = "",
     case: str = "lower",
     language: str = "",
     punctuation: str = "keep",
@@ -43,63 +38,50 @@ def score_files(
     seed: int = 0,
     console: Console | None = None,
 ) -> Score:
-    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm` (with the rules of `glm`) or, of other types, `ref hyp`.
+    """Score `hyp.trn ref.trn` or, of other types, `ref hyp`.
 
-    Files named `.hyp` and `.ref` may stand in any order. NIST's formats are scored with sclite's costs, text
-    with those of `align`. How text is read is printed.
+    Files named `.hyp` and `.ref` may stand in any order. trn is scored with sclite's costs, text with those
+    of `align`. How text is read is printed.
 
     Raises:
-        UserError: the files are of other types or malformed, or an utterance is in one file only.
+        UserError: the files are CTM and STM, which sclite scores, or malformed, or an utterance is in one
+            file only.
     """
     heard, reference = in_order(paths)
-    text = heard.suffix not in REFERENCE_OF
-    if heard.suffix != ".ctm":
-        if glm:
-            raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
-        layout, trn = "", not text
-        if text and is_trn(reference) and is_trn(heard):
-            layout, trn = "as trn, `text (id)`", True
-        aligned: dict[str, list[Edit]] = {}
-        if trn:
-            hypotheses, aligned = pair_trn(heard, reference, case=case, language=language)
-        else:
-            hypotheses, layout = pair_text(reference, heard)
-        if console and layout:
-            line = f"reference {reference}, hypotheses {heard}: read {layout}"
-            console.print(line, soft_wrap=True, markup=False)
-        try:
-            return score(
-                hypotheses,
-                align="sclite" if trn else align,
-                case=case,
-                language=language,
-                punctuation=punctuation,
-                samples=samples,
-                seed=seed,
-                aligned=aligned,
-            )
-        except UserError as error:
-            raise UserError(f"{reference}: {error}") from error
-    rules = [read_glm(glm, side) if glm else None for side in ("reference", "hypothesis")]
-    segments = score_segments(read_stm(reference), read_ctm(heard), *rules, progress=True)
-    utterances = [
-        UtteranceScore(x.segment.name, x.segment.speaker.lower(), {"wer": x.edits}, {"wer": x.counts})
-        for x in segments
-    ]
-    if not utterances:
-        raise UserError(f"{reference}: expected segments to score, found only ignored ones")
-    return pooled(utterances, align="sclite", samples=samples, seed=seed)
+    trn = heard.suffix == ".trn"
+    layout = ""
+    if not trn and is_trn(reference) and is_trn(heard):
+        layout, trn = "as trn, `text (id)`", True
+    if trn:
+        hypotheses = pair_trn(heard, reference)
+    else:
+        hypotheses, layout = pair_text(reference, heard)
+    if console and layout:
+        line = f"reference {reference}, hypotheses {heard}: read {layout}"
+        console.print(line, soft_wrap=True, markup=False)
+    try:
+        return score(
+            hypotheses,
+            align="sclite" if trn else align,
+            case=case,
+            language=language,
+            punctuation=punctuation,
+            samples=samples,
+            seed=seed,
+        )
+    except UserError as error:
+        raise UserError(f"{reference}: {error}") from error
 
 
 def in_order(paths: Sequence[Path]) -> tuple[Path, Path]:
     """Return the file of hypotheses and that of references; raise UserError for files of other types."""
     suffixes = [path.suffix for path in paths]
-    text = not {".trn", ".ctm", ".stm"} & {*suffixes}
-    if len(paths) != 2 or not (text or REFERENCE_OF.get(suffixes[0]) == suffixes[1]):
+    if {".ctm", ".stm"} & {*suffixes}:
+        raise UserError(f"{paths[0]}: {BY_SCLITE}: sclite -r ref.stm stm -h hyp.ctm ctm")
+    text = ".trn" not in suffixes
+    if len(paths) != 2 or not (text or suffixes[0] == suffixes[1]):
         found = " ".join(map(str, paths))
-        raise UserError(
-            f"expected `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt`, found `{found}`"
-        )
+        raise UserError(f"expected `hyp.trn ref.trn` or `ref.txt hyp.txt`, found `{found}`")
     one, other = paths
     named = suffixes[0] == ".hyp" or suffixes[1] == ".ref"
     return (one, other) if named or not text else (other, one)

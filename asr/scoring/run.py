@@ -35,8 +35,8 @@ from asr.scoring.display import print_comparison, print_pairs, print_score, shor
 from asr.scoring.estimates import percent
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.listed_words import ListedWords
-from asr.scoring.official import official_score, print_official, reference_of
-from asr.scoring.options import CTM, FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
+from asr.scoring.official import official_score, print_official
+from asr.scoring.options import FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
 from asr.scoring.plain_files import are_plain, in_order, score_files, write_ctm_and_stm
 from asr.scoring.score import HEADLINES, Score, pooled, score, scored_words
 from asr.scoring.significance import compare_systems, group_systems
@@ -53,7 +53,7 @@ def score_paths(
     """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and tables into it.
 
     Each further system is compared with the first one that recognised the same utterances. The files
-    `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt` are only scored and printed.
+    `hyp.trn ref.trn` or `ref.txt hyp.txt` are only scored and printed.
 
     If decode.json lies beside the hypotheses, it provides `decode_s`, `lexicon` (a digest) and `word_filter`
     (the recipe's scoring rules, copied to score.json).
@@ -74,12 +74,11 @@ def score_paths(
     console = console or open_console()
     files = [Path(path) for path in paths]
     if are_plain(files):
-        check_effect(options, paths={".trn": TRN, ".ctm": CTM}.get(files[0].suffix, TEXT))
+        check_effect(options, paths=TRN if files[0].suffix == ".trn" else TEXT)
         result = score_files(
             files,
             align=options.align,
             punctuation=options.punctuation,
-            glm=options.glm,
             case=options.case,
             language=options.language,
             samples=options.samples,
@@ -227,8 +226,11 @@ def _score_folder(
         found = ListedWords.of(result.utterances, {word for words in listed for word in words})
         summary["hotwords"] = found.as_dict()
         console.print(f"{folder}: {options.hotwords}: {found}", soft_wrap=True, markup=False, highlight=False)
-    if official := _official(folder, hypotheses, options, console):
-        summary["official"] = official
+    if options.official:
+        manifest = Path(_read_decoding(folder).manifest or "")
+        subsets = official_score(hypotheses, manifest, folder, samples=options.samples, seed=options.seed)
+        print_official(console, folder, subsets)
+        summary["official"] = {name: subset.as_dict() for name, subset in subsets.items()}
     write_json(summary, folder / SCORE)
     return result
 
@@ -260,23 +262,6 @@ def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, 
     raise UserError(
         f"{folder / SCORE}: expected the score of {HYPOTHESES}, found {found}: run asr score {folder}"
     )
-
-
-def _official(
-    folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
-) -> dict[str, object]:
-    """Return the official scores by subset, if the manifest has a reference in NIST's formats beside it."""
-    manifest = Path(_read_decoding(folder).manifest or "")
-    if not manifest.is_file() or reference_of(manifest) is None:
-        return {}
-    if hypotheses[0].text is None:
-        console.print(f"no official score: expected words, found {hypotheses[0].unit}s")
-        return {}
-    scores = official_score(
-        hypotheses, manifest, folder, nist=options.nist, samples=options.samples, seed=options.seed
-    )
-    print_official(console, folder, scores)
-    return {name: subset.as_dict() for name, subset in scores.items()}
 
 
 def _read_decoding(folder: Path) -> DecodeRecord:

@@ -1,7 +1,7 @@
 """Phone, word and character error rates: pooled, by speaker, by utterance, by length; and confusions."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -102,7 +102,6 @@ def score(
     punctuation: str = "keep",
     samples: int = 1000,
     seed: int = 0,
-    aligned: Mapping[str, list[Edit]] | None = None,
 ) -> Score:
     """Score hypotheses against their references.
 
@@ -119,7 +118,6 @@ def score(
         punctuation: keep, or remove (Unicode category P) from words, which may then be empty and left out.
         samples: number of bootstrap samples for the 95 % intervals.
         seed: random seed for the bootstrap.
-        aligned: alignments of words, by utterance, that replace those made here.
 
     Raises:
         UserError: there are no hypotheses, an utterance is repeated, an utterance lacks the reference or the
@@ -135,8 +133,6 @@ def score(
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
         alignments = {metric: found[metric][position] for metric in found}
-        if aligned and hypothesis.id in aligned:
-            alignments["wer"] = aligned[hypothesis.id]
         counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
         utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
     audio_s = sum(hypothesis.duration_s for hypothesis in hypotheses)

@@ -2,10 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from asr.errors import UserError
 from asr.text.files import one_field, read_lines, write_lines
@@ -39,18 +37,6 @@ class StmSegment:
     def name(self) -> str:
         """Name of the segment in messages."""
         return f"{self.file} {self.channel} {self.start_s:g}–{self.end_s:g} s"
-
-
-class HasChannel(Protocol):
-    """What lies in a channel of a recording: a segment, a word or the place of an utterance."""
-
-    @property
-    def file(self) -> str:
-        """Name of the recording."""
-
-    @property
-    def channel(self) -> str:
-        """Name of the channel."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +76,6 @@ def write_stm(path: str | Path, stm: Stm) -> None:
         fields = [*names, f"{x.start_s:.2f}", f"{x.end_s:.2f}", x.label, x.text]
         lines.append(" ".join(field for field in fields if field))
     write_lines(path, lines)
-
-
-def by_channel(segments: Iterable[StmSegment]) -> dict[tuple[str, str], list[StmSegment]]:
-    """Group the segments by `channel_of`, each group sorted by time."""
-    groups: dict[tuple[str, str], list[StmSegment]] = {}
-    for segment in sorted(segments, key=lambda x: (*channel_of(x), x.start_s)):
-        groups.setdefault(channel_of(segment), []).append(segment)
-    return groups
-
-
-def channel_of(entry: HasChannel) -> tuple[str, str]:
-    """Return recording and channel in lower case: as in sclite, case doesn't distinguish them."""
-    return entry.file.lower(), entry.channel.lower()
 
 
 def plain_words(text: str) -> list[str]:

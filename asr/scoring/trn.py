@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.scoring.alignment import Edit
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.network import NetworkWord, align_networks, network_of
 from asr.text.files import one_field, read_lines, write_lines
-from asr.text.normalise import lower, plain_text
+from asr.text.normalise import plain_text
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
 MARKUP = re.compile(r"[{@;*\\]")
+BY_SCLITE = "NIST's sclite scores it (apt-get install sctk)"
 LISTED = 5  # ids listed in a message
 # Backslashes escape semicolons alone, so characters with a meaning become their full-width forms.
 LITERAL = {ord(mark): ord(mark) + 0xFEE0 for mark in "{}()<>;@*\\"}
@@ -77,45 +76,30 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     return reference_path, hypothesis_path
 
 
-def pair_trn(
-    hypothesis: str | Path, reference: str | Path, *, case: str = "lower", language: str = ""
-) -> tuple[list[Hypothesis], dict[str, list[Edit]]]:
+def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
-    The alignment of utterances with markup is returned by id: without the markup, ties would be broken
-    otherwise than in sclite.
-
-    As in `sclite -i spu_id`, case doesn't distinguish ids, the speaker is the part of the id before the first
-    hyphen (else underscore), `{ a / b c / @ }` is the alternative with the fewest errors (`@`: no word),
-    `word;…` and `word*` are `word`, and `\\;` is a semicolon.
-
-    Args:
-        hypothesis, reference: paths.
-        case: lower: compare alternatives case-insensitively; keep.
-        language: code of the language, for case=lower.
+    As in `sclite -i spu_id`, case doesn't distinguish ids, and the speaker is the part of the id before the
+    first hyphen (else underscore).
 
     Raises:
-        UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or an alternation is
-            malformed.
+        UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or a text has
+            markup, such as the alternatives `{ a / b }`, which sclite alone scores.
     """
     heard, spoken = read_trn(hypothesis), read_trn(reference)
     check_same_ids(heard, spoken, str(hypothesis), str(reference), key=str.lower)
     text_of = {ident.lower(): text for ident, text in heard.items()}
-    pairs, aligned = [], {}
+    pairs = []
     for ident, text in spoken.items():
-        chosen = [text, text_of[ident.lower()]]
-        if any(map(MARKUP.search, chosen)):
-            try:
-                folded = [lower(x, language) if case == "lower" else x for x in chosen]
-                edits = align_networks(*(network_of(x, NetworkWord.parse_literal) for x in folded))
-            except ValueError as error:
-                raise UserError(f"utterance {ident!r} of {hypothesis} or {reference}: {error}") from None
-            sides = zip(*((edit.reference, edit.hypothesis) for edit in edits), strict=True)
-            chosen = [" ".join(filter(None, side)) for side in sides] or ["", ""]
-            aligned[ident] = edits
+        said = text_of[ident.lower()]
+        for path, words in ((reference, text), (hypothesis, said)):
+            if MARKUP.search(words):
+                raise UserError(
+                    f"{path}: utterance {ident!r}: expected no markup, found {words[:60]!r}: {BY_SCLITE}"
+                )
         speaker = ident.lower().partition("-" if "-" in ident else "_")[0]
-        pairs.append(Hypothesis(ident, speaker, 0.0, chosen[0], None, [], [], chosen[1], "piece"))
-    return pairs, aligned
+        pairs.append(Hypothesis(ident, speaker, 0.0, text, None, [], [], said, "piece"))
+    return pairs
 
 
 def check_same_ids(

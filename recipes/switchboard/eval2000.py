@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.scoring.glm import read_glm
-from asr.scoring.network import network_of
 from asr.scoring.stm import Stm, plain_words, read_stm
 from asr.text.files import read_lines
 
@@ -49,7 +47,7 @@ class TestSet:
     problems: list[str] = field(default_factory=list)
 
 
-def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
+def read_test_set(pem: Path, stm: Path) -> TestSet:
     """Join segments and reference, and extend the segments by the margin.
 
     Raises:
@@ -58,7 +56,6 @@ def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
     problems: list[str] = []
     spans = {span.name: span for span in read_pem(pem, problems)}
     reference, repairs = repaired(read_stm(stm))
-    rules = read_glm(glm, "reference")
     test = TestSet({}, {}, reference, repairs, problems=problems)
     by_name = {}
     for segment in reference.segments:
@@ -70,11 +67,6 @@ def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
             problems.append(
                 f"{stm}: segment {segment.name}: expected it in {pem.name} too, found it only here"
             )
-        else:
-            try:
-                network_of(rules.filter(segment.text))
-            except ValueError as error:
-                problems.append(f"{stm}: segment {segment.name}: {error}")
     wide = widened(spans)
     for name, span in wide.items():
         if name not in by_name:

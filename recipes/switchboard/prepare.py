@@ -205,7 +205,7 @@ def _test_cuts(
     verify: bool,
 ) -> "dict[str, Iterable[MonoCut]]":
     """Return the splits of eval2000; add references and rules to `files`, repairs to `notes`."""
-    test = test_set.read_test_set(evaluation.pem, evaluation.stm, evaluation.glm)
+    test = test_set.read_test_set(evaluation.pem, evaluation.stm)
     for message in test.problems:
         run.problem(message)
     for name in test.ignored:
@@ -228,7 +228,7 @@ def _test_cuts(
     notes["eval2000"] = (
         f"Segments of {evaluation.pem.name}, each end extended by {test_set.MARGIN_S} s where there is room. "
         f"Removed from the reference, because NIST's programs mishandle it: {changes}. The manifests hold "
-        f"the words without markup; `asr score` computes official figures from the STM files with {GLM}."
+        f"the words without markup; `asr score official=true` gives the STM files and {GLM} to sclite."
     )
     return splits
 

@@ -11,21 +11,22 @@ from tone_corpora import save_cuts
 
 from asr.cli import main
 from asr.data.manifest import read_cuts
-from asr.scoring.ctm import CtmWord, read_ctm
+from asr.scoring.ctm import CtmWord
 
 
 def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     assert main(["align", str(trained), "split=test", f"output={tmp_path}"]) == 0
     cuts = {cut.recording_id: cut for cut in read_cuts(tone_corpus / "test.cuts.jsonl.gz")}
-    entries = read_ctm(tmp_path / "test.words.ctm")
-    words = [entry for entry in entries if isinstance(entry, CtmWord)]
+    fields = map(str.split, (tmp_path / "test.words.ctm").read_text().splitlines())
+    words = [CtmWord(x[0], x[1], float(x[2]), float(x[3]), x[4], float(x[5])) for x in fields]
+    middle_s = {word: word.start_s + word.duration_s / 2 for word in words}
     for recording, cut in cuts.items():
         own = [word for word in words if word.file == recording]
         assert " ".join(word.word for word in own) == cut.supervisions[0].text
         audio, rate = soundfile.read(cut.recording.sources[0].source)
         quiet = [i / rate for i in range(0, len(audio) - 240, 240) if abs(audio[i : i + 240]).max() < 0.05]
         for before, after in itertools.pairwise(own):
-            gap = [time for time in quiet if before.middle_s < time < after.middle_s]
+            gap = [time for time in quiet if middle_s[before] < time < middle_s[after]]
             assert gap, "no pause between two successive words"
             assert before.start_s < gap[0]
             assert after.start_s > gap[0] - 0.03
@@ -67,7 +68,7 @@ def test_an_audio_file_is_aligned_with_its_transcript(
     audio.with_suffix(".txt").write_text(cut.supervisions[0].text + "\n")
     assert main(["align", str(trained), str(audio), "mode=chunked"]) == 0
     assert (tmp_path / "x.TextGrid").exists()
-    assert len(read_ctm(tmp_path / "x.words.ctm")) == len(cut.supervisions[0].text.split())
+    assert len((tmp_path / "x.words.ctm").read_text().splitlines()) == len(cut.supervisions[0].text.split())
     unknown = f"text={cut.supervisions[0].text} zebra"
     assert main(["align", str(trained), str(audio), unknown]) == 0
     assert "unreliable times for words outside the model's vocabulary (1): zebra" in caplog.text

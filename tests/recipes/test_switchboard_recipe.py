@@ -25,9 +25,9 @@ from asr.preparation.division import ShardDone
 from asr.preparation.options import KINDS
 from asr.recognizer import Recognizer
 from asr.records.run_folder import OFFICIAL
+from asr.scoring.official import find_hubscr
 from asr.scoring.options import ScoreOptions
 from asr.scoring.run import score_paths
-from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
 from asr.scoring.word_filter import rules_beside
 from asr.search.options import DecodeOptions
@@ -352,7 +352,6 @@ def test_bad_input_is_reported_with_its_file(damaged, tmp_path):
     dropped = next(line for line in written if line.startswith("sw_4390 A"))
     written.remove(dropped)
     written.insert(-4, written[-5])
-    written[-2] = written[-2].replace("<O,en>", "<O,en> { BACK / ")
     stm.write_text("\n".join(written))
     run(damaged, tmp_path / "out")
     listed = "\n".join(problems(tmp_path / "out"))
@@ -367,7 +366,6 @@ def test_bad_input_is_reported_with_its_file(damaged, tmp_path):
         "sw2001B-ms98-a-trans.text:1: expected utf-8 text",
         "sw2003A-ms98-a-trans.text: expected the audio sw02003.sph, found none",
         "expected its transcript in hub5e00.english.000405.stm, found none",
-        "expected an alternation { a / b } to end",
     ]:
         assert expected in listed
     assert "sw2003B-ms98-a-trans.text: expected one file" not in listed
@@ -469,18 +467,17 @@ def test_prepare_train_decode_score(prepared, tmp_path):
     train(train_options([*small(prepared, run_folder), *length]))
     folder = Recognizer.load(run_folder).decode(DecodeOptions(split="eval2000", decoder="beam"))
     console = Console(width=200, record=True)
-    score_paths([folder], ScoreOptions(), console=console)
-    shown = console.export_text()
-    assert "Official score" in shown
-    summary = json.loads((folder / "score.json").read_text())
-    parts = summary["official"]
+    try:
+        find_hubscr()
+    except UserError:
+        pytest.skip("sclite (Debian package sctk) is not installed")
+    score_paths([folder], ScoreOptions(official=True), console=console)
+    assert "Official score" in console.export_text()
+    parts = json.loads((folder / "score.json").read_text())["official"]
     assert parts["swbd"]["segments"] == parts["callhm"]["segments"] == 12
     assert parts["all"]["length"] == parts["swbd"]["length"] + parts["callhm"]["length"]
     assert parts["all"]["rate"] < 0.9  # it learned something, on the right channel
-    assert (folder / OFFICIAL / "callhm.ctm").read_text().startswith("en_4156 A ")
-    if find_hubscr():
-        for part in parts.values():
-            assert all(part["sclite"][name] == part[name] for name in part["sclite"] if name in part)
+    assert (folder / OFFICIAL / "hyp.ctm").read_text().startswith("en_4156 A ")
 
 
 def test_the_phones_of_the_dictionary_are_those_of_cmudict_and_three_syllabic_ones():

@@ -12,7 +12,6 @@ import pytest
 from asr.scoring.alignment import align_sclite
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.plain_files import score_files
 from asr.scoring.score import score
 from asr.scoring.significance import matched_pairs
 from asr.scoring.trn import write_trn
@@ -56,23 +55,6 @@ def random_pairs(count: int, vocabulary: int, seed: int, *, insert_last: bool = 
                     heard.append(word)
         hypotheses.append(spoken(str(number), " ".join(reference), " ".join(heard)))
     return hypotheses
-
-
-def marked_text(rng: random.Random, depth: int = 0) -> str:
-    """Return up to 8 words, some as alternations or with sclite's other markup."""
-    parts = []
-    for _ in range(rng.randint(1, 2 if depth else 8)):
-        word, kind = rng.choice("abcABC"), rng.random()
-        if kind < 0.25 and depth < 2:
-            choices = [marked_text(rng, depth + 1) for _ in range(rng.randint(1, 3))]
-            parts.append("{ " + " / ".join(rng.sample([*choices, "@"], len(choices))) + " }")
-        else:
-            parts.append(
-                rng.choice(["@", f"{word};x", f"{word}\\;x", f"{word}*", f"{word}-", f"({word})"])
-                if kind > 0.9
-                else word
-            )
-    return " ".join(parts)
 
 
 def sclite(folder: Path, hypotheses: list[Hypothesis], *output: str) -> str:
@@ -142,19 +124,6 @@ def test_counts_equal_those_of_sclite_on_recorded_prompts(tmp_path):
 
 
 @needs_sclite
-def test_alternations_in_trn_files_equal_those_of_sclite(tmp_path):
-    rng = random.Random(6)
-    for name, depth in (("ref", 1), ("hyp", 3)):
-        texts = [f"{marked_text(rng, rng.randrange(depth))} (s{i % 3}-{i})\n" for i in range(400)]
-        (tmp_path / f"{name}.trn").write_text("".join(texts))
-    theirs = counts_by_utterance(report(tmp_path, "trn", "trn", "prf"))
-    result = score_files([tmp_path / "hyp.trn", tmp_path / "ref.trn"], samples=1)
-    ours = {entry.id.partition("-")[2]: entry.counts["wer"] for entry in result.utterances}
-    assert ours == theirs
-    assert len(ours) == 400
-
-
-@needs_sclite
 @pytest.mark.parametrize("vocabulary", [8, 300])
 def test_matched_pairs_equal_those_of_sc_stats(tmp_path, vocabulary):
     """No utterance ends in an insertion, because sc_stats misses those of the second system."""
@@ -180,33 +149,3 @@ def test_matched_pairs_equal_those_of_sc_stats(tmp_path, vocabulary):
     assert (str(ours.segments), *(f"{x:.3f}" for x in (ours.mean, ours.deviation, ours.z))) == found.groups()
     assert ours.segments > 50
     assert ours.z < -2
-
-
-def random_case(rng: random.Random, text: str) -> str:
-    """Return a text with each letter in upper or lower case."""
-    return "".join(rng.choice([x.lower(), x.upper()]) for x in text)
-
-
-@needs_sclite
-def test_segments_without_mapping_rules_and_names_of_any_case_equal_those_of_sclite(tmp_path):
-    """Hyphens and parentheses were divided without rules, and `F1` in one file, `f1` in the other refused."""
-    rng = random.Random(8)
-    segments, words = [], []
-    for number in range(200):
-        name, start = f"rec{number % 4} a", number // 4 * 10.0
-        text = f"{marked_text(rng)} x-y (so {rng.choice('ab')})"
-        segments.append(f"{random_case(rng, name)} s{number % 3} {start} {start + 10} {text}\n")
-        heard = rng.choices(["a", "b", "c", "x-y", "x", "(so", "b)", "a-"], k=rng.randrange(9))
-        words += [f"{random_case(rng, name)} {start + i} 0.5 {word}\n" for i, word in enumerate(heard)]
-    for name, lines in (("ref.stm", segments), ("hyp.ctm", words)):
-        lines.sort(key=lambda line: line[:6].lower())  # numbered in order of time
-        (tmp_path / name).write_text("".join(lines))
-    total = re.search(r"Sum +\| *(\d+) +(\d+) *\|(.*?)\|", report(tmp_path, "stm", "ctm", "rsum"))
-    assert total is not None
-    result = score_files([tmp_path / "hyp.ctm", tmp_path / "ref.stm"], samples=1)
-    counts = result.rates["wer"].counts
-    right = counts.length - counts.substitutions - counts.deletions
-    ours = right, counts.substitutions, counts.deletions, counts.insertions
-    assert (len(result.utterances), counts.length) == (int(total[1]), int(total[2]))
-    assert ours == tuple(map(int, total[3].split()[:4]))
-    assert [speaker.speaker for speaker in result.speakers] == ["s0", "s1", "s2"]

@@ -123,7 +123,7 @@ ACCENTS = "café noir àé", "cafe\u0301\u00a0noir\u2009a\u0300e\u0301"
 MARKS = "soft ware", "so\u00adft\u200b ware\ufeff"
 
 
-@pytest.mark.parametrize("formats", [("jsonl",), ("txt", "txt"), ("trn", "trn"), ("ctm", "stm")])
+@pytest.mark.parametrize("formats", [("jsonl",), ("txt", "txt"), ("trn", "trn")])
 @pytest.mark.parametrize("texts", [ACCENTS, MARKS, (MARKS[1], MARKS[0])])
 def test_forms_of_unicode_and_invisible_marks_are_no_errors(formats, texts, tmp_path):
     """A reference from a keyboard of one system and a hypothesis from another differed in every accent."""
@@ -138,7 +138,6 @@ def test_forms_of_unicode_and_invisible_marks_are_no_errors(formats, texts, tmp_
         contents = {
             "txt": [spoken, heard],
             "trn": [f"{heard} (u-1)", f"{spoken} (u-1)"],
-            "ctm": ["".join(f"u A {i} 1 {x}\n" for i, x in enumerate(heard.split())), f"u A s 0 9 {spoken}"],
         }
         for path, content in zip(paths, contents[formats[0]], strict=True):
             path.write_text(content + "\n", encoding="utf-8")
@@ -155,7 +154,7 @@ def test_language_gives_the_pairs_of_upper_and_lower_case(tmp_path):
     for language, errors in {"tr": 0, "az": 0, "": 2}.items():
         (result,) = scored([tmp_path], samples=1, language=language)
         assert result.rates["wer"].counts.errors == errors
-    for name, side in (("ref", "{ ISPARTA / @ }"), ("hyp", "ısparta")):
+    for name, side in (("ref", "ISPARTA"), ("hyp", "ısparta")):
         (tmp_path / f"{name}.trn").write_text(f"{side} (u-1)\n", encoding="utf-8")
     (result,) = scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"], samples=1, language="tr")
     assert result.rates["wer"].counts.errors == 0
