@@ -14,11 +14,9 @@ from asr.config import check, check_effect
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
-from asr.model.checkpoint import find
-from asr.model.checkpoint import load as load_checkpoint
 from asr.model.hub import local_folder
 from asr.model.options import LoadOptions
-from asr.model.portable import portable_folder, read_portable
+from asr.model.portable import portable_folder, read_state
 from asr.model.published import is_published, published_model
 from asr.records.options import Shard
 from asr.search.decoder import build_decoder
@@ -110,9 +108,7 @@ class Recognizer:
     @classmethod
     def _own(cls, place: Path, checkpoint: str, backend: str | None) -> "Recognizer":
         """Load a model of this project; see `load`."""
-        folder = portable_folder(place)
-        file = folder or find(place, checkpoint)
-        state = read_portable(folder) if folder else load_checkpoint(file)["model"]
+        file, state = read_state(place, checkpoint)
         config = state["config"]
         stored = config.get("backend", "auto")
         config["backend"] = backend or ("auto" if stored == "native" else stored)

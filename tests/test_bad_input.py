@@ -148,9 +148,11 @@ def test_weights_that_do_not_fit_are_rejected(
     corpus = corpus_maker()
     (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "zoo Z UW\n")
     line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "tokenizer.kind=character"))
-    assert "expected a character vocabulary, found phone" in line
-    line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "model.layers=2"))
-    assert "Missing key" in line
+    assert f"tokenizer.kind=character: expected phone with init_from={trained}" in line
+    for size, own in (("layers=2", 1), ("head_dim=8", 16), ("feedforward=100", 64)):
+        line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", f"model.{size}"))
+        assert f"model.{size}: expected {own} with init_from={trained}" in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_resuming_with_another_vocabulary_is_rejected(

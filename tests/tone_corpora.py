@@ -1,6 +1,6 @@
 """A corpus of tones that a tiny model learns in seconds, and the options for training that model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -66,10 +66,12 @@ def save_cuts(cuts: Iterable[MonoCut], path: Path) -> None:
     write_cuts(cuts, path, path.parent)
 
 
-def make_corpus(folder: Path, sizes: dict[str, int], rate: int = 16000, seed: int = 0) -> Path:
+def make_corpus(
+    folder: Path, sizes: dict[str, int], rate: int = 16000, seed: int = 0, words: Sequence[str] = ()
+) -> Path:
     """Write WAV files, manifests and a lexicon; return the folder."""
     random = np.random.default_rng(seed)
-    words = list(LEXICON.pronunciations)
+    words = words or list(LEXICON.pronunciations)
     (folder / "wav").mkdir(parents=True)
     for split, count in sizes.items():
         cuts = []

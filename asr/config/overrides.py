@@ -95,7 +95,9 @@ def divide(overrides: list[str], own: Any, composed: Any) -> tuple[list[str], li
     return taken, [x for x in overrides if x not in taken]
 
 
-def compose(schema: type[Options] | Options, name: str, overrides: list[str]) -> Options:
+def compose(
+    schema: type[Options] | Options, name: str, overrides: list[str], values: Mapping[str, Any] | None = None
+) -> Options:
     """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` overrides.
 
     Args:
@@ -104,6 +106,7 @@ def compose(schema: type[Options] | Options, name: str, overrides: list[str]) ->
         overrides: config groups (`model=wsj`, or a file: `recipe=./mine.yaml`), single options
             (`model.layers=6`), and `hydra.searchpath=[folder]`, a folder like conf/. Strings need no quotes:
             `attention=i-clustered-25:topk=16,bits=31`.
+        values: values by dotted name that replace those of the configuration, but not the overrides.
 
     Raises:
         UserError: unknown key or group, wrong type or missing value, a name that contradicts its group, or no
@@ -133,7 +136,7 @@ def compose(schema: type[Options] | Options, name: str, overrides: list[str]) ->
         _composed[asked] = _grouped(name, chosen, searched)
     config = copy.deepcopy(_composed[asked])
     _check_names(config, chosen, overrides)
-    return _checked(_updated(config, overrides, kinds), overrides)
+    return _checked(_updated(config, [*as_overrides(values or {}), *overrides], kinds), overrides)
 
 
 def _stored(group: str, file: str) -> str:

@@ -10,7 +10,7 @@ from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.table import code_digests, joined_name, layer_names
 from asr.config import to_dict, user_code
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 from asr.files import build
 from asr.model import checkpoint
 
@@ -67,18 +67,17 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
 
     Raises:
         KeyError: the state is incomplete.
-        RuntimeError: the model has other sizes.
-        UserError: the mechanisms can't be exchanged.
+        UserError: the model has other sizes, or the mechanisms can't be exchanged.
     """
     own = model.attention
     if line := user_code.changed(build(dict[str, str], state.get("code", {}), "the checkpoint's code")):
         log.warning("attention %s: %s", state["attention"], line)
-    if own == state["attention"]:  # with the stored hash planes
-        model.load_state_dict(state["weights"])
-        return
-    model.set_attention(state["attention"], "reference")
+    if own != state["attention"]:  # otherwise the stored hash planes are loaded, too
+        model.set_attention(state["attention"], "reference")
+    checkpoint.check_shapes(model.state_dict(), state["weights"], f"attention {state['attention']}")
     model.load_state_dict(state["weights"])
-    model.set_attention(own, backend)
+    if own != state["attention"]:
+        model.set_attention(own, backend)
 
 
 def initialise(model: AttentionModel, source: str, backend: str) -> None:
@@ -94,5 +93,5 @@ def initialise(model: AttentionModel, source: str, backend: str) -> None:
     """
     try:
         restore(model, checkpoint.load(checkpoint.find(Path(source)))["model"], backend)
-    except (KeyError, RuntimeError, UserError) as error:
-        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None
+    except (KeyError, UserError) as error:
+        raise UserError(f"init_from={source}: {in_words(error)}") from None

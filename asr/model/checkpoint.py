@@ -81,6 +81,15 @@ def check_weights(weights: Any, path: Path) -> None:
         raise UserError(f"{path}: expected finite weights, found NaN or infinity in {', '.join(broken[:3])}")
 
 
+def check_shapes(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
+    """Raise UserError unless weights have the names and shapes of others; `where` begins the message."""
+    for name in [*wanted, *found]:
+        own, other = (list(x[name].shape) if name in x else "none" for x in (wanted, found))
+        if own != other:
+            expected = f"{name} of shape {own}" if name in wanted else f"no {name}"
+            raise UserError(f"{where}: expected {expected}, found {other}")
+
+
 @contextmanager
 def also_named(path: Path, name: str) -> Iterator[None]:
     """Give a file a second name in its folder, in place of another file, if the block succeeds.

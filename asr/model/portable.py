@@ -17,6 +17,7 @@ from safetensors.torch import save as save_weights
 
 from asr.errors import UserError
 from asr.files import check_writable, checked_entries, digest, parse_json, read_json, write_bytes
+from asr.model import checkpoint
 from asr.model.checkpoint import check_weights
 
 FORMAT = "clustered-asr model 1"
@@ -108,6 +109,20 @@ def read_portable(path: Path) -> dict[str, Any]:
     tokenizer = _with_bytes(parse_json(content[TOKENIZER], str(folder / TOKENIZER)), folder / TOKENIZER)
     check_weights(weights, folder / WEIGHTS)
     return {"config": settings.config, "tokenizer": tokenizer, "weights": weights}
+
+
+def read_state(path: Path, which: str = "auto") -> tuple[Path, dict[str, Any]]:
+    """Return the file or folder of a model of this project, and its state.
+
+    Args:
+        path: a run folder, a checkpoint or an exported model.
+        which: see `RunFolder.checkpoint`.
+    """
+    if folder := portable_folder(path):
+        return folder, read_portable(folder)
+    file = checkpoint.find(path, which)
+    state: dict[str, Any] = checkpoint.load(file)["model"]
+    return file, state
 
 
 def _read_settings(path: Path) -> PortableSettings:

@@ -71,6 +71,10 @@ class Tokenizer(ABC):
     def state(self) -> dict[str, Any]:
         """Return plain data from which `tokenizer_from_state` restores the tokenizer."""
 
+    def extended(self, texts: Iterable[str]) -> "Tokenizer":
+        """Return the vocabulary with what texts need beyond it; pieces stay as they are."""
+        return self
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the symbols of the labels."""
         return [self.symbols[index] for index in ids]
@@ -159,6 +163,11 @@ class CharacterTokenizer(Tokenizer):
             words.update(text.split())
         return cls(sorted(set("".join(words - NOISE_WORDS)) - {WORD_GAP}))
 
+    def extended(self, texts: Iterable[str]) -> "CharacterTokenizer":
+        """Return the vocabulary with the further characters of texts at its end."""
+        own, found = self.symbols[3:], CharacterTokenizer.train(texts).symbols[3:]
+        return CharacterTokenizer([*own, *(x for x in found if x not in own)])
+
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`."""
         return list(map(self._index.get, _speech(text), itertools.repeat(1)))
@@ -236,6 +245,14 @@ class VocabularyTokenizer(Tokenizer):
             return self
         symbols = [x if x == self.unknown or len(change(x)) != len(x) else change(x) for x in self.symbols]
         return VocabularyTokenizer(symbols, self.unknown) if len(set(symbols)) == len(symbols) else self
+
+    def extended(self, texts: Iterable[str]) -> Tokenizer:
+        """Return the vocabulary in the case of texts; single characters alone if it lacks some of theirs."""
+        words = list(texts)
+        own = self.in_case_of(words)
+        if not any(map(own.oov, words)):
+            return own
+        return CharacterTokenizer([x for x in own.symbols if len(x) == 1 and x != WORD_GAP]).extended(words)
 
     def state(self) -> dict[str, Any]:
         """See `Tokenizer`."""

@@ -1,24 +1,38 @@
-"""Options of a training run from overrides, or from the config.yaml of a run."""
+"""Options of a training: from overrides, a run's config.yaml, or the weights that it starts from."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from asr import config
+from asr.config import flat
 from asr.config.names import split_source
+from asr.config.schema import written
 from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig, train_schema
+
+# Options of the model that its weights don't depend on.
+FREE = {
+    "model.attention_dropout",
+    "model.dropout",
+    "model.freeze_encoder_steps",
+    "model.layer_drop",
+    "model.lora.alpha",
+    "model.lora.rank",
+    "model.position_shift",
+}
 
 
 def train_options(overrides: list[str]) -> TrainConfig:
     """Build the options of a training run from `key=value` overrides.
 
-    `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups. With `model.encoder=`, the folder of a
-    pretrained encoder gives features and model the values in place of the recipe's. Code that `attention=`
-    names is loaded.
+    `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups. The weights that `init_from=` or
+    `model.encoder=` names give features, model and tokenizer their values in place of the recipe's;
+    `init_from=` a published model becomes `model.encoder=`. Code that `attention=` names is loaded.
 
     Raises:
-        UserError: see `compose` and `read_pretrained`; or an option that contradicts the pretrained encoder.
+        UserError: see `compose` and `determined`; or an option that contradicts the weights.
 
     Example:
         >>> train_options(["recipe=demo", "model.layers=6"]).model.layers
@@ -33,22 +47,119 @@ def train_options(overrides: list[str]) -> TrainConfig:
 
 
 def _composed(overrides: list[str]) -> TrainConfig:
-    recipe = chosen_recipe(overrides)
-    folder = _last(overrides, "model.encoder")
-    if not folder:
-        return config.compose(train_schema(recipe), "train", overrides)
-    from asr.model.pretrained_folder import ADJUSTABLE, encoder_options, read_pretrained  # loads PyTorch
-
-    where = f"model.encoder={folder}"
-    if group := _last(overrides, "model"):
-        raise UserError(f"model={group}: has no effect with {where}")
-    given = encoder_options(read_pretrained(folder))
-    options = config.compose(train_schema(recipe), "train", [*config.as_overrides(given), *overrides])
-    chosen = config.flat(config.to_dict(options))
-    for key, value in given.items():
-        if chosen[key] != value and key not in ADJUSTABLE:
-            raise UserError(f"{key}={chosen[key]}: expected {value} with {where}")
+    schema = train_schema(chosen_recipe(overrides))
+    start = _last(overrides, "init_from")
+    where = f"init_from={start}" if start else f"model.encoder={_last(overrides, 'model.encoder')}"
+    given = determined(where)
+    if given.get("model.encoder") == start:  # published
+        overrides = [x for x in overrides if not x.startswith("init_from=")]
+    options = config.compose(schema, "train", overrides, given)
+    run = RunFolder(run_folder(options))
+    if start and not given and options.resume == "auto" and run.options.exists():  # the start is gone
+        before = flat(config.to_dict(run_options(run)))
+        given = {x: before[x] for x in before if x.startswith(("features.", "model.", "tokenizer."))}
+        options = config.compose(schema, "train", overrides, given)
+    chosen = flat(config.to_dict(options))
+    if given and _last(overrides, "model"):  # the user has chosen the sizes of this group, too
+        named = flat(config.to_dict(config.compose(schema, "train", overrides)))
+        chosen |= {key: value for key, value in named.items() if key.startswith("model.")}
+    check_determined(chosen, given, where)
     return options
+
+
+def run_folder(options: TrainConfig) -> Path:
+    """Return the run's folder: exp/<recipe>/<attention> unless the options name one.
+
+    The stars of a mechanism for each layer are written as x, because shells expand stars.
+    """
+    return Path(options.run or Path("exp", options.recipe.name, options.attention.replace("*", "x")))
+
+
+def determined(where: str) -> dict[str, Any]:
+    """Return the options of features, model and tokenizer that weights determine, by dotted name.
+
+    Args:
+        where: `init_from=<run, checkpoint, exported or published model>` or `model.encoder=<folder>`. Nothing
+            is determined by an empty value, or a path that doesn't exist: it may be a candidate's label.
+
+    Raises:
+        UserError: see `read_state` and `read_pretrained`.
+    """
+    key, _, place = where.partition("=")
+    if not place:
+        return {}
+    from asr.model.hub import local_folder  # loads PyTorch
+    from asr.model.published import is_published
+
+    if key == "model.encoder":
+        return _of_encoder(place)
+    if is_published(local_folder(place)):
+        return _of_published(place)
+    if not Path(place).exists():
+        return {}
+    try:
+        return _of_model(Path(place))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def check_determined(chosen: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    """Raise UserError for an option with another value than weights determine.
+
+    Args:
+        chosen: all options by dotted name.
+        given: see `determined`.
+        where: the option that names the weights.
+    """
+    for key, value in given.items():
+        if chosen[key] != value and key not in FREE:
+            expected = written(value) or "none"
+            raise UserError(f"{key}={written(chosen[key])}: expected {expected} with {where}")
+
+
+def _of_encoder(folder: str) -> dict[str, Any]:
+    from asr.model.pretrained_folder import encoder_options, read_pretrained
+
+    return encoder_options(read_pretrained(folder))
+
+
+def _of_published(folder: str) -> dict[str, Any]:
+    """Return what `_of_encoder` does, the folder, and the tokenizer's kind if the model has a head."""
+    from asr.model.pretrained_folder import has_head
+    from asr.model.published import read_tokenizer
+
+    given = {"model.encoder": folder, **_of_encoder(folder)}
+    if has_head(folder):
+        given["tokenizer.kind"] = _kind(read_tokenizer(folder).unit)
+    return given
+
+
+def _of_model(path: Path) -> dict[str, Any]:
+    """Return the options of a model of this project; one of a recipe's own task has no features."""
+    from asr.model.acoustic_model import AcousticModelConfig
+    from asr.model.options import ModelConfig
+    from asr.model.portable import read_state
+    from asr.text.tokenizer import SentencePieceTokenizer, tokenizer_from_state
+
+    file, state = read_state(path)
+    source, stored = str(file), state["config"]
+    if "tokenizer" not in state:
+        values = flat({"model": config.to_dict(config.from_dict(ModelConfig, stored, source))})
+        return {key: value for key, value in values.items() if key not in FREE}
+    own = config.from_dict(AcousticModelConfig, stored, source)
+    values = flat({"features": config.to_dict(own.features), "model": config.to_dict(own.model)})
+    given = {key: value for key, value in values.items() if key not in FREE}
+    if own.model.self_conditioned:
+        given["loss.intermediate"] = own.intermediate
+    tokenizer = tokenizer_from_state(state["tokenizer"], source)
+    given["tokenizer.kind"] = _kind(tokenizer.unit)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        given["tokenizer.pieces"] = len(tokenizer) - 1
+    return given
+
+
+def _kind(unit: str) -> str:
+    return "sentencepiece" if unit == "piece" else unit
 
 
 def chosen_recipe(overrides: list[str]) -> str:

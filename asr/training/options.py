@@ -324,7 +324,10 @@ class TrainConfig:
         choices=("no", "auto"),
     )
     init_from: str = option(
-        "", help="run folder or checkpoint to initialise the weights from", affects="result"
+        "",
+        help="run folder, checkpoint, exported or published model that gives the initial weights, and with "
+        "them tokenizer, features and model sizes",
+        affects="result",
     )
     features: FeatureConfig = field(default_factory=FeatureConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from asr.losses.loss import build_loss
 from asr.losses.topology import joined_outputs, split_outputs
 from asr.losses.views import training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.model.checkpoint import check_shapes
 from asr.model.features import CorpusStatistics, Normalisation
 from asr.model.lora import add_lora, merged
 from asr.model.pretrained_folder import Pretrained, has_head, read_pretrained, trained_model
@@ -32,7 +33,14 @@ from asr.scoring.word_filter import rules_beside
 from asr.search.greedy import greedy_search
 from asr.text.prepared import obtain_tokenizer
 from asr.text.pronunciation import warn
-from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, PieceTokenizer, Tokenizer, VocabularyTokenizer
+from asr.text.tokenizer import (
+    NOISE_WORDS,
+    PhoneTokenizer,
+    PieceTokenizer,
+    Tokenizer,
+    VocabularyTokenizer,
+    tokenizer_from_state,
+)
 from asr.training.heard import shown_ids
 from asr.training.lexicon import training_lexicon
 from asr.training.options import TrainConfig
@@ -155,12 +163,26 @@ class RecognitionTask(TrainingTask):
         }
 
 
-def build_recognition(options: TrainConfig, resuming: bool) -> tuple[RecognitionTask, SpeechData]:
-    """Return the task and data of a speech recipe."""
+def build_recognition(
+    options: TrainConfig, resuming: bool, stored: Mapping[str, Any] | None = None
+) -> tuple[RecognitionTask, SpeechData]:
+    """Return the task and data of a speech recipe.
+
+    Args:
+        options: options of the run.
+        resuming: whether the initial weights don't matter.
+        stored: state of the model in the resume point: what `init_from` names may be gone.
+    """
     cuts = load_training_cuts(options.data)
-    tokenizer = training_tokenizer(options, cuts)
+    start = Recognizer.load(options.init_from) if options.init_from and not resuming else None
+    known = start.tokenizer if start else None
+    if options.init_from and stored:
+        known = tokenizer_from_state(stored["tokenizer"])
+    tokenizer = training_tokenizer(options, cuts, known)
     encoder = options.model.encoder
-    pretrained = read_pretrained(encoder) if encoder else {}
+    pretrained: dict[str, Any] = read_pretrained(encoder) if encoder and not start else {}
+    if start:
+        pretrained = start.model.config.pretrained
     model = AcousticModel(
         AcousticModelConfig(
             options.attention,
@@ -175,8 +197,8 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         options.augment,
         initial_weights(options, pretrained, tokenizer) if encoder and not resuming else None,
     )
-    if options.init_from and not resuming:
-        initialise(model, tokenizer, options.init_from)
+    if start:
+        initialise(model, tokenizer, start, options.init_from)
     if options.model.lora.rank:
         add_lora(model, options.model.lora)
     data = SpeechData(
@@ -240,18 +262,26 @@ def halved(data: DataConfig) -> DataConfig:
     )
 
 
-def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
+def training_tokenizer(options: TrainConfig, cuts: Cuts, known: Tokenizer | None = None) -> Tokenizer:
     """Return a published model's or the prepared tokenizer, or build one from lexicon or training texts.
 
     Tokens outside its vocabulary are logged.
+
+    Args:
+        options: options of the run.
+        cuts: training utterances.
+        known: tokenizer of the initial weights, which the new one extends.
     """
     lexicon = training_lexicon(options)
     folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
     kind, words = options.tokenizer.kind, cuts.texts.counts()
-    if kept := kept_vocabulary(options, words):
+    if not known and (kept := kept_vocabulary(options, words)):
         return kept
     texts = words if kind == "character" else cuts.texts  # distinct words contain all characters
-    tokenizer = obtain_tokenizer(kind, texts, lexicon, options.tokenizer.pieces, folders)
+    if known and known.unit != "phone":
+        tokenizer = known.extended(words)
+    else:  # phones are those of the new lexicon
+        tokenizer = obtain_tokenizer(kind, texts, lexicon, options.tokenizer.pieces, folders)
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "they are trained as SPN, spoken noise"
         report_pronunciations(tokenizer, words, "training data", effect)
@@ -322,26 +352,27 @@ def _first(words: list[str], count: int) -> str:
     return ", ".join(words[:count]) + (" …" if len(words) > count else "")
 
 
-def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
-    """Initialise a model with the weights of another run, trained with this or an exchangeable mechanism.
+def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, source: str) -> None:
+    """Initialise a model with the weights of another one, trained with this or an exchangeable mechanism.
 
     The rows of the head are matched by symbol.
 
+    Args:
+        model: the model; it keeps its mechanism.
+        tokenizer: its tokenizer.
+        start: the other model; its mechanism becomes the model's.
+        source: where it is from, the option `init_from`.
+
     Raises:
-        UserError: the models differ in size, or their vocabularies in kind.
+        UserError: the mechanisms can't be exchanged, or the models differ in size.
     """
-    other = Recognizer.load(source)
-    if other.tokenizer.unit != tokenizer.unit:
-        raise UserError(
-            f"init_from={source}: expected a {tokenizer.unit} vocabulary, found {other.tokenizer.unit}"
-        )
     try:
-        if other.model.config.attention != model.config.attention:
-            other.set_attention(model.config.attention)
+        if start.model.config.attention != model.config.attention:
+            start.set_attention(model.config.attention)
     except UserError as error:
         raise UserError(f"init_from={source}: {error}") from error
     # By symbol, because the lexicon of the other run may have a phone more or less.
-    row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
+    row = {symbol: i for i, symbol in enumerate(start.tokenizer.symbols)}
     new = [symbol for symbol in tokenizer.symbols if symbol not in row]
     if new:
         log.warning(
@@ -350,10 +381,10 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
             len(new),
             ", ".join(new),
         )
-    weights = dict(other.model.state_dict())
+    weights = dict(start.model.state_dict())
     for name, own in model.head.named_parameters(prefix="head"):
         # Both kinds of outputs, with the outputs as the last dimension.
-        theirs = split_outputs(weights[name].movedim(0, -1), other.model.config.topology)
+        theirs = split_outputs(weights[name].movedim(0, -1), start.model.config.topology)
         merged = [x.clone() for x in split_outputs(own.detach().movedim(0, -1), model.config.topology)]
         for i, symbol in enumerate(tokenizer.symbols):
             if symbol in row:
@@ -362,10 +393,8 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
         first, later = merged
         hmm = model.config.topology == "hmm"
         weights[name] = (joined_outputs(first, later, "hmm") if hmm else first).movedim(-1, 0)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from error
+    check_shapes(model.state_dict(), weights, f"init_from={source}")
+    model.load_state_dict(weights)
 
 
 def corpus_statistics(model: AcousticModel, data: SpeechData) -> None:

@@ -172,13 +172,7 @@ def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
 
 def check_model(point: ResumePoint, task: "TrainingTask") -> None:
     """Raise UserError unless the checkpoint's weights fit the model."""
-    wanted = {name: list(x.shape) for name, x in task.whole_state()["weights"].items()}
-    found = {name: list(x.shape) for name, x in point.state["model"]["weights"].items()}
-    for name in [*wanted, *found]:
-        if wanted.get(name) != found.get(name):
-            raise UserError(
-                f"{point.path}: expected {name} of shape {wanted.get(name)}, found {found.get(name)}"
-            )
+    checkpoint.check_shapes(task.whole_state()["weights"], point.state["model"]["weights"], str(point.path))
 
 
 def check_state(point: ResumePoint, task: "TrainingTask", data: TrainingData, cost: "Cost") -> None:

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ from asr.files import locked, write_json
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.training.checkpoints import SaveResumePoint
+from asr.training.config import check_determined, determined, run_folder
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
 from asr.training.loggers import check_loggers, check_objects, log_options, open_loggers
@@ -43,7 +44,7 @@ from asr.training.resume import (
 )
 from asr.training.signals import ANNOUNCEMENTS, Signals, Stopped
 from asr.training.sizes import precision, reasons, settled
-from asr.training.start import offered_starts
+from asr.training.start import starts
 from asr.training.task import TrainingTask
 from asr.training.trainer import build_trainer, quiet_lightning
 
@@ -109,7 +110,7 @@ def _train(
     quiet_lightning()
     lightning.seed_everything(options.seed, verbose=False)
 
-    task, data = build_task(options, resuming=point is not None)
+    task, data = build_task(options, point is not None, point.state["model"] if point else None)
     environment = _environment(options, task, data, point)
     cost = Cost(task.plan.budget)
     if point:
@@ -133,7 +134,7 @@ def _train(
     if _is_first_process(options):
         _begin(options, task, data, folder, environment, point)
         if point is None:
-            for line in [*notes, *offered_starts(options, folder)]:
+            for line in [*notes, *starts(options, folder, data)]:
                 print(f"  {line}", flush=True)
 
     log_options(loggers, options)
@@ -205,14 +206,6 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def run_folder(options: TrainConfig) -> Path:
-    """Return the run's folder: exp/<recipe>/<attention> unless the options name one.
-
-    The stars of a mechanism for each layer are written as x, because shells expand stars.
-    """
-    return Path(options.run or Path("exp", options.recipe.name, options.attention.replace("*", "x")))
-
-
 def _check(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
@@ -221,12 +214,23 @@ def _check(options: TrainConfig) -> None:
     check_processes(options.trainer)
 
 
-def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
-    """Return task and data: the recipe's own if it defines a task, otherwise training on utterances."""
+def build_task(
+    options: TrainConfig, resuming: bool, stored: Mapping[str, Any] | None = None
+) -> tuple[TrainingTask, TrainingData]:
+    """Return task and data: the recipe's own if it defines a task, otherwise training on utterances.
+
+    Args:
+        options: options of the run.
+        resuming: whether the initial weights don't matter.
+        stored: state of the model in the resume point, if there is one.
+    """
+    if options.init_from and not resuming:  # complete options haven't been composed
+        where = f"init_from={options.init_from}"
+        check_determined(config.flat(config.to_dict(options)), determined(where), where)
     module, own = recipe_task(options.recipe.name), task_options(options.recipe.name)
     if module and own and isinstance(options.recipe, own):
         return cast(tuple[TrainingTask, TrainingData], module.build(options, resuming))
-    return build_recognition(options, resuming)
+    return build_recognition(options, resuming, stored)
 
 
 def _environment(

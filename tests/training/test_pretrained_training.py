@@ -155,7 +155,7 @@ def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(
         ("model.positions=rotary", r"model.positions=rotary: expected convolution with model.encoder="),
         ("features.sample_rate=8000", r"features.sample_rate=8000: expected 16000 with model.encoder="),
         ("features.normalise=window", r"features.normalise=window: expected none with model.encoder="),
-        ("model=wsj", r"model=wsj: has no effect with model.encoder="),
+        ("model=wsj", r"model.layers=9: expected \d with model.encoder="),
         ("recipe=copy", r"encoder=.*: has no effect with recipe=copy"),
         ("loss.intermediate=[2]", r"loss.intermediate=\[2\]: expected blocks before the last"),
     ],

@@ -38,7 +38,7 @@ def test_init_from_matches_the_rows_of_the_head_by_symbol(
     tokenizer = tokenizer_of([f"data.train=[{corpus}]"])
     new = AcousticModel(old.model.config, len(tokenizer))
     fresh = new.head.projection.weight.detach().clone()
-    initialise(new, tokenizer, str(trained))
+    initialise(new, tokenizer, Recognizer.load(trained), "trained")
     for i, symbol in enumerate(tokenizer.symbols):
         known = symbol in old.tokenizer.symbols
         expected = (

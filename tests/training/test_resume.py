@@ -337,7 +337,7 @@ def test_weights_of_another_shape_are_one_line(short: Path, tone_corpus: Path, t
     options["model"]["layers"] = 2
     (folder / "config.yaml").write_text(yaml.safe_dump(options))
     before = records(folder)
-    with pytest.raises(UserError, match=r"last\.ckpt: expected encoder\.\S+ of shape \[\d.*\], found None$"):
+    with pytest.raises(UserError, match=r"last\.ckpt: expected encoder\.\S+ of shape \[\d.*\], found none$"):
         run(tone_corpus, folder, "model.layers=2", "trainer.max_steps=15", "resume=auto")
     assert records(folder) == before
 
