@@ -146,6 +146,14 @@ def test_a_wrong_file_is_a_sentence(values: dict[str, object], expected: str) ->
     assert expected == str(caught.value)
 
 
+def test_options_that_the_program_has_lost_are_ignored_in_a_run() -> None:
+    """Without an option that had been removed, no run of the version before could be reported or resumed."""
+    found = config.from_stored(Outer, {"rate": 0.5, "gone": 1, "inner": {"sise": 3, "size": 4}}, "x.yaml")
+    assert (found.rate, found.inner.size) == (0.5, 4)
+    with pytest.raises(UserError, match=r"^x.yaml: unknown option 'inner'"):
+        config.from_stored(Outer, {"inner": 3}, "x.yaml")
+
+
 def test_describe_lists_every_option_with_its_unit() -> None:
     rows = {key: (default, text) for key, _, default, text, _ in config.describe(Outer)}
     assert rows["inner.size"] == ("3", "a size [frames]")

@@ -148,9 +148,9 @@ def trained_run(folder: Path, name: str) -> Path:
 def as_stored(folder: Path, cell: Cell, defaults: Mapping[str, Any]) -> Cell:
     """Return a cell with the settings of its state on disk, if they mean the same.
 
-    They do if they lack only options that the program has gained since and that have their defaults: a new
-    option's default leaves results as they were, as any change of the program that keeps a cell's key. Keys
-    don't simply leave out defaults, because a default that changes later has to change them.
+    They do if they differ only by options that the program has lost since, or gained with their defaults: a
+    new option's default leaves results as they were, as any change of the program that keeps a cell's key.
+    Keys don't simply leave out defaults, because a default that changes later has to change them.
 
     Args:
         folder: folder of the comparison.
@@ -165,7 +165,8 @@ def as_stored(folder: Path, cell: Cell, defaults: Mapping[str, Any]) -> Cell:
     if not all(name in defaults and options[name] == defaults[name] for name in gained):
         return cell
     kept = {name: value for name, value in options.items() if name not in gained}
-    same = kept == stored and {**cell.settings, "options": {}} == {**before, "options": {}}
+    still = {name: value for name, value in stored.items() if name in options}
+    same = kept == still and {**cell.settings, "options": {}} == {**before, "options": {}}
     return replace(cell, settings=before) if same else cell
 
 

@@ -20,7 +20,7 @@ from asr.comparison.options import METRICS, OFFICIAL, CompareConfig
 from asr.comparison.records import Evaluation, ItemErrors, SplitData
 from asr.comparison.request import Decoding
 from asr.comparison.timing import Runner
-from asr.config import from_dict, to_dict
+from asr.config import from_stored, to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
@@ -117,7 +117,7 @@ class Speech:
     @staticmethod
     def evaluate(run: Path, folder: Path, cell: Cell, advance: Callable[[float], None]) -> dict[str, Any]:
         """Decode and score into the folder; the result is `ItemErrors`."""
-        options = from_dict(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
+        options = from_stored(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
         options.output = str(folder)
         recognizer = Recognizer.load_as(run, options)
         recognizer.decode(options, weights_in=folder, advance=advance)

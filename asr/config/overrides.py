@@ -268,6 +268,13 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
         raise UserError(f"{source}: {_first_line(error)}") from error
 
 
+def from_stored(schema: Any, values: dict[str, Any], source: str) -> Any:
+    """Build an options dataclass from those of a run; options that another version had are ignored."""
+    known = [f"{key}." for key, *_ in describe(schema)]
+    kept = {key: x for key, x in flat(values).items() if any(name.startswith(f"{key}.") for name in known)}
+    return from_dict(schema, nested(kept), source)
+
+
 def save(options: Any, path: Path) -> None:
     """Write an options dataclass as YAML."""
     write_text(yaml.safe_dump(to_dict(options), sort_keys=False, allow_unicode=True), path)

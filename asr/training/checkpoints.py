@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import EarlyStopping
 from asr.model.checkpoint import FORMAT, also_named, load, save
 from asr.records.run_folder import PREVIOUS, RunFolder, best_measures
 from asr.training.csv_logger import MetricsFile
-from asr.training.plan import round_up
 from asr.training.signals import Signals, Stopped
 from asr.training.task import TrainingTask
 
@@ -28,13 +27,11 @@ class SaveResumePoint(lightning.Callback):
         run: run folder.
         every: optimiser steps between checkpoints.
         signals: signals that end training.
-        whole: checkpoints are written, and training ends, after multiples of this many optimiser steps.
     """
 
-    def __init__(self, run: RunFolder, every: int, signals: Signals, whole: int = 1) -> None:
+    def __init__(self, run: RunFolder, every: int, signals: Signals) -> None:
         self.path = run.last
-        self.every = round_up(every, whole)
-        self.whole = whole
+        self.every = every
         self.signals = signals
         self.written = 0
         self.first = 0  # step at the start
@@ -49,7 +46,7 @@ class SaveResumePoint(lightning.Callback):
     def on_train_batch_start(
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Write a checkpoint if one is due, but not while gradients accumulate or processes differ.
+        """Write a checkpoint if one is due, but not while gradients accumulate.
 
         Raises:
             Stopped: a signal was received; the checkpoint has been written.
@@ -57,7 +54,7 @@ class SaveResumePoint(lightning.Callback):
         _correct_batch_counts(trainer)
         steps = trainer.global_step
         self.went_on = steps > self.first
-        if batch_idx % trainer.accumulate_grad_batches or steps % self.whole:
+        if batch_idx % trainer.accumulate_grad_batches:
             return
         received = torch.tensor(self.signals.received, device=task.device)  # perhaps by another rank
         stop = int(trainer.strategy.reduce(received, reduce_op="max"))
@@ -114,7 +111,7 @@ class KeepBest(lightning.Callback):
         better = better and math.isfinite(task.dev_error)
         if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
             return
-        state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.whole_state()}
+        state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.model_state()}
         if trainer.is_global_zero:
             save(state, path)
             for displaced in sorted({*kept, path}, key=best_measures)[self.count :]:

@@ -189,7 +189,7 @@ def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:
     """
     recipe = values.get("recipe")
     name = recipe.get("name") if isinstance(recipe, dict) else ""
-    return config.from_dict(train_schema(str(name)), values, source)
+    return config.from_stored(train_schema(str(name)), values, source)
 
 
 def run_options(run: RunFolder) -> TrainConfig:

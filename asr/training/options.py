@@ -130,19 +130,6 @@ class TrainerConfig:
     )
     devices: int = option(1, help="number of devices per machine", affects="plan", minimum=1, maximum=1024)
     nodes: int = option(1, help="number of machines", affects="plan", minimum=1, maximum=100_000)
-    strategy: str = option(
-        "auto",
-        help="auto | ddp (average gradients) | fsdp (also divide the model among the processes)",
-        affects="result",
-        choices=("auto", "ddp", "fsdp"),
-    )
-    average_every: int = option(
-        0,
-        help="with several processes: average weights at this interval instead of gradients; 0: never. "
-        "validate_every must be 0 or a multiple",
-        affects="result",
-        unit="optimiser steps",
-    )
     threads: int = option(
         0,
         help="CPU threads per process; 0: PyTorch's default, or the cores divided among several processes",
@@ -164,23 +151,6 @@ class TrainerConfig:
             raise UserError(
                 f"trainer.average_best={self.average_best}: expected at most "
                 f"trainer.keep_best={self.keep_best}"
-            )
-        if self.average_every and self.strategy == "fsdp":
-            raise UserError(
-                f"trainer.average_every={self.average_every}: expected 0 with trainer.strategy=fsdp, whose "
-                "processes share the weights"
-            )
-        if self.strategy == "fsdp" and self.precision == "fp16":
-            raise UserError("trainer.precision=fp16: expected fp32 or bf16 with trainer.strategy=fsdp")
-        if self.average_every and self.validate_every % self.average_every:
-            raise UserError(
-                f"trainer.validate_every={self.validate_every}: expected a multiple of "
-                f"trainer.average_every={self.average_every}, so that averaged weights are validated"
-            )
-        if self.average_every and self.devices * self.nodes == 1:
-            raise UserError(
-                f"trainer.average_every={self.average_every}: expected 0 with one process, or several with "
-                "trainer.devices or trainer.nodes"
             )
 
 

@@ -65,15 +65,4 @@ def training_plan(options: TrainConfig, data: TrainingData, taken: int = 0) -> T
         )
     data.batches = steps * accumulate
     validate_every = options.trainer.validate_every or max(1, data.epoch_batches(0) // step_batches)
-    validate_every = round_up(validate_every, options.trainer.average_every)
     return TrainingPlan(options, steps, min(validate_every, steps) * accumulate, budget)
-
-
-def round_up(steps: int, multiple: int) -> int:
-    """Return the next multiple; `steps` if `multiple` is 0.
-
-    Example:
-        >>> round_up(25, 10), round_up(25, 0)
-        (30, 25)
-    """
-    return -(-steps // multiple) * multiple if multiple else steps

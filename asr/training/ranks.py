@@ -58,23 +58,6 @@ class Launcher(_SubprocessScriptLauncher):
         os._exit(1)
 
 
-def connect_restarted(place: ClusterEnvironment, backend: str) -> None:
-    """Connect ranks that torchrun has restarted.
-
-    With torchrun's default rendezvous, PyTorch's own connection may find addresses of the processes before.
-    """
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if restarts == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return
-    store = distributed.TCPStore(place.main_address, place.main_port)  # torchrun's
-    distributed.init_process_group(
-        backend,
-        store=distributed.PrefixStore(f"restart {restarts}", store),
-        rank=place.global_rank(),
-        world_size=place.world_size(),
-    )
-
-
 @contextmanager
 def ended_by_signals(started: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
     """End at once on SIGINT and SIGTERM while the ranks connect, with the processes that this one started.

@@ -142,12 +142,8 @@ class RecognitionTask(TrainingTask):
         return int(self.model.front_end.frames(batch.audio_lengths).sum())
 
     def model_state(self) -> dict[str, Any]:
-        """Return what `Recognizer.load` reads: configuration, weights and tokenizer."""
-        return Recognizer(self.model, self.tokenizer).state()
-
-    def whole_state(self) -> dict[str, Any]:
-        """Return the state with whole weights, which include the updates of LoRA."""
-        state, lora = super().whole_state(), self.plan.options.model.lora
+        """Return what `Recognizer.load` reads: configuration, weights with LoRA's updates, and tokenizer."""
+        state, lora = Recognizer(self.model, self.tokenizer).state(), self.plan.options.model.lora
         return state | {"weights": merged(state["weights"], lora)} if lora.rank else state
 
     def describe(self, device_type: str) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
 
 def check_model(point: ResumePoint, task: "TrainingTask") -> None:
     """Raise UserError unless the checkpoint's weights fit the model."""
-    checkpoint.check_shapes(task.whole_state()["weights"], point.state["model"]["weights"], str(point.path))
+    checkpoint.check_shapes(task.model_state()["weights"], point.state["model"]["weights"], str(point.path))
 
 
 def check_state(point: ResumePoint, task: "TrainingTask", data: TrainingData, cost: "Cost") -> None:
@@ -196,11 +196,10 @@ def check_state(point: ResumePoint, task: "TrainingTask", data: TrainingData, co
     schedule = configured["lr_scheduler"]["scheduler"]
     _check_steps(point, schedule)
     _check_cursor(point, data)
-    if task.plan.options.trainer.strategy != "fsdp":  # whose states are in another order, and checked by it
-        states = point.state["optimizer_states"]
-        if not isinstance(states, list) or len(states) != 1:
-            raise UserError(f"{point.path}: expected the state of an optimiser, found {str(states)[:60]!r}")
-        _check_optimizer(states[0], configured["optimizer"], point.step, str(point.path))
+    states = point.state["optimizer_states"]
+    if not isinstance(states, list) or len(states) != 1:
+        raise UserError(f"{point.path}: expected the state of an optimiser, found {str(states)[:60]!r}")
+    _check_optimizer(states[0], configured["optimizer"], point.step, str(point.path))
 
 
 def _check_steps(point: ResumePoint, schedule: Any) -> None:

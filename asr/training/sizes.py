@@ -9,7 +9,6 @@ from asr.data.places import manifest_path
 from asr.data.sampler import plan_by_length
 from asr.environment import Precision, pick_device, pick_precision
 from asr.training.options import TrainConfig
-from asr.training.plan import round_up
 
 BATCHES_PER_EPOCH = 100  # as far as the limits of a batch allow
 FRAMES_PER_BATCH = (1_000, 20_000)  # 10 to 200 s with the usual frame shift
@@ -41,8 +40,7 @@ def settled(options: TrainConfig) -> TrainConfig:
     batches = len(plan_by_length(frames, size, order, data.utterances_per_batch)) if len(frames) else 1
     steps = max(1, batches // (trainer.devices * trainer.nodes * trainer.accumulate))  # per epoch
     epochs = max(EPOCHS, -(-STEPS // steps))
-    # Rounded up, because an interval other than a multiple of average_every is refused in config.yaml.
-    every = trainer.validate_every or round_up(steps * -(-epochs // VALIDATIONS), trainer.average_every)
+    every = trainer.validate_every or steps * -(-epochs // VALIDATIONS)
     return replace(options, trainer=replace(trainer, max_epochs=epochs, validate_every=every))
 
 

@@ -10,8 +10,6 @@ import lightning
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from asr.data.stream import StreamBatch, TrainingData
@@ -20,7 +18,6 @@ from asr.model.checkpoint import FORMAT
 from asr.seeds import derived_seed
 from asr.training.optimizer import configure, follow_plan
 from asr.training.plan import TrainingPlan
-from asr.training.strategy import Sharded, shard, whole
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +113,6 @@ class TrainingTask(lightning.LightningModule):
         except torch.OutOfMemoryError:
             fits = False
         if not fits:  # not in the handler, whose traceback would keep the memory
-            if isinstance(self.model, FSDPModule):
-                self._end_out_of_memory()
             self.trainer.strategy.reduce_boolean_decision(False, all=True)
             return self._skip_out_of_memory()
         loss = losses.sum() / targets.clamp(min=1)
@@ -162,12 +157,6 @@ class TrainingTask(lightning.LightningModule):
         if self.trainer.global_step >= self.plan.steps:
             self.trainer.should_stop = True  # so that Lightning validates the last step, too
 
-    def configure_model(self) -> None:
-        """Divide the model among the ranks with trainer.strategy=fsdp."""
-        if isinstance(self.trainer.strategy, Sharded):
-            assert self.device_mesh is not None
-            shard(self.model, self.device_mesh["data_parallel"])
-
     @property
     def _data(self) -> TrainingData:
         return self.trainer.datamodule.data  # type: ignore[attr-defined]
@@ -178,9 +167,7 @@ class TrainingTask(lightning.LightningModule):
         return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def _no_gradient(self) -> Tensor:
-        """Return a zero loss that depends on every parameter, as DDP requires; on none with shards."""
-        if isinstance(self.model, FSDPModule):
-            return torch.zeros((), device=self.device, requires_grad=True)
+        """Return a zero loss that depends on every parameter, as DDP requires."""
         parameters = [x for x in self.parameters() if x.requires_grad]
         return torch.stack([x.flatten()[0] * 0 for x in parameters]).sum()
 
@@ -220,14 +207,10 @@ class TrainingTask(lightning.LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.plan.options.trainer.clip or float("inf")
         )
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
         self.log("gradient_norm", norm)
         self._log_loss()
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
         finite = bool(norm.isfinite())
-        if self.plan.options.trainer.average_every:  # gradients differ between processes: skip on all or none
-            finite = self.trainer.strategy.reduce_boolean_decision(finite, all=True)
         if self.usable_in_window and finite:
             self.counts["taken"] += 1
         elif not self._scaled:
@@ -280,14 +263,9 @@ class TrainingTask(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the model in a form that loads without this class, and the counters."""
         checkpoint |= {"format": FORMAT, "counts": dict(self.counts), "dev_error": self.dev_error}
-        checkpoint |= {"model": self.whole_state(), "run": self.run}
+        checkpoint |= {"model": self.model_state(), "run": self.run}
         if self.trainer.should_stop and self.spent < 1:
             checkpoint["stopped"] = self.plan.stopping_rules
-
-    def whole_state(self) -> dict[str, Any]:
-        """Return the model's state with whole weights; all ranks must call it."""
-        state = self.model_state()
-        return state | {"weights": whole(state["weights"])}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters."""

@@ -10,7 +10,6 @@ from lightning.pytorch.loggers import Logger
 
 from asr.console import draws_bars, open_console
 from asr.records.run_folder import RunFolder
-from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
@@ -47,9 +46,7 @@ def build_trainer(
     terminal = open_console(stderr=True)
     progress = Bar(terminal) if draws_bars(terminal) else ProgressLines()
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
-    apart = averages_weights(options.trainer)
-    whole = options.trainer.average_every if apart else 1
-    callbacks = [SaveResumePoint(run, options.trainer.checkpoint_every, signals, whole), cost]
+    callbacks = [SaveResumePoint(run, options.trainer.checkpoint_every, signals), cost]
     callbacks += [KeepBest(run, options.trainer.keep_best), WriteHeard(run.heard), progress]
     callbacks += [WarnUnlearned(), *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
@@ -59,8 +56,6 @@ def build_trainer(
         )
     if options.optimizer.minimum_rate:
         callbacks.append(StopConverged(options.optimizer.minimum_rate))
-    if apart:
-        callbacks.append(AverageWeights(whole, task.plan.steps))
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,
         devices=options.trainer.devices,

@@ -207,7 +207,7 @@ def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
 
 
 def without_memory(*shape: int) -> Tensor:
-    """Return a tensor whose memory was freed, as by FSDP."""
+    """Return a tensor whose memory was freed."""
     x = zeros(shape)
     x.untyped_storage().resize_(0)
     return x

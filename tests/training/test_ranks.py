@@ -25,13 +25,10 @@ import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from processes import Asr, fork_server, in_a_fork
-from runs import assert_same_weights, metrics, weights
+from runs import metrics, weights
 from tone_corpora import TINY, make_corpus
-from torch.distributed.launcher.api import elastic_launch
-from torch.distributed.run import config_from_args, parse_args
 
 import asr.training.optimizer
-from asr import Recognizer
 from asr.cli import main
 from asr.errors import UserError
 from asr.model import checkpoint
@@ -237,29 +234,18 @@ def assert_same_run(found: Ranks, expected: Ranks) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "places"),
-    [("auto", [(2, 2), (1, 2), (1, 1)]), ("auto", [(1, 1), (1, 4)]), ("fsdp", [(2, 2), (1, 2)])],
-    ids=str,
-)
+@pytest.mark.parametrize("places", [[(2, 2), (1, 2), (1, 1)], [(1, 1), (1, 4)]], ids=str)
 def test_any_number_of_processes_takes_the_same_steps(
-    strategy: str, places: list[tuple[int, int]], corpus: Path, tmp_path: Path, alone: Ranks
+    places: list[tuple[int, int]], corpus: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     """Batches of an epoch were repeated where the ranks did not divide their number, and a run could resume
     only on as many processes as before.
     """
-    run = Ranks(corpus, tmp_path / "run", f"trainer.strategy={strategy}")
+    run = Ranks(corpus, tmp_path / "run")
     for steps, (nodes, devices) in enumerate(places, start=2):
         length = [f"trainer.max_steps={steps}"] if (nodes, devices) != places[-1] else []
         assert set(run.run(nodes, devices, *length).values()) == {0}, run.said()
     assert_same_run(run, alone)
-    if strategy == "fsdp":
-        for name in ("best", "last"):
-            assert main(["export", str(run.folder), f"checkpoint={name}", f"out={tmp_path / name}"]) == 0
-            exported = Recognizer.load(tmp_path / name).model.state_dict()
-            trained = Recognizer.load(run.folder, checkpoint=name).model.state_dict()
-            assert exported.keys() == weights(alone.folder).keys()
-            assert all(x.equal(trained[key]) for key, x in exported.items())
 
 
 @pytest.mark.slow
@@ -267,18 +253,6 @@ def test_two_ranks_share_the_sparse_matrices_of_a_loss(corpus: Path, tmp_path: P
     """`loss=mmi` with n-grams longer than bigrams ended with a traceback: DDP broadcast sparse matrices."""
     run = Ranks(corpus, tmp_path / "run", "loss=mmi", "loss.order=3", "trainer.max_epochs=1")
     assert set(run.run(1, 2).values()) == {0}, run.said()
-
-
-@pytest.mark.slow
-def test_muon_takes_the_same_steps_on_shards(corpus: Path, tmp_path: Path) -> None:
-    """Its matrices are whole only for as long as they are orthogonalised."""
-    overrides = ["optimizer=muon", "optimizer.learning_rate=3e-3"]
-    one = Ranks(corpus, tmp_path / "one", *overrides)
-    assert one.run(1, 1) == {0: 0}, one.said()
-    two = Ranks(corpus, tmp_path / "two", *overrides, "trainer.strategy=fsdp")
-    assert two.run(1, 2, "trainer.max_steps=2")[0] == 0, two.said()
-    assert set(two.run(1, 2).values()) == {0}, two.said()
-    assert_same_run(two, one)
 
 
 @pytest.mark.slow
@@ -315,33 +289,6 @@ def test_a_rank_that_fails_to_start_ends_the_first(tmp_path: Path) -> None:
     errors = tmp_path / "errors.txt"
     assert in_a_fork(start_three, errors) == 1
     assert errors.read_text() == "asr: one of 3 processes failed to start\n"
-
-
-def torchrun(overrides: list[str], output: Path) -> None:
-    """Train on two processes that torchrun forks, where it would start programs; write the output."""
-    for stream in (1, 2):
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-    options = ["--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}"]
-    options += ["--monitor-interval=0.1", "--start-method=fork", "program"]
-    config, _, _ = config_from_args(parse_args(options))
-    elastic_launch(config, dies_once)(overrides)
-
-
-def dies_once(overrides: list[str]) -> None:
-    """Train as a rank of torchrun; before its fourth step, rank 1 is killed, unless it was restarted."""
-    rank, restarted = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-    trouble = None if restarted else Trouble(1, 3, signal.SIGKILL)
-    sys.exit(disturbed_train(overrides, gentle, rank, trouble, io.StringIO()))
-
-
-@pytest.mark.slow
-def test_torchrun_restarts_a_run_that_lost_a_rank(corpus: Path, tmp_path: Path) -> None:
-    whole, parts = (Ranks(corpus, tmp_path / name, "model.dropout=0.1") for name in ("whole", "parts"))
-    assert set(whole.run(1, 2).values()) == {0}
-    output = tmp_path / "output.txt"
-    assert in_a_fork(torchrun, [*parts.overrides, "trainer.devices=2", "trainer.accumulate=2"], output) == 0
-    assert "resumed at step 2" in output.read_text()
-    assert_same_weights(parts.folder, whole.folder)
 
 
 @pytest.mark.slow

@@ -36,13 +36,6 @@ def test_few_recordings_are_trained_for_500_steps_in_small_batches(tone_corpus: 
     assert settled(found) == found
 
 
-def test_validations_follow_averages_of_weights(tone_corpus: Path) -> None:
-    """The settled interval was refused when the run's config.yaml was read again."""
-    found = settled(options(tone_corpus, "trainer.devices=2", "trainer.average_every=10"))
-    assert found.trainer.validate_every % 10 == 0
-    found.trainer.check()
-
-
 def test_what_the_user_chooses_stays(tone_corpus: Path) -> None:
     asked = options(tone_corpus, "data.frames_per_batch=2500", "trainer.max_epochs=3")
     assert settled(asked) is asked

@@ -247,7 +247,7 @@ def test_files_of_the_run_folder(trained: Path) -> None:
 @pytest.mark.slow
 def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -> None:
     overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=30"]
-    overrides += ["trainer.devices=2", "trainer.strategy=ddp", "trainer.validate_every=10"]
+    overrides += ["trainer.devices=2", "trainer.validate_every=10"]
     process = Asr(["train", *overrides])
     said, errors = process.communicate()
     assert process.wait() == 0, errors[-2000:]
