@@ -17,8 +17,6 @@ CONFIGS = {
     "wav2vec2": transformers.Wav2Vec2Config,
     "hubert": transformers.HubertConfig,
     "wavlm": transformers.WavLMConfig,
-    "data2vec-audio": transformers.Data2VecAudioConfig,
-    "sew": transformers.SEWConfig,
 }
 # A frame sees 70 samples, and 160 samples lie between frames.
 TINY = {
@@ -39,7 +37,6 @@ LAYOUTS = [
     *((family, *norms) for family in ("wav2vec2", "hubert", "wavlm") for norms in (GROUP_POST, LAYER_PRE)),
     ("wav2vec2", "group", True),
     ("wav2vec2", "layer", False),
-    ("data2vec-audio", "layer", False),
 ]
 
 
@@ -53,8 +50,6 @@ def save_model(
 ) -> torch.nn.Module:
     """Write a folder and return its model in evaluation mode."""
     own = {"feat_extract_norm": norm, "do_stable_layer_norm": stable}
-    if family == "data2vec-audio":
-        own = {"num_conv_pos_embeddings": 3}
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(CONFIGS[family](**(TINY | own | options))).eval()
     model.save_pretrained(folder)

@@ -11,7 +11,7 @@ from asr.attention.full import FullAttention
 from asr.attention.grouping import HashGrouping
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.local import LocalAttention
-from asr.attention.multihead import SelfAttention, rotate
+from asr.attention.multihead import SelfAttention
 from asr.attention.pretrained_layers import BiasedAttention, fitting_mechanism
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padding
 from asr.lengths import keep_mask, zero_padding
@@ -35,7 +35,7 @@ def conformer_attention(attention: Any, name: str, backend: str) -> SelfAttentio
     """Return a self-attention layer with the weights of a transformers module.
 
     Args:
-        attention: attention of a conformer: of Parakeet, wav2vec2-conformer or wav2vec2-bert.
+        attention: attention of a conformer: of Parakeet or wav2vec2-bert.
         name: mechanism.
         backend: `auto`, `reference` or `native`.
 
@@ -50,30 +50,7 @@ def conformer_attention(attention: Any, name: str, backend: str) -> SelfAttentio
     projections = Projections(
         attention.linear_q, attention.linear_k, attention.linear_v, attention.linear_out
     )
-    dropout, heads = attention.dropout.p, attention.num_heads
-    if attention.position_embeddings_type == "relative_key":
-        return ClippedAttention(attention, projections, name, backend)
-    mechanism = fitting_mechanism(name, backend, dropout)
-    if attention.position_embeddings_type == "relative":
-        biases = attention.pos_bias_u, attention.pos_bias_v
-        return RelativeAttention(projections, attention.linear_pos, biases, mechanism)
-    model_dim, rotary = projections.query.in_features, attention.position_embeddings_type == "rotary"
-    layer = (RotaryInputAttention if rotary else SelfAttention)(
-        mechanism, model_dim, heads, model_dim // heads
-    )
-    layer.query, layer.key, layer.value, layer.output = projections
-    return layer
-
-
-class RotaryInputAttention(SelfAttention):
-    """Attention whose input is rotated before the projections to queries and keys: wav2vec2-conformer's."""
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M]."""
-        assert self.key is not None
-        turned = rotate(self._split_heads(x)).transpose(1, 2).flatten(2)
-        q, k, v = self.query(turned), self.key(turned), self.value(x)
-        return self._split_heads(q), self._split_heads(k), self._split_heads(v)
+    return ClippedAttention(attention, projections, name, backend)
 
 
 class ClippedAttention(BiasedAttention):

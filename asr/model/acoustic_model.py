@@ -28,7 +28,6 @@ from asr.model.pretrained import (
     ConvolutionalFrontEnd,
     LatentProjection,
     PretrainedEncoder,
-    SqueezedEncoder,
     pretrained_parts,
 )
 from asr.model.pretrained_conformer import ConformerEncoder
@@ -97,11 +96,6 @@ class AcousticModel(AttentionModel):
             encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
             parts = pretrained_parts(encoder, config.pretrained, *attention)
             self.front_end, self.normalisation, self.encoder = parts
-            if config.intermediate and isinstance(self.encoder, SqueezedEncoder):
-                raise UserError(
-                    f"loss.intermediate={config.intermediate}: expected [] with SEW, whose blocks have fewer "
-                    "frames than its output"
-                )
             if (
                 parts[1].masked_frame is not None
             ):  # distributed training needs a gradient for all that is trained

@@ -31,7 +31,6 @@ from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes, write_text
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
-from asr.model.pretrained import SqueezedEncoder
 from asr.text.stored import WORD_GAP
 from asr.text.tokenizer import BLANK as BLANK_SYMBOL
 from asr.text.tokenizer import PIECE_START, UNKNOWN, Tokenizer
@@ -115,8 +114,6 @@ def graph_module(
     Raises:
         UserError: a mechanism that can't be exported.
     """
-    if isinstance(model.encoder, SqueezedEncoder):  # the number of its groups would be fixed as even or odd
-        raise UserError("SEW can't be exported as a graph: use format=safetensors or transformers")
     name = model.config.attention
     if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):
         raise UserError(

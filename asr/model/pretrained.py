@@ -1,7 +1,7 @@
 """Encoders of pretrained speech models of transformers: wav2vec 2.0 and its relatives.
 
 The weights are in modules of transformers, but its forward passes aren't used, because padding changes their
-results through group normalisation over time and data2vec's stacked positions. Here an utterance has the same
+results through group normalisation over time. Here an utterance has the same
 states in any batch: those that transformers computes for it alone, without padding.
 """
 
@@ -147,8 +147,6 @@ class LatentProjection(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.projection = model.feature_projection if hasattr(model, "feature_projection") else nn.Identity()
-        if hasattr(model, "feature_dropout"):  # of SEW, whose module is the linear layer alone, if any
-            self.projection = nn.Sequential(model.layer_norm, self.projection, model.feature_dropout)
         self.masked_frame = getattr(model, "masked_spec_embed", None)
 
     def forward(self, latents: Tensor, lengths: Tensor) -> Tensor:
@@ -232,52 +230,15 @@ class PretrainedEncoder(nn.Module):
             States [B, T, M] and [B] valid frames.
         """
         x = zero_padding(features, lengths)
-        x = self.dropout(self.input_norm(x + self._positions(x, lengths)))
+        x = self.dropout(self.input_norm(x + self.positions(x)))
         bias = self._distance_bias(x.shape[1])
         x = through_blocks(self.blocks, x, lengths, self.layer_drop if self.training else 0.0, tap, **bias)
         return self.output_dropout(self.norm(x)), lengths
-
-    def _positions(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Return the convolutional relative positions of [B, T, M] with zeros at padded frames."""
-        if not hasattr(self.positions, "layers"):
-            return self.positions(x)
-        for layer in self.positions.layers:  # data2vec stacks convolutions; each sees zeros as padding
-            x = zero_padding(layer(x.mT).mT, lengths)
-        return x
 
     def _distance_bias(self, frames: int) -> dict[str, Tensor]:
         """Return WavLM's bias of distances, which all of its layers share."""
         first = self.blocks[0].attention
         return {"bias_HR": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
-
-
-class SqueezedEncoder(PretrainedEncoder):
-    """SEW's encoder (Wu et al. 2022): wav2vec 2.0's blocks see means over a few frames, `squeeze_factor`.
-
-    A layer restores the frames after them. Those after the last whole group are zeros, as in transformers.
-
-    The arguments are those of `PretrainedEncoder`.
-    """
-
-    def __init__(self, model: Any, attention: str, backend: str) -> None:
-        super().__init__(model, attention, backend)
-        self.squeeze = model.config.squeeze_factor
-        self.upsample: nn.Module = model.encoder.upsample
-
-    def forward(
-        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Encode projected latents; see `PretrainedEncoder.forward`. `tap` isn't called."""
-        size, squeezed = self.squeeze, lengths // self.squeeze
-        x = zero_padding(features, lengths).mT
-        x = nn.functional.pad(x, (0, size - 1))  # the rest is a group, too, which is not valid
-        mean = nn.functional.avg_pool1d(x, size)
-        positions = self.positions(x)[..., : mean.shape[2]]
-        x = self.dropout(self.input_norm((mean + positions).mT))
-        x = zero_padding(x, squeezed)
-        x = through_blocks(self.blocks, x, squeezed, self.layer_drop if self.training else 0.0, None)
-        x = zero_padding(self.upsample(x), squeezed * size)
-        return self.output_dropout(self.norm(x[:, : features.shape[1]])), lengths
 
 
 Parts = tuple[
@@ -311,6 +272,4 @@ def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, bac
     if hasattr(model.encoder.layers[0], "conv_module"):
         conformer = ConformerEncoder(model.encoder, model.config, attention, backend)
         return front_end, LatentProjection(model), conformer
-    if hasattr(model.encoder, "upsample"):
-        return front_end, LatentProjection(model), SqueezedEncoder(model, attention, backend)
     return front_end, LatentProjection(model), PretrainedEncoder(model, attention, backend)

@@ -94,7 +94,7 @@ class ConformerBlock(nn.Module):
 
 
 def sublayers(layer: Any, config: Any) -> Sublayers:
-    """Return the modules of a layer of Parakeet, or of wav2vec2-conformer or wav2vec2-bert."""
+    """Return the modules of a layer of Parakeet or wav2vec2-bert."""
     if hasattr(layer, "feed_forward1"):
         dropout = nn.Dropout(config.dropout)
         return Sublayers(
@@ -118,7 +118,7 @@ def sublayers(layer: Any, config: Any) -> Sublayers:
         layer.self_attn,
         layer.self_attn_dropout,
         own.layer_norm,
-        Convolution(own, own.batch_norm if hasattr(own, "batch_norm") else own.depthwise_layer_norm),
+        Convolution(own, own.depthwise_layer_norm),
         layer.ffn2_layer_norm,
         layer.ffn2,
         layer.final_layer_norm,

@@ -28,7 +28,7 @@ def reference_states(model: torch.nn.Module, folder: Path, samples: torch.Tensor
 def test_states_equal_those_of_transformers_with_any_padding(
     family: str, norm: str, stable: bool, padding: float, tmp_path: Path
 ) -> None:
-    """In a padded batch, transformers' own states differ with group normalisation and in data2vec-audio."""
+    """In a padded batch, transformers' own states differ with group normalisation."""
     theirs = save_model(tmp_path, family, norm, stable)
     ours, frames = states(load_model(tmp_path), utterances(LENGTHS, padding), LENGTHS)
     for own, samples, length, count in zip(ours, utterances(LENGTHS), LENGTHS, frames.tolist(), strict=True):
@@ -63,7 +63,7 @@ def test_frames_agree_with_transformers(tmp_path: Path) -> None:
     assert model.frame_s == 0.01
 
 
-@pytest.mark.parametrize("family", ["wav2vec2", "hubert", "wavlm", "data2vec-audio"])
+@pytest.mark.parametrize("family", ["wav2vec2", "hubert", "wavlm"])
 def test_mechanisms_are_exchanged_without_changing_weights(family: str, tmp_path: Path) -> None:
     save_model(tmp_path, family, initializer_range=0.5)
     model = load_model(tmp_path)
@@ -124,7 +124,7 @@ def test_dense_weights_give_the_output(name: str, family: str, tmp_path: Path) -
         layer.weights("cast-4", x, **bias)
 
 
-@pytest.mark.parametrize("family", ["wav2vec2", "wavlm", "data2vec-audio"])
+@pytest.mark.parametrize("family", ["wav2vec2", "wavlm"])
 def test_all_parts_but_the_front_end_are_trained(family: str, tmp_path: Path) -> None:
     """Also with an utterance of no frames, which must not turn the gradients of others into NaN."""
     save_model(tmp_path, family, hidden_dropout=0.1, attention_dropout=0.1, layerdrop=0.2)

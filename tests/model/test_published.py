@@ -23,18 +23,10 @@ def reference(theirs: torch.nn.Module, folder: Path, samples: torch.Tensor) -> t
     return theirs(values.input_values).logits[0].log_softmax(-1)[:, ORDER]
 
 
-def layout(family: str, norm: str, stable: bool) -> dict[str, object]:
-    if family == "data2vec-audio":
-        return {"num_conv_pos_embeddings": 3}
-    return {"feat_extract_norm": norm, "do_stable_layer_norm": stable}
-
-
 OTHERS = [
     ("unispeech", "group", False),
     ("unispeech-sat", "group", False),
     ("unispeech-sat", "layer", True),
-    ("sew", "group", False),
-    ("sew", "layer", False),
 ]
 
 
@@ -43,7 +35,7 @@ def test_log_probabilities_equal_those_of_transformers(
     family: str, norm: str, stable: bool, tmp_path: Path
 ) -> None:
     """Alone, and in a batch with padding of any values, where those of transformers differ."""
-    theirs = save_ctc(tmp_path, family, **layout(family, norm, stable))
+    theirs = save_ctc(tmp_path, family, feat_extract_norm=norm, do_stable_layer_norm=stable)
     model, tokenizer = published_model(tmp_path)
     assert tokenizer.symbols == ["<blank>", *SYMBOLS[:-1]]
     with torch.no_grad():
@@ -56,7 +48,7 @@ def test_log_probabilities_equal_those_of_transformers(
             torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["wav2vec2", "wavlm", "unispeech-sat", "sew"])
+@pytest.mark.parametrize("family", ["wav2vec2", "wavlm"])
 def test_attention_is_exchanged(family: str, tmp_path: Path) -> None:
     save_ctc(tmp_path, family, initializer_range=0.5)
     full, _ = Recognizer.load(tmp_path).model(utterances(LENGTHS, 0.0), LENGTHS)
@@ -67,26 +59,6 @@ def test_attention_is_exchanged(family: str, tmp_path: Path) -> None:
     )
     other = Recognizer.load(tmp_path, attention="i-clustered-4:topk=3")
     assert (other.model(utterances(LENGTHS, 0.0), LENGTHS)[0][0] - full[0]).abs().max() > 0.1
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    "options", [{"squeeze_factor": 3, "num_conv_pos_embeddings": 7}, {"hidden_size": 16}]
-)
-def test_frames_of_sew_come_in_groups(options: dict[str, int], tmp_path: Path) -> None:
-    """Of any size, also with a rest; the projection is missing where the sizes are the same."""
-    theirs = save_ctc(tmp_path, "sew", initializer_range=0.3, **options)
-    model, _ = published_model(tmp_path)
-    lengths = torch.tensor([16000, 7000, 3001, 600, 230, 100])
-    ours, frames = model(utterances(lengths, float("nan")), lengths)
-    assert frames.tolist() == [100, 44, 19, 4, 2, 1]
-    assert ours.isfinite().all()
-    for i, (length, count) in enumerate(zip(lengths.tolist()[:4], frames.tolist(), strict=False)):
-        expected = reference(theirs, tmp_path, utterances(lengths, 0.0)[i, :length])
-        torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
-    for i, length in enumerate(lengths.tolist()):  # transformers refuses less than a group
-        alone, _ = model(utterances(lengths)[i : i + 1, :length], lengths[i : i + 1])
-        torch.testing.assert_close(alone[0], ours[i, : frames[i]], rtol=0, atol=1e-5)
 
 
 def test_another_blank_is_no_label(tmp_path: Path) -> None:

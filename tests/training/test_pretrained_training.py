@@ -166,13 +166,6 @@ def test_options_that_contradict_the_folder_are_refused(override: str, message: 
         train_options(["recipe=folder", f"model.encoder={tmp_path}", override])
 
 
-@pytest.mark.parametrize("overrides", ["sew"], indirect=True)
-def test_blocks_of_sew_have_no_intermediate_outputs(overrides: list[str]) -> None:
-    """They have fewer frames than the labels of the last one."""
-    with pytest.raises(UserError, match=r"loss.intermediate=\[1\]: expected \[\] with SEW"):
-        train(train_options([*overrides, "loss.intermediate=[1]"]))
-
-
 def test_the_folder_replaces_the_sizes_of_a_recipe(tmp_path: Path) -> None:
     save_model(tmp_path)
     options = train_options(["recipe=prompts", f"model.encoder={tmp_path}", "model.dropout=0.2"])
