@@ -1,22 +1,25 @@
 """A run's JSON files hold anything after a full disk, an editor or another version of the program."""
 
 import dataclasses
+import functools
 import json
+import operator
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from asr.comparison.cell import Cell, State, TrainingResult, read_cell, read_state, result_of
-from asr.comparison.records import ForwardTimes, TimingResult
+from asr.comparison.records import TimingResult
 from asr.errors import UserError
 from asr.files import read_as
 from asr.records.run_folder import (
     DecodeRecord,
-    Rate,
     RunEnvironment,
     RunFolder,
     ScoreSummary,
@@ -28,18 +31,61 @@ from asr.search.tune import tuned
 from asr.training.config import run_options
 from asr.training.labelling import LabelScore
 
-WRONG = [[1], [], None, 3, -1.5, "text", {"a": [1]}, True]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+ABSENT = object()
 
-# Path below the run, schema, and what reads it.
-FILES: dict[str, tuple[type, Callable[[Path], Any]]] = {
-    "environment.json": (RunEnvironment, lambda run: RunFolder(run).read_environment()),
-    "training.json": (TrainingSummary, lambda run: RunFolder(run).read_summary()),
-    "decode.json": (DecodeRecord, lambda run: read_as(DecodeRecord, run / "decode.json")),
-    "score.json": (ScoreSummary, read_score),
-    "cell.json": (Cell, lambda run: read_cell(run, "")),
-    "state.json": (State, lambda run: read_state(run, "")),
-}
-ENTRIES = [(file, x.name) for file, (schema, _) in FILES.items() for x in dataclasses.fields(schema)]
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A JSON file of a run: its name, the schema of what it holds, and what reads it.
+
+    Attributes:
+        place: entry of the file that holds it, such as a cell's result; empty: all of it.
+        unread: entries whose values only say whether the file is current.
+    """
+
+    name: str
+    schema: type
+    read: Callable[[Path], Any]
+    place: str = ""
+    unread: tuple[str, ...] = ()
+
+
+def result(schema: type) -> File:
+    """Return the file with the result of a cell."""
+    return File("state.json", schema, lambda run: result_of(schema, run, "", read_state(run, "")), "result")
+
+
+FILES = [
+    File("environment.json", RunEnvironment, lambda run: RunFolder(run).read_environment()),
+    File("training.json", TrainingSummary, lambda run: RunFolder(run).read_summary()),
+    File("decode.json", DecodeRecord, lambda run: read_as(DecodeRecord, run / "decode.json")),
+    File("score.json", ScoreSummary, read_score, unread=("hypotheses", "options")),
+    File("cell.json", Cell, lambda run: read_cell(run, "")),
+    File("state.json", State, lambda run: read_state(run, "")),
+    *map(result, (TrainingResult, TimingResult, LabelScore)),
+]
+
+
+def entries(kind: Any) -> Iterator[tuple[tuple[Any, ...], Any, bool]]:
+    """Yield path, type and whether it may be absent, of every entry of a schema and of those within it."""
+    parts = typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        for x in dataclasses.fields(kind):
+            own = typing.get_type_hints(kind)[x.name]
+            yield (x.name,), own, not (x.default is x.default_factory is dataclasses.MISSING)
+            yield from (((x.name, *path), *rest) for path, *rest in entries(own))
+    elif typing.get_origin(kind) is list:
+        yield from (((0, *path), *rest) for path, *rest in entries(parts[0]))
+    elif parts and isinstance(kind, types.UnionType):
+        yield from entries(parts[0])
+
+
+ENTRIES = [(file, *entry) for file in FILES for entry in entries(file.schema)]
 
 
 def sample(kind: Any) -> Any:
@@ -65,7 +111,7 @@ def sample(kind: Any) -> Any:
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Return whether one of `WRONG` is of an annotated type; written apart from `build`."""
+    """Return whether JSON data is of an annotated type; written apart from `build`."""
     parts = typing.get_args(kind)
     match typing.get_origin(kind) or kind:
         case types.UnionType:
@@ -85,18 +131,21 @@ def fits(kind: Any, value: Any) -> bool:
     return False  # a dataclass or a pair
 
 
-# Results of cells, which lie in state.json.
-RESULTS: list[type] = [TrainingResult, TimingResult, LabelScore]
-
-
-def write_run(folder: Path) -> None:
-    """Write every JSON file of a run with all entries of its schema."""
-    for name, (schema, _) in FILES.items():
-        values = sample(schema) | {"of_another_version": 1}
-        if schema is ScoreSummary:
-            (folder / "hyp.jsonl").write_bytes(b"")
-            values |= {"hypotheses": "e3b0c44298fc", "options": {}}
-        (folder / name).write_text(json.dumps(values))
+def write_file(file: File, folder: Path, path: tuple[Any, ...] = (), value: Any = None) -> None:
+    """Write a file with all entries of its schema, one of them replaced or absent."""
+    values = sample(file.schema) | {"of_another_version": 1}
+    if file.schema is ScoreSummary:
+        (folder / "hyp.jsonl").write_bytes(b"")
+        values |= {"hypotheses": "e3b0c44298fc", "options": {}}
+    if path:
+        place = functools.reduce(operator.getitem, path[:-1], values)
+        if value is ABSENT:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+    if file.place:
+        values = {"status": "done", file.place: values}
+    (folder / file.name).write_text(json.dumps(values))
 
 
 def check_line(error: UserError, path: Path, *words: str) -> None:
@@ -106,99 +155,55 @@ def check_line(error: UserError, path: Path, *words: str) -> None:
     assert all(word in line for word in words)
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("content", ["[1]", "[]", "null", "3", '"text"', "true", "", "{", '{"a', "\x00"])
-def test_a_file_that_holds_no_object_is_one_line(file: str, content: str, tmp_path: Path) -> None:
-    write_run(tmp_path)
-    (tmp_path / file).write_text(content)
-    with pytest.raises(UserError) as caught:
-        FILES[file][1](tmp_path)
-    check_line(caught.value, tmp_path / file, "expected")
-
-
-@pytest.mark.parametrize(("file", "entry"), ENTRIES)
-def test_a_missing_entry_has_a_default_or_is_named(file: str, entry: str, tmp_path: Path) -> None:
-    write_run(tmp_path)
-    schema, reader = FILES[file]
-    found = reader(tmp_path)
-    values = json.loads((tmp_path / file).read_text())
-    del values[entry]
-    (tmp_path / file).write_text(json.dumps(values))
-    (field,) = (x for x in dataclasses.fields(schema) if x.name == entry)
-    if field.default is field.default_factory is dataclasses.MISSING:
+@pytest.mark.parametrize("file", [x for x in FILES if not x.place], ids=lambda x: x.name)
+def test_a_file_that_holds_no_object_is_one_line(file: File, tmp_path: Path) -> None:
+    write_file(file, tmp_path)
+    for content in ("[1]", "[]", "null", "3", '"text"', "true", "", "{", '{"a', "\x00"):
+        (tmp_path / file.name).write_text(content)
         with pytest.raises(UserError) as caught:
-            reader(tmp_path)
-        check_line(caught.value, tmp_path / file, f"expected {entry}, found none")
-    elif isinstance(found, dict):
-        assert reader(tmp_path) == {key: x for key, x in found.items() if key != entry}
-    else:
-        default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        assert reader(tmp_path) == dataclasses.replace(found, **{entry: default})
+            file.read(tmp_path)
+        check_line(caught.value, tmp_path / file.name, "expected")
 
 
-@pytest.mark.parametrize("value", WRONG, ids=json.dumps)
-@pytest.mark.parametrize(("file", "entry"), ENTRIES)
-def test_an_entry_of_another_type_is_named(file: str, entry: str, value: Any, tmp_path: Path) -> None:
-    write_run(tmp_path)
-    schema, reader = FILES[file]
-    values = json.loads((tmp_path / file).read_text())
-    (tmp_path / file).write_text(json.dumps(values | {entry: value}))
-    if fits(typing.get_type_hints(schema)[entry], value):
-        if entry not in ("hypotheses", "options"):  # a score of other hypotheses or options
-            reader(tmp_path)
+def test_a_missing_entry_has_a_default_or_is_named(tmp_path: Path) -> None:
+    for file, path, _, optional in ENTRIES:
+        write_file(file, tmp_path)
+        found = file.read(tmp_path)
+        write_file(file, tmp_path, path, ABSENT)
+        if not optional:
+            with pytest.raises(UserError) as caught:
+                file.read(tmp_path)
+            words = ("result",) * bool(file.place) + tuple(x for x in path[:-1] if isinstance(x, str))
+            check_line(caught.value, tmp_path / file.name, *words, f"expected {path[-1]}, found none")
+        elif isinstance(found, dict):
+            if len(path) == 1:
+                assert file.read(tmp_path) == {key: x for key, x in found.items() if key != path[0]}
+        elif len(path) == 1:
+            (field,) = (x for x in dataclasses.fields(file.schema) if x.name == path[0])
+            default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+            assert file.read(tmp_path) == dataclasses.replace(found, **{path[0]: default})
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=400,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.sampled_from(ENTRIES), JSON)
+def test_an_entry_of_another_type_is_named(tmp_path: Path, entry: tuple[Any, ...], value: Any) -> None:
+    """`asr report` and `asr compare` ended with tracebacks such as `KeyError: 'run'`, long after the runs."""
+    file, path, kind, _ = entry
+    write_file(file, tmp_path, path, value)
+    if fits(kind, value):
+        if path[0] not in file.unread:  # a score of other hypotheses or options
+            file.read(tmp_path)
         return
     with pytest.raises(UserError) as caught:
-        reader(tmp_path)
-    check_line(caught.value, tmp_path / file, entry)
-
-
-@pytest.mark.parametrize("value", WRONG, ids=json.dumps)
-@pytest.mark.parametrize("entry", [x.name for x in dataclasses.fields(Rate)])
-def test_a_broken_error_rate_is_named(entry: str, value: Any, tmp_path: Path) -> None:
-    """`asr report` ended with a traceback long after `asr compare` had read it."""
-    write_run(tmp_path)
-    values = json.loads((tmp_path / "score.json").read_text())
-    values["wer"][entry] = value
-    (tmp_path / "score.json").write_text(json.dumps(values))
-    if fits(typing.get_type_hints(Rate)[entry], value):
-        read_score(tmp_path)
-        return
-    with pytest.raises(UserError) as caught:
-        read_score(tmp_path)
-    check_line(caught.value, tmp_path / "score.json", "wer", entry)
-
-
-@pytest.mark.parametrize("value", ["none", *WRONG], ids=json.dumps)
-@pytest.mark.parametrize(("schema", "entry"), [(x, y.name) for x in RESULTS for y in dataclasses.fields(x)])
-def test_a_broken_result_of_a_cell_is_named(schema: type, entry: str, value: Any, tmp_path: Path) -> None:
-    """`asr compare` ended with a traceback, `KeyError: 'run'`."""
-    (field,) = (x for x in dataclasses.fields(schema) if x.name == entry)
-    result = sample(schema) | {"of_another_version": 1, entry: value}
-    missing = value == "none"  # stands for an entry that isn't there
-    if missing:
-        del result[entry]
-    (tmp_path / "state.json").write_text(json.dumps({"status": "done", "result": result}))
-    optional = field.default is not dataclasses.MISSING
-    if optional if missing else fits(typing.get_type_hints(schema)[entry], value):
-        result_of(schema, tmp_path, "", read_state(tmp_path, ""))
-        return
-    with pytest.raises(UserError) as caught:
-        result_of(schema, tmp_path, "", read_state(tmp_path, ""))
-    check_line(caught.value, tmp_path / "state.json", "result", entry)
-
-
-@pytest.mark.parametrize("value", WRONG, ids=json.dumps)
-@pytest.mark.parametrize("entry", [x.name for x in dataclasses.fields(ForwardTimes)])
-def test_a_broken_time_is_named(entry: str, value: Any, tmp_path: Path) -> None:
-    result = sample(TimingResult)
-    result["times"][0][entry] = value
-    (tmp_path / "state.json").write_text(json.dumps({"status": "done", "result": result}))
-    if fits(typing.get_type_hints(ForwardTimes)[entry], value):
-        result_of(TimingResult, tmp_path, "", read_state(tmp_path, ""))
-        return
-    with pytest.raises(UserError) as caught:
-        result_of(TimingResult, tmp_path, "", read_state(tmp_path, ""))
-    check_line(caught.value, tmp_path / "state.json", "result", "times", entry)
+        file.read(tmp_path)
+    words = ("result",) * bool(file.place) + tuple(x for x in path if isinstance(x, str))
+    check_line(caught.value, tmp_path / file.name, *words)
 
 
 def test_what_training_writes_fits_the_schemas(trained: Path) -> None:
