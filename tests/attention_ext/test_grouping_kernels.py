@@ -28,6 +28,7 @@ def check_groups(hashes: Tensor, lengths: list[int], clusters: int, iterations: 
     assert torch.equal(hamming_kmeans(*arguments), kmeans_reference.hamming_kmeans(*arguments))
 
 
+@pytest.mark.hardest(bits=[63, 40], dtype=[torch.float32, torch.bfloat16])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_planes_of_any_type_and_layout(dtype: torch.dtype) -> None:
         assert torch.equal(hash_sign(x, same), expected)
 
 
+@pytest.mark.hardest(size=[3, 65, 600])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("size", [3, 63, 64, 65, 256, 600])
 def test_hashes_next_to_a_plane(size: int) -> None:
@@ -66,6 +68,7 @@ def test_hashes_next_to_a_plane(size: int) -> None:
     assert torch.equal(hash_sign(x, planes), exact)
 
 
+@pytest.mark.hardest(size=[17, 65, 256])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 63, 64, 65, 256])
 def test_hashes_of_integers(size: int) -> None:
@@ -107,6 +110,7 @@ def test_hashes_of_uneven_vectors(size: int) -> None:
     hash_sign(x, planes)  # unspecified, but must not crash
 
 
+@pytest.mark.hardest(scale=[1e-44, 1e37])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e18, 1e37])
 def test_hashes_of_extreme_vectors(scale: float) -> None:
@@ -123,6 +127,7 @@ def test_hashes_of_views() -> None:
     check_hashes(x.mT.contiguous().mT, planes)
 
 
+@pytest.mark.hardest(shape=[(4, 3, 501, 64), (4, 1, 300, 33)], dtype=[torch.float32, torch.bfloat16])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(4, 3, 501, 64), (4, 1, 9, 7), (4, 2, 0, 8), (4, 1, 300, 33)])
@@ -141,6 +146,7 @@ def test_subtracted_means(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         assert torch.equal(subtract_mean(x[b : b + 1, :, :n], lengths[b : b + 1]), found[b : b + 1, :, :n])
 
 
+@pytest.mark.hardest(scale=[1e-44, 3e37])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-37, 1e-20, 1e18, 3e37])
 def test_subtracted_means_of_extreme_vectors(scale: float) -> None:
@@ -176,6 +182,7 @@ def test_groups_with_many_ties(bits: int) -> None:
     check_groups(random_hashes((2, 2, 700), bits, bits), [700, 333], 40, 10, bits)
 
 
+@pytest.mark.hardest(clusters=[60, 200])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("clusters", [9, 32, 60, 128, 200])
 def test_groups_that_converge_slowly(clusters: int) -> None:
@@ -189,6 +196,7 @@ def test_groups_that_converge_slowly(clusters: int) -> None:
         check_groups(hashes, [1500], clusters, iterations)
 
 
+@pytest.mark.hardest(distinct=[21])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("distinct", [3, 20, 21, 200])
 def test_groups_of_repeated_hashes(distinct: int) -> None:

@@ -18,6 +18,7 @@ SCORES = {
 }
 
 
+@pytest.mark.hardest(C=[20], topk=[32, 300], dtype=[torch.float32])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("topk", [1, 32, 300])

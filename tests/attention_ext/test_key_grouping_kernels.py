@@ -24,6 +24,7 @@ def check(q: Tensor, k: Tensor, lengths: list[int], keys: list[int], *options: i
     return found
 
 
+@pytest.mark.hardest(clusters=[31, 100, 130], dtype=[torch.float32, torch.bfloat16])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
