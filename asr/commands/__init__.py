@@ -271,8 +271,7 @@ COMMANDS = {
         reads=True,
     ),
     "export-data": Command(
-        "convert manifests for Kaldi, NeMo, lhotse or Shar: "
-        "asr export-data data/demo to=kaldi out=data/demo_kaldi",
+        "convert manifests for lhotse or Shar: asr export-data data/demo to=lhotse out=lhotse_data",
         "asr.data.options:ExportDataOptions",
         "<prepared folder or manifest> …",
     ),

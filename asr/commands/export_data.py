@@ -1,4 +1,4 @@
-"""`asr export-data`: export prepared manifests to Kaldi, NeMo, lhotse or Lhotse Shar."""
+"""`asr export-data`: export prepared manifests to lhotse or Lhotse Shar."""
 
 from pathlib import Path
 

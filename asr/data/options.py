@@ -93,7 +93,7 @@ class ExportDataOptions:
 
     to: str = option(
         "",
-        help="kaldi: data directories | nemo: JSON lines | lhotse: cuts | shar: Lhotse Shar",
+        help="lhotse: cuts | shar: Lhotse Shar",
         affects="result",
     )
     out: str = option("", help="output folder", affects="place")
