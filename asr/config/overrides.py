@@ -22,7 +22,7 @@ from asr.config.keys import (
     nested,
     search_path,
 )
-from asr.config.schema import Affects, affecting, check, check_effect, describe
+from asr.config.schema import Affects, affecting, check, check_effect, describe, settings
 from asr.config.values import expectation, literal, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import file_digest, file_state, write_text
@@ -58,13 +58,16 @@ def parse(schema: Any, overrides: list[str]) -> Any:
     return _checked(_updated(_structured(schema), overrides, kinds), overrides)
 
 
-def _structured(schema: Any) -> DictConfig:
-    """Return the configuration of a dataclass, or of an object of it."""
-    key = schema
+def _structured(schema: Any, stored: bool = False) -> DictConfig:
+    """Return the configuration of a dataclass, or of an object of it; `stored` options may lack newer ones."""
+    key = schema, stored
     if not isinstance(schema, type):  # options have no hash
-        key = repr(schema), type(schema), *map(type, vars(schema).values())
+        key = repr(schema), stored, type(schema), *map(type, vars(schema).values())
     if key not in _structures:
         _structures[key] = OmegaConf.structured(schema)
+        for setting in settings(schema() if isinstance(schema, type) else schema) if stored else ():
+            if (before := setting.field.metadata.get("before")) is not None:
+                OmegaConf.update(_structures[key], setting.key, before)
     return copy.deepcopy(_structures[key])
 
 
@@ -251,7 +254,8 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
     try:
         # Unsafe, as the two are changed: nobody else has them, and copies take longer than the rest.
-        return _checked(OmegaConf.unsafe_merge(_structured(schema), OmegaConf.create(literal(values))))
+        config = OmegaConf.unsafe_merge(_structured(schema, stored=True), OmegaConf.create(literal(values)))
+        return _checked(config)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except RecursionError:

@@ -106,6 +106,7 @@ def option(
     maximum: float = LARGEST,
     choices: Iterable[Any] = (),
     suggested: Iterable[str] | Callable[[], Iterable[str]] = (),
+    before: Any = None,
 ) -> Any:
     """Return a dataclass field for an option.
 
@@ -121,6 +122,7 @@ def option(
         maximum: largest number accepted, also within lists.
         choices: values accepted; empty: all of the type.
         suggested: some of the accepted values, for completion to offer.
+        before: value of stored options that lack it, if they were written when that was a constant.
     """
     metadata = {
         "help": help,
@@ -129,6 +131,7 @@ def option(
         "unit": unit,
         "range": Range(minimum, maximum, tuple(choices)),
         "suggested": suggested,
+        "before": before,
     }
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)

@@ -1,6 +1,7 @@
 """Kaldi-compatible log-mel filter banks, computed on the device of the model, and their normalisation."""
 
 import logging
+import math
 import warnings
 
 import torch
@@ -23,6 +24,11 @@ GPU_BLOCK_FRAMES = 100_000
 # errors of a mel bin without sound, as above 4 kHz in telephone speech, would be scaled up to the level of
 # speech.
 LEAST_DEVIATION = 0.1
+
+# Distance in nats, 70 dB, from the loudest energy of a recording to a mel bin without sound. In 16 kHz speech,
+# every bin comes within 64 dB of it at some time; in telephone speech, those above 4 kHz have leaks of the
+# window alone, 75 to 115 dB below. Normalisation would scale them up to the level of speech.
+SILENT_BIN = 7 * math.log(10)
 
 
 class FrontEnd(nn.Module):
@@ -83,7 +89,7 @@ class FilterBanks(FrontEnd):
                 "features.mel_bins=%d: %d filters lie between the spectral lines at %d Hz, always empty",
                 *(config.mel_bins, empty, config.sample_rate),
             )
-        self.least_energy = float(self.layer._eps)
+        self.floor = config.floor
         # lhotse's, which rounds 9 ms at 24 kHz to 215 samples
         self.window_samples, self.shift_samples = self.layer.wav2win._length, self.layer.wav2win._shift
 
@@ -137,7 +143,7 @@ class FilterBanks(FrontEnd):
             padded[..., : self.window_samples] *= window
         spectra = torch.fft.rfft(padded)
         power = spectra.real.square().addcmul_(spectra.imag, spectra.imag)
-        return (power @ self.layer._fb).clamp_(min=self.least_energy).log_()
+        return (power @ self.layer._fb).clamp_(min=self.floor).log_()
 
 
 class Normalisation(nn.Module):
@@ -146,7 +152,8 @@ class Normalisation(nn.Module):
     `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
     recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
     --center; for utterances no longer than the window, it equals `utterance`. `corpus` uses the statistics
-    of the training set. Deviations are at least `LEAST_DEVIATION`.
+    of the training set. Deviations are at least `LEAST_DEVIATION`. A bin that stays more than `SILENT_BIN`
+    below the loudest energy of the utterance becomes zero, the mean.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.
@@ -171,12 +178,17 @@ class Normalisation(nn.Module):
         """Normalise [B, T, F]; padded frames stay zero."""
         if self.kind == "none":
             return features
+        keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
+        peaks_B1F = torch.where(keep, features, -math.inf).amax(dim=1, keepdim=True)
+        silent_B1F = peaks_B1F < peaks_B1F.amax(dim=2, keepdim=True) - SILENT_BIN
+        return self._scaled(features, lengths, keep).masked_fill_(silent_B1F, 0.0)
+
+    def _scaled(self, features: Tensor, lengths: Tensor, keep: Tensor) -> Tensor:
         if self.kind == "corpus":
             return zero_padding((features - self.mean) / self.std, lengths)
         if self.kind == "window":
             parts = features.split(16, dim=2)  # in parts, to limit the memory for float64
             return torch.cat([self._sliding(part, lengths) for part in parts], dim=2)
-        keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         count = lengths.clamp(min=1).view(-1, 1, 1)
         mean = features.sum(dim=1, keepdim=True) / count
         # The rounding of a sum depends on the padded length and the runtime; the second pass removes it.

@@ -74,6 +74,14 @@ class FeatureConfig:
         minimum=-1e5,
         maximum=1e5,
     )
+    floor: float = option(
+        2.0**-53,
+        help="least energy of a mel filter, for samples in −1 … 1; 2^-53 is Kaldi's for samples in 16 bits",
+        affects="result",
+        minimum=1e-30,
+        maximum=1,
+        before=2.0**-23,
+    )
     normalise: str = option(
         "utterance",
         help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}",

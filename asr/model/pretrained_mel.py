@@ -17,6 +17,7 @@ from asr.model.options import FeatureConfig
 # Output frames that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 500
 LEAST_ENERGY, LEAST_DEVIATION = 2.0**-24, 1e-5  # of NeMo's features
+KALDI_FLOOR = 2.0**-23  # least energy of samples in 16 bits
 
 
 class SubsampledMel(FrontEnd):
@@ -139,7 +140,7 @@ class StackedMel(FrontEnd):
     def __init__(self, bins: int, stride: int, sample_rate: int) -> None:
         super().__init__()
         top = sample_rate / 2
-        config = FeatureConfig(sample_rate=sample_rate, mel_bins=bins, low_freq_hz=20.0, high_freq_hz=top)
+        config = FeatureConfig(sample_rate, bins, low_freq_hz=20.0, high_freq_hz=top, floor=KALDI_FLOOR)
         self.banks, self.stride = FilterBanks(config), stride
         self.shift_samples = stride * self.banks.shift_samples
         self.window_samples = self.banks.window_samples + self.shift_samples - self.banks.shift_samples

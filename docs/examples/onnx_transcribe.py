@@ -25,7 +25,7 @@ def filter_banks(samples, rate, options):
     edges = np.linspace(low, high, options["mel_bins"] + 2)[:, None]
     rise, fall = (mel - edges[:-2]) / (high - low), (edges[2:] - mel) / (high - low)
     banks = np.maximum(0, np.minimum(rise, fall)) * (options["mel_bins"] + 1)
-    return np.log(np.maximum(power @ banks.T, np.finfo(np.float32).eps)).astype(np.float32)
+    return np.log(np.maximum(power @ banks.T, options["floor"])).astype(np.float32)
 
 
 def transcribe(session, paths):
