@@ -148,14 +148,14 @@ def trained_run(folder: Path, name: str) -> Path:
 def as_stored(folder: Path, cell: Cell, defaults: Mapping[str, Any]) -> Cell:
     """Return a cell with the settings of its state on disk, if they mean the same.
 
-    They do if they differ only by options that the program has lost since, or gained with their defaults: a
-    new option's default leaves results as they were, as any change of the program that keeps a cell's key.
+    They do if they differ only by options that the program has lost since, or gained with the values that
+    stood for them before: these leave results as they were, as any change of the program that keeps a key.
     Keys don't simply leave out defaults, because a default that changes later has to change them.
 
     Args:
         folder: folder of the comparison.
         cell: cell with the options of this program.
-        defaults: defaults of these options by dotted name.
+        defaults: values of these options where stored ones lack them, by dotted name.
     """
     before = read_state(folder, cell.name).settings
     if not isinstance(cell.settings.get("options"), dict) or not isinstance(before.get("options"), dict):

@@ -29,7 +29,7 @@ from asr.comparison.request import Decoding, Request, plan_decoding
 from asr.comparison.reuse import finished_runs, read_run
 from asr.comparison.speech import Speech
 from asr.comparison.workload import Workload
-from asr.config import affecting, flat, refuse, to_dict
+from asr.config import affecting, flat, from_dict, refuse, to_dict
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.records.keyed import differences
@@ -130,7 +130,7 @@ def make_plan(request: Request) -> Plan:
     else:
         workload = Speech(protocol, options, decoding)
     trainings: dict[tuple[str, int], Cell] = {}
-    defaults = flat(to_dict(train_schema(protocol.recipe.name)))
+    defaults = flat(to_dict(from_dict(train_schema(protocol.recipe.name), {}, "options")))
     planned = []  # with all options of this program, as finished runs have them
     for candidate in candidates:
         options_of = training_options[candidate.label]

@@ -242,6 +242,10 @@ def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_p
     assert changes("model.layer_drop=0.3") == ["training", "evaluation"]
     assert changes("optimizer.weight_decay=0.5") == ["training", "evaluation"]  # which they had
     assert changes("decode=[checkpoint=best]") == ["evaluation"]
+    del older["options"]["features.floor"]  # a constant at the time, of another value
+    write_state(plan.folder, dataclasses.replace(training, settings=older), "done", result={"run": "run"})
+    assert "training" in changes()
+    assert "training" not in changes(f"features.floor={2.0**-23}")
     older["options"]["optimizer.weight_decay"] = 0.25  # the default at the time
     write_state(plan.folder, dataclasses.replace(training, settings=older), "done")
     assert "training" in changes()
