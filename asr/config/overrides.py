@@ -59,8 +59,8 @@ def parse(schema: Any, overrides: list[str]) -> Any:
 
 
 def _structured(schema: Any, stored: bool = False) -> DictConfig:
-    """Return the configuration of a dataclass, or of an object of it; `stored` options may lack newer ones."""
-    key = schema, stored
+    """Return the configuration of a dataclass or an object of it; `stored` options may lack newer ones."""
+    key: Any = schema, stored
     if not isinstance(schema, type):  # options have no hash
         key = repr(schema), stored, type(schema), *map(type, vars(schema).values())
     if key not in _structures:

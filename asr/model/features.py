@@ -25,9 +25,9 @@ GPU_BLOCK_FRAMES = 100_000
 # speech.
 LEAST_DEVIATION = 0.1
 
-# Distance in nats, 70 dB, from the loudest energy of a recording to a mel bin without sound. In 16 kHz speech,
-# every bin comes within 64 dB of it at some time; in telephone speech, those above 4 kHz have leaks of the
-# window alone, 75 to 115 dB below. Normalisation would scale them up to the level of speech.
+# Distance in nats, 70 dB, of a mel bin without sound from the loudest energy of a recording. In speech at
+# 16 kHz, every bin comes within 64 dB of it at some time; in telephone speech, those above 4 kHz have leaks
+# of the window alone, 75 to 115 dB below. Normalisation would scale them up to the level of speech.
 SILENT_BIN = 7 * math.log(10)
 
 
