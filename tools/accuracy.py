@@ -1,4 +1,4 @@
-"""Measure what a trained model loses with another attention or in noise, and how well it segments an hour.
+"""Measure what a trained model loses with another attention.
 
     python tools/accuracy.py distance model=exp/demo/full joined=16 recordings=12
     python tools/accuracy.py distance model=data/whisper-tiny.en manifest=data/prompts_16k/test.cuts.jsonl.gz
@@ -6,8 +6,6 @@
     python tools/accuracy.py pretrained folder=exp/approximation/facts
     python tools/accuracy.py pretrained folder=exp/approximation/passages text=data/language/bible.txt
     python tools/accuracy.py seeds folders=[exp/questions/facts-0,exp/questions/facts-1]
-    python tools/accuracy.py noise model=exp/demo/full
-    python tools/accuracy.py hour model=exp/demo/full manifest=data/prompts_16k/train.cuts.jsonl.gz
 
 distance: compares clustered attention and others with full attention, on the queries, keys and values of each
 layer of a trained model: a recogniser of this program, Whisper in a folder of transformers, or, with text=,
@@ -25,33 +23,19 @@ seeds: compares the mechanisms on the questions of several folders of `pretraine
 Prints F1 with its ratio to full attention, interval over seeds, and the difference of F1 of each pair of
 mechanisms, interval over seeds and questions. With save=<file>, it keeps what these tables are made from, and
 stored=<file> prints them again.
-
-noise: prints word error rates of utterances in noise, by themselves and with a second of noise before and two
-after them, and the number of words recognised in 30 s of noise alone; each with the rule that steady noise is
-no speech, and without it. Takes a CPU minute.
-
-hour: joins utterances to a long recording with chapters, and writes a text that disagrees with it: headings
-that nobody speaks, sentences that the reader left out, and spoken sentences that are not in the text. Runs
-`asr segment` on recording and text, and prints how many utterances were found, lost and wrongly cut.
 """
 
 import importlib.util
-import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import jiwer
-import numpy as np
 import torch
 from facts import pair_batches, question_batches, write_data
-from hour import Hour, measure_hour
-from numpy.typing import NDArray
 from program import run_measurement
 from seeds import Seeds, measure_seeds
 from torch import Tensor, nn
@@ -73,9 +57,7 @@ from asr.errors import UserError
 from asr.files import digest, read_json, write_json
 from asr.recognizer import Recognizer
 from asr.text.files import read_text
-from asr.transcription import silence
 
-Array = NDArray[np.float64]
 GROUPINGS = ("hash", "keys")
 MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
 TASKS = ("squad", "rte")
@@ -120,18 +102,6 @@ class Pretrained:
                 raise UserError(
                     f"{name}={getattr(self, name)}: expected a number for each of {', '.join(TASKS)}"
                 )
-
-
-@dataclass
-class Noise:
-    """Options of `noise`."""
-
-    model: str = option("exp/demo/full", help="run folder or checkpoint", affects="result")
-    manifest: str = option("data/demo/test.cuts.jsonl.gz", help="utterances", affects="result")
-    utterances: int = option(124, help="number of utterances", affects="result", minimum=1)
-    snr_db: list[float] = option(
-        [60, 40, 20, 10, 5], help="levels of the utterances above the noise", affects="result", unit="dB"
-    )
 
 
 def joined_recordings(rate: int, manifest: Path, joined_s: float, count: int) -> list[Tensor]:
@@ -305,65 +275,10 @@ def measure_pretrained(options: Pretrained) -> None:
     sys.exit(asr(["approximate", tasks, f"attentions={ATTENTIONS}", "device=cpu", *given]))
 
 
-def coloured(power: Callable[[Array], Array], samples: int, random: np.random.Generator) -> Array:
-    """Return Gaussian noise of power 1 whose spectrum is a function of the frequency relative to the rate."""
-    spectrum = np.fft.rfft(random.standard_normal(samples)) * np.sqrt(power(np.fft.rfftfreq(samples)))
-    noise = np.fft.irfft(spectrum, samples)
-    return noise / np.sqrt(np.square(noise).mean())
-
-
-def measure_noise(options: Noise) -> None:
-    """Print a table for each colour of noise."""
-    recognizer, random = Recognizer.load(options.model), np.random.default_rng(0)
-    rate = recognizer.model.sample_rate
-    cuts = list(itertools.islice(read_cuts(Path(options.manifest)), options.utterances))
-    speech = [load_cut(cut, rate) for cut in cuts]
-    texts = [cut.supervisions[0].text.casefold() for cut in cuts]
-    levels = [np.sqrt(np.square(x).mean()) for x in speech]
-    spectra = np.mean([np.square(np.abs(np.fft.rfft(x, 2 * rate))) for x in speech], axis=0)
-    colours: dict[str, Callable[[Array], Array]] = {
-        "white": np.ones_like,
-        "pink": lambda f: 1 / np.maximum(f, 20 / rate),
-        "of speech": lambda f: np.interp(f, np.linspace(0, 0.5, len(spectra)), spectra),
-    }
-
-    def found(recordings: list[Array]) -> list[list[str]]:
-        """Return the texts of recordings with the rule, and without it."""
-        samples = [x.astype(np.float32) for x in recordings]
-        both = []
-        for steady_db in (silence.STEADY_DB, -1.0):
-            with patch.object(silence, "STEADY_DB", steady_db):
-                transcripts = recognizer.transcribe(samples, rate, min_confidence=0)
-            both.append([transcript.text.casefold() for transcript in transcripts])
-        return both
-
-    def errors(recordings: list[Array]) -> str:
-        return " / ".join(f"{jiwer.wer(texts, own):6.1%}" for own in found(recordings))
-
-    print(f"{len(cuts)} utterances, WER with the rule / without: {errors(list(speech))}")
-    for colour, power in colours.items():
-        for snr in options.snr_db:
-            gain = 10 ** (-snr / 20)
-            noisy = []
-            for own, level in zip(speech, levels, strict=True):
-                noisy.append(gain * level * coloured(power, len(own) + 3 * rate, random))
-                noisy[-1][rate : -2 * rate] += own
-            alone = found([gain * coloured(power, 30 * rate, random)])
-            words = " / ".join(str(len(own[0].split())) for own in alone)
-            tight = errors([x[rate : -2 * rate] for x in noisy])
-            print(
-                f"{colour:10} SNR {snr:3g} dB  utterances {tight}  with pauses {errors(noisy)}  "
-                f"words in 30 s of noise {words}",
-                flush=True,
-            )
-
-
 MEASUREMENTS = {
     "distance": (Distance, measure_distances),
     "pretrained": (Pretrained, measure_pretrained),
     "seeds": (Seeds, measure_seeds),
-    "noise": (Noise, measure_noise),
-    "hour": (Hour, measure_hour),
 }
 
 if __name__ == "__main__":

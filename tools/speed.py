@@ -1,10 +1,8 @@
-"""Measure speed on the CPU: loading audio, transcription, threads that wait, and where the time goes.
+"""Measure speed on the CPU: loading audio, transcription, threads that wait.
 
     python tools/speed.py loading
     python tools/speed.py transcription files=200 seconds=3
     python tools/speed.py waiting model=exp/demo/full data=data/demo
-    python tools/speed.py profile model=exp/demo/full data=data/demo
-    python tools/speed.py precision before=../other-checkout
 
 loading: CPU time of what a training step waits for, by sample rate of the file: decode a 16-bit wav file of
 3 s, check it, resample it to 16 kHz and change its speed by each of the folder recipe's factors. `step` is a
@@ -18,14 +16,6 @@ waiting: how OpenMP threads wait, in training and transcription. Where two threa
 that is ready first waits for the other: actively (OMP_WAIT_POLICY=ACTIVE) it spins, passively (PASSIVE) it
 sleeps, and without the variable it spins for a while; with GOMP_SPINCOUNT it spins that many times. `busy`
 adds endless loops, `loops` of them, to what the machine does.
-
-profile: CPU time of each part of training steps and of a long transcription, on one thread. Training is that
-of recipe=demo with data.workers=0, without its first ten steps. The recording is a split's speech, repeated.
-A part's time excludes that of other parts which it calls.
-
-precision: CPU time of training steps and of encoding a long input, in float32 and bfloat16, on one thread.
-demo and stamps train on the demo's utterances, wsj on random features, as does SpeechBrain's encoder of the
-same sizes, if it is installed. `before=` adds another checkout.
 
 Each way to do the work is a process that is stopped while the others take their turns. Times are medians
 (smallest … largest) without the start, and CPU time includes the process that loads data.
@@ -48,10 +38,8 @@ import lightning
 import numpy as np
 import soundfile
 import torch
-from precision import Precision, measure_precision
 from program import run_measurement
 from rich.table import Table
-from shares import Shares
 from workers import Turns, Worker, spread
 
 from asr import Recognizer
@@ -60,28 +48,19 @@ from asr.cli import WAITING
 from asr.config import option
 from asr.console import open_console
 from asr.data.audio import load_cut
-from asr.data.batch import Utterances
 from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.encoder import Encoder
-from asr.model.features import FilterBanks, Normalisation
-from asr.model.head import Head
 from asr.preparation.cuts import recording, utterance_cut
 from asr.records.run_folder import HYPOTHESES
-from asr.search import run as search_run
 from asr.search.options import DecodeOptions
-from asr.search.words import WordSearch
 from asr.training.config import train_options
 from asr.training.run import train
-from asr.training.task import TrainingTask
 from asr.transcription.options import TranscriptionConfig
-from asr.transcription.sources import FileSource
 
 RATES = [8000, 11_025, 16_000, 22_050, 22_255, 24_000, 32_000, 44_100, 48_000, 96_000, 176_400]
 LOADED_S = 3
-WARM_UP = 10  # training steps without a profile
 WAYS = ("one by one", "together", "decode")
 WORKS = {
     "training-0": "training, data.workers=0",
@@ -155,14 +134,6 @@ class Waiting(InTurns):
     steps: int = option(10, help="training steps in a turn", affects="result", minimum=1)
     seconds: float = option(120.0, help="length of the recording", affects="result", unit="s", minimum=1)
     loops: int = option(2, help="endless loops on the busy machine", affects="result", minimum=1)
-
-
-@dataclass
-class Profile(Speech):
-    """Options of `profile`."""
-
-    steps: int = option(100, help="training steps", affects="result", minimum=WARM_UP + 1)
-    seconds: float = option(3600.0, help="length of the recording", affects="result", unit="s", minimum=1)
 
 
 def speech(options: Speech, samples: int, sample_rate: int) -> np.ndarray:
@@ -374,70 +345,10 @@ def measure_waiting(options: Waiting) -> None:
         open_console().print(table)
 
 
-MODEL = [
-    (FilterBanks, "forward", "filter banks"),
-    (Normalisation, "forward", "normalisation"),
-    (Encoder, "forward", "encoder"),
-    (Head, "forward", "head"),
-]
-
-
-def profile_training(options: Profile) -> None:
-    """Print the shares of training steps."""
-    shares = Shares()
-
-    class Watcher(lightning.Callback):
-        def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-            if trainer.global_step == WARM_UP:
-                shares.start()
-            if trainer.global_step == options.steps:
-                shares.print(f"{options.steps - WARM_UP} training steps")
-
-    parts = [
-        *MODEL,
-        (Utterances, "__getitem__", "reading and collating audio"),
-        (TrainingTask, "training_step", "losses and measures"),
-        (torch.Tensor, "backward", "backward pass"),
-        (torch.optim.AdamW, "step", "optimiser"),
-    ]
-    with shares.of(*parts):
-        length = [f"trainer.max_steps={options.steps}", f"trainer.validate_every={options.steps}"]
-        train_demo(options, Watcher(), "data.workers=0", *length, "trainer.threads=1")
-
-
-def profile_transcription(options: Profile) -> None:
-    """Print the shares of a transcription."""
-    recognizer = Recognizer.load(options.model)
-    rate, shares = recognizer.model.sample_rate, Shares()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "recording.wav")
-        samples = speech(options, round(options.seconds * rate), rate)
-        soundfile.write(path, samples, rate, subtype="PCM_16")
-        parts = [
-            *MODEL,
-            (FileSource, "read", "reading audio"),
-            (search_run, "search", "search for labels, confidences"),
-            (WordSearch, "__call__", "search for words"),
-        ]
-        with shares.of(*parts):
-            shares.start()
-            recognizer.transcribe(path, min_confidence=0)
-            shares.print(f"transcribing {options.seconds:g} s")
-
-
-def profile(options: Profile) -> None:
-    """Print both profiles."""
-    torch.set_num_threads(1)
-    profile_training(options)
-    profile_transcription(options)
-
-
 MEASUREMENTS = {
     "loading": (Loading, measure_loading),
     "transcription": (Transcription, measure_transcription),
     "waiting": (Waiting, measure_waiting),
-    "profile": (Profile, profile),
-    "precision": (Precision, measure_precision),
 }
 
 if __name__ == "__main__":

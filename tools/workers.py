@@ -1,4 +1,4 @@
-"""Processes to measure: ways that take turns, and the time and memory of a command with all its processes."""
+"""Processes to measure that take turns."""
 
 import contextlib
 import os
@@ -71,25 +71,6 @@ class Worker:
         end(self.process)
 
 
-def measure(command: Sequence[str]) -> tuple[Seconds, float, int]:
-    """Run a command; return its time, the peak memory of all its processes in MiB and its exit status.
-
-    CPU time and memory are sampled ten times per second and summed over its processes.
-    """
-    started = time.perf_counter()
-    process = subprocess.Popen(command, start_new_session=True)
-    peak = 0
-    used_s: dict[int, float] = {}  # includes processes that have ended
-    try:
-        while process.poll() is None:
-            used_s |= cpu_s(process.pid)
-            peak = max(peak, sum(map(_memory, members(process.pid))))
-            time.sleep(0.1)
-    finally:
-        end(process)
-    return Seconds(time.perf_counter() - started, sum(used_s.values())), peak / 1024, process.returncode
-
-
 def end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
     """End the processes of a group, and wait for the first of them."""
     with contextlib.suppress(ProcessLookupError):
@@ -118,15 +99,6 @@ def _stat(path: Path) -> list[str]:
         return path.read_text().rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def _memory(pid: int) -> int:
-    """Return resident memory in KiB, with a process's share of what it shares with others."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def spread(times: Sequence[Seconds], clock: str) -> str:
