@@ -6,13 +6,16 @@ writer of the file reuses what a killed one left.
 """
 
 import dataclasses
+import difflib
 import errno
 import functools
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 import types
@@ -29,6 +32,7 @@ from asr.errors import UserError
 Schema = TypeVar("Schema")
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # such errors name no file
+MOST_NAMES = 1000  # of a folder that are compared with a missing name
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what such file systems answer
 
 
@@ -187,6 +191,22 @@ def kind_of(path: str | Path) -> str:
     return next((name for name, applies in kinds.items() if applies()), "device")
 
 
+def near_path(path: str | Path) -> str:
+    """Return `` (did you mean 'exp/demo/full'?)`` for a missing path, if there is one with a near name."""
+    path = Path(path)
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    with suppress(OSError):
+        if not path.exists():
+            names = [x.name for x in itertools.islice(missing.parent.iterdir(), MOST_NAMES)]
+            for name in difflib.get_close_matches(missing.name, names, n=3):
+                near = missing.parent / name / path.relative_to(missing)
+                if near.exists():
+                    return f" (did you mean '{near}'?)"
+    return ""
+
+
 def require_file(path: str | Path, expected: str, kind: str = "") -> int:
     """Return the size of a regular file in bytes.
 
@@ -201,7 +221,8 @@ def require_file(path: str | Path, expected: str, kind: str = "") -> int:
     try:
         state = os.stat(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: expected {expected}, found none", kind) from None
+        near = "" if kind else near_path(path)  # a corpus may lack thousands of files
+        raise UserError(f"{path}: expected {expected}, found none{near}", kind) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", str(error))
         raise UserError(f"{path}: expected {expected}, found none ({reason})", kind) from None
@@ -211,15 +232,16 @@ def require_file(path: str | Path, expected: str, kind: str = "") -> int:
 
 
 @contextmanager
-def locked(folder: str | Path, work: str) -> Iterator[None]:
+def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = None) -> Iterator[None]:
     """Hold a folder's lock, the file `lock`; the system releases it however the process ends.
 
-    Temporary files that killed processes left in the folder are removed. If the work is refused before it has
-    written anything, so are the folders created for it.
+    Temporary files that killed processes left in the folder are removed. If the work fails before it has
+    begun, so are the folders created for it.
 
     Args:
         folder: output folder, created if missing.
         work: what writes to the folder, for the message, e.g. `asr train`.
+        begun: tells whether the folder holds anything to keep; None: whether anything was written.
 
     Raises:
         UserError: another process holds the lock, or the folder can't be written.
@@ -245,11 +267,11 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
             with suppress(PermissionError):  # a file that another process writes, on Windows
                 left.unlink(missing_ok=True)
         yield
-    except UserError:
-        if made and list(path.parent.iterdir()) == [path]:
+    except BaseException:
+        if made and not (begun() if begun else list(path.parent.iterdir()) != [path]):
             with suppress(OSError):  # another process has written to one of them, or Windows keeps open files
-                path.unlink()
-                for place in made:
+                shutil.rmtree(path.parent)
+                for place in made[1:]:
                     place.rmdir()
         raise
     finally:

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -272,3 +273,23 @@ def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         write()
     assert in_words(caught.value) == f"{tmp_path / 'x'}: No space left on device"
+
+
+def test_a_near_path_is_suggested(tmp_path: Path) -> None:
+    """`exp/demo/ful` was a run without checkpoints."""
+    (tmp_path / "demo" / "full").mkdir(parents=True)
+    assert files.near_path(tmp_path / "demo" / "ful") == f" (did you mean '{tmp_path / 'demo' / 'full'}'?)"
+    assert files.near_path(tmp_path / "deom" / "full") == f" (did you mean '{tmp_path / 'demo' / 'full'}'?)"
+    for other in ("demo/full", "demo/quite/another", "demo/full/ful"):
+        assert files.near_path(tmp_path / other) == ""
+    with pytest.raises(UserError, match=r"expected a list, found none \(did you mean"):
+        files.require_file(tmp_path / "demo" / "fulll", "a list")
+
+
+def test_work_that_fails_before_it_begins_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    for begun in (False, True):
+        with suppress(KeyboardInterrupt), files.locked(folder, "x", begun.__bool__):
+            files.write_text("log", folder / "log")
+            raise KeyboardInterrupt
+        assert folder.parent.exists() is begun

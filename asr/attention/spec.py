@@ -1,5 +1,6 @@
 """Descriptions of attention mechanisms, and their names: `i-clustered-100:topk=16` parsed into options."""
 
+import difflib
 import keyword
 import re
 from collections.abc import Collection, Mapping
@@ -224,8 +225,20 @@ def _split_head(head: str, name: str, schemas: Mapping[str, Schema]) -> tuple[st
         raise UserError(f"attention {name!r}: expected a class of the file, e.g. {head}:Nystrom-32")
     known = ", ".join(pattern(mechanism, schema) for mechanism, schema in schemas.items())
     raise UserError(
-        f"unknown attention {name!r}: expected one of {known} (capital letters stand for numbers)"
+        f"unknown attention {name!r}{_near(head, schemas)}: expected one of {known} (capital letters stand "
+        "for numbers)"
     )
+
+
+def _near(head: str, schemas: Mapping[str, Schema]) -> str:
+    """Return `` (did you mean 'i-clustered-25'?)``, with the number of `iclustered-25` or the usual one."""
+    mechanism, _, number = head.rpartition("-")
+    given = number.isascii() and number.isdigit()
+    close = difflib.get_close_matches(mechanism if given else head, schemas, n=1)
+    if not close:
+        return ""
+    size = schemas[close[0]].size
+    return f" (did you mean '{close[0]}{f'-{number if given else size.default}' if size else ''}'?)"
 
 
 def _describe_options(schema: Schema) -> str:

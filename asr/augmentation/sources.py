@@ -12,7 +12,7 @@ from asr.data.audio import convert, notice_resampling
 from asr.data.audio_file import AUDIO_SUFFIXES, Samples, Undecodable, checked_samples, open_audio
 from asr.data.facts import header_facts
 from asr.errors import UserError
-from asr.files import digest
+from asr.files import digest, near_path
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
     """
     where = f"{option}={folder}"
     if not Path(folder).is_dir():
-        raise UserError(f"{where}: expected a folder of recordings, found no such folder")
+        raise UserError(f"{where}: expected a folder of recordings, found no such folder{near_path(folder)}")
     paths = sorted(str(x) for x in Path(folder).rglob("*") if x.suffix.lower() in AUDIO_SUFFIXES)
     if not paths:
         raise UserError(f"{where}: expected recordings ({', '.join(AUDIO_SUFFIXES)}), found none")

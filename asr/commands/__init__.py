@@ -192,7 +192,7 @@ COMMANDS = {
     "score": Command(
         "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
         "asr.scoring.options:ScoreOptions",
-        "<folder> ... | <hyp.trn> <ref.trn> | <ref.txt> <hyp.txt>",
+        "<folder or run> ... | <hyp.trn> <ref.trn> | <ref.txt> <hyp.txt>",
     ),
     "evaluate": Command(
         "evaluate models of copy, language or longrange: asr evaluate exp/copy/full exp/copy/lsh-4",

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from asr.library import train_with
 from asr.training.options import TrainConfig
-from asr.training.run import train
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:
-    """Train a recogniser; `train` prints its run folder."""
-    train(options)
+    """Train a recogniser, which prints its run folder and the next command."""
+    train_with(options)

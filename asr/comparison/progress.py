@@ -1,8 +1,9 @@
-"""Progress of a comparison and the time it takes: the plan in advance, the display while it runs."""
+"""Progress of a comparison, and the time that it or a training takes: the plan first, then the display."""
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -18,8 +19,12 @@ from asr.comparison.request import Request
 from asr.config import as_overrides, nested
 from asr.console import Table, draws_bars, duration
 from asr.report.words import counted
-from asr.training.config import train_options_from
-from asr.training.plan import TrainingPlan
+from asr.training.config import run_folder, train_options_from
+from asr.training.options import TrainConfig, TrainerConfig
+from asr.training.sizes import reasons, settled
+
+if TYPE_CHECKING:  # loads Lightning
+    from asr.comparison.costs import StepTimer
 
 LINE_EVERY_S = 60.0  # outside a terminal, where lines pile up in a log
 STEPS = 4  # timed for the estimate, after one to warm up
@@ -229,21 +234,56 @@ def _expected(plan: Plan, cells: list[Cell]) -> TrainingTime:
     """Return the expected cost of each training of a candidate."""
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
-    training, epoch_steps, count, step_s, cpu_share = _timed_steps(cells[0])
-    epoch_s = epoch_steps * step_s
+    values = cells[0].settings["options"] | {"init_from": cells[0].needs}
+    options = train_options_from(nested(values), cells[0].name)
+    options.init_from = ""  # not trained yet; steps from random weights take as long
+    expected = _timed(options)[1]
     if done:
-        return TrainingTime(epoch_steps, epoch_s, sum(done) / len(done), "finished seeds")
+        return replace(expected, seconds=sum(done) / len(done), source="finished seeds", at_most=False)
+    return expected
+
+
+def _timed(options: TrainConfig) -> tuple["StepTimer", TrainingTime]:
+    """Return the expected cost of a training, extrapolated from a few steps, and what has taken them."""
+    from asr.comparison.costs import StepTimer  # loads Lightning
+
+    timer, trainer = StepTimer(options), options.trainer
+    training = timer.task.plan
+    epoch_steps = timer.data.epoch_batches(0) // (trainer.accumulate * trainer.devices * trainer.nodes)
+    count, step_s, cpu_share = _timed_steps(timer, trainer)
+    epoch_s = epoch_steps * step_s
     if training.budget and training.budget.clock == "wall":
-        return TrainingTime(epoch_steps, epoch_s, training.budget.seconds, "the budget")
+        return timer, TrainingTime(epoch_steps, epoch_s, training.budget.seconds, "the budget")
     if not count:
-        return TrainingTime(epoch_steps, epoch_s, math.nan, "not timed: trains on a GPU")
+        return timer, TrainingTime(epoch_steps, epoch_s, math.nan, "not timed: trains on a GPU")
     if training.budget:
         seconds = training.budget.seconds / max(cpu_share, 1e-3)
-        return TrainingTime(epoch_steps, epoch_s, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
+        source = f"the budget at {cpu_share:.1f} CPUs in use"
+        return timer, TrainingTime(epoch_steps, epoch_s, seconds, source)
     cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
     source = f"{counted(count, 'timed step')} of {1000 * step_s:.0f} ms ({cpu}), without validation"
     at_most = any(training.stopping_rules)
-    return TrainingTime(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
+    return timer, TrainingTime(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
+
+
+def print_training(options: TrainConfig) -> None:
+    """Print what a training would be and how long it takes.
+
+    Raises:
+        UserError: invalid options or data.
+    """
+    from asr.training.run import check_training, described, machine
+    from asr.training.start import starts
+
+    check_training(options)
+    asked, options = options, settled(options)
+    folder = run_folder(options)
+    timer, expected = _timed(options)
+    print(f"{folder}: {described(options, timer.task, timer.data, machine(options))}")
+    for line in [*reasons(asked, options), *starts(options, folder, timer.data)]:
+        print(f"  {line}")
+    _, epoch, whole, source = expected.columns()
+    print(f"  expected time: {whole}, {epoch} per epoch, based on {source}")
 
 
 def _paper_table(paper: Paper) -> Table:
@@ -254,24 +294,17 @@ def _paper_table(paper: Paper) -> Table:
     return Table.of(paper.title, ("candidate", *paper.columns), rows)
 
 
-def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
-    """Time a few steps; return the plan, steps per epoch, steps timed, seconds and CPU share of a step.
+def _timed_steps(timer: "StepTimer", trainer: TrainerConfig) -> tuple[int, float, float]:
+    """Time a few steps; return their number, and seconds and CPU share of a step.
 
     For training on a GPU, none is timed, and the last two are NaN.
     """
-    from asr.comparison.costs import StepTimer  # loads Lightning
-
-    options = train_options_from(nested(cell.settings["options"] | {"init_from": cell.needs}), cell.name)
-    options.init_from = ""  # not trained yet; steps from random weights take as long
-    timer, trainer = StepTimer(options), options.trainer
-    epoch_steps = timer.data.epoch_batches(0) // (trainer.accumulate * trainer.devices * trainer.nodes)
     if trainer.accelerator == "cuda" or (trainer.accelerator == "auto" and torch.cuda.is_available()):
-        return timer.task.plan, epoch_steps, 0, math.nan, math.nan
+        return 0, math.nan, math.nan
     first = timer.step()
     count, total = 0, Seconds()
     while count < STEPS and total.wall_s <= ENOUGH_S and (taken := timer.step()):
         count, total = count + 1, total + taken
     if not count and first:  # the only step of the training
         count, total = 1, first
-    cpu_share = total.cpu_s / max(total.wall_s, 1e-9)
-    return timer.task.plan, epoch_steps, count, total.wall_s / max(count, 1), cpu_share
+    return count, total.wall_s / max(count, 1), total.cpu_s / max(total.wall_s, 1e-9)

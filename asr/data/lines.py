@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from asr.errors import UserError
-from asr.files import parse_json
+from asr.files import near_path, parse_json
 from asr.text.files import stream_lines
 
 # Keys by which lhotse recognises audio, features, arrays and images. To load these it may run a command,
@@ -31,7 +31,7 @@ def manifest_lines(path: Path) -> Iterator[str]:
     if not path.exists():
         others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
         hint = f"the splits there: {', '.join(others)}" if others else "create it with asr prepare"
-        raise UserError(f"{path}: expected a manifest, found no such file ({hint})")
+        raise UserError(f"{path}: expected a manifest, found no such file{near_path(path) or f' ({hint})'}")
     yield from stream_lines(path, "a manifest")
 
 

@@ -17,7 +17,7 @@ from asr.data.audio import convert, notice_resampling
 from asr.data.audio_file import AudioFile, Samples, Undecodable, check_rate, checked_samples, open_audio
 from asr.data.facts import check_complete
 from asr.errors import UserError
-from asr.files import kind_of
+from asr.files import kind_of, near_path
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
     _check_channels(channels)
     name = name or str(path)
     if not path.is_file():
-        found = f"a {kind_of(path)}" if path.exists() else "no such file"
+        found = f"a {kind_of(path)}" if path.exists() else f"no such file{near_path(path)}"
         raise UserError(f"{name}: expected an audio file, found {found}")
     if path.stat().st_size == 0:
         raise UserError(f"{name}: empty file")

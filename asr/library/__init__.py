@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from asr.comparison.request import Request
     from asr.comparison.results import Results
     from asr.search.options import DecodePartOptions
+    from asr.training.options import TrainConfig
 
 Place = str | PathLike[str]
 
@@ -97,9 +98,22 @@ def train(
         >>> run = asr.train(recipe="demo", attention="full", model={"layers": 6})  # doctest: +SKIP
         >>> run.recognizer().transcribe("recording.wav").text  # doctest: +SKIP
     """
+    return train_with(training_options(options, keywords), callbacks, loggers)
+
+
+def train_with(
+    options: "TrainConfig", callbacks: "Sequence[Callback]" = (), loggers: "Sequence[Logger]" = ()
+) -> Run:
+    """Train a recogniser, or print what `dry_run` asks for; see `train`."""
+    if options.dry_run:
+        from asr.comparison.progress import print_training
+        from asr.training.config import run_folder
+
+        print_training(options)
+        return Run(run_folder(options))
     from asr.training.run import train as run_training
 
-    return Run(run_training(training_options(options, keywords), callbacks, loggers))
+    return Run(run_training(options, callbacks, loggers))
 
 
 def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
@@ -137,7 +151,7 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
     """Score hypotheses and compare systems, as `asr score` does.
 
     Args:
-        folders: decode folders, or two files in NIST's formats or of plain text.
+        folders: decode folders or runs, or two files in NIST's formats or of plain text.
         options: options by name; see `overrides_of`.
         keywords: options that replace those in `options`.
 
@@ -146,11 +160,11 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
     """
     from asr.scoring.options import ScoreOptions
     from asr.scoring.plain_files import are_plain, in_order
-    from asr.scoring.run import score_paths
+    from asr.scoring.run import decode_folders, score_paths
 
     places = [Path(folder) for folder in folders]
     scores = score_paths(places, config.parse(ScoreOptions, overrides_of(options, keywords)))
-    return Scores(list(in_order(places)[:1]) if are_plain(places) else places, scores)
+    return Scores(list(in_order(places)[:1]) if are_plain(places) else decode_folders(places), scores)
 
 
 def compare(options: Options = None, /, **keywords: Any) -> Comparison:

@@ -12,7 +12,7 @@ from typing import Any
 
 from asr import config
 from asr.errors import UserError
-from asr.files import read_as
+from asr.files import near_path, read_as
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 # Files of a decode folder, <run>/decode/<split>/<system>.
@@ -240,7 +240,8 @@ class RunFolder:
         """
         files = {file.stem: file for file in self.saved()}
         if not files:
-            raise UserError(f"{self.path}: no checkpoint (expected {self.checkpoints}/*.ckpt)")
+            near = near_path(self.path) or f" (expected {self.checkpoints}/*.ckpt)"
+            raise UserError(f"{self.path}: no checkpoint{near}")
         aliases = {stem: stem for stem in files}
         if best := self.best():
             aliases["best"] = best[0].stem
@@ -250,6 +251,10 @@ class RunFolder:
         if which not in aliases:
             raise UserError(f"{self.path}: no checkpoint {which!r} (found: {', '.join(aliases)})")
         return files[aliases[which]]
+
+    def begun(self) -> bool:
+        """Return whether the training has taken a step."""
+        return bool(self.saved()) or (self.metrics.exists() and self.metrics.read_bytes().count(b"\n") > 1)
 
     def read_options(self) -> dict[str, Any]:
         """Return the content of config.yaml.

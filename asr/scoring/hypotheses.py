@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import atomic_text, build, parse_json
+from asr.files import atomic_text, build, parse_json, require_file
 from asr.records.run_folder import DECODING, EXPORTS, HYPOTHESES, OFFICIAL, SCORE, TABLES
 from asr.text.files import read_lines
 from asr.text.tokenizer import Unit
@@ -81,8 +81,7 @@ def read_hypotheses(path: str | Path) -> list[Hypothesis]:
     Raises:
         UserError: the file is missing, a line is not a hypothesis (named as file:line), or an id is repeated.
     """
-    if not Path(path).is_file():
-        raise UserError(f"{path}: expected a file of hypotheses, found none")
+    require_file(path, "a file of hypotheses")
     hypotheses = []
     line_of_id: dict[str, int] = {}
     for number, line in read_lines(path):

@@ -17,6 +17,7 @@ from asr.files import (
     checked_entries,
     file_digest,
     locked,
+    near_path,
     read_as,
     read_json,
     write_json,
@@ -28,6 +29,7 @@ from asr.records.run_folder import (
     SCORE,
     TABLES,
     DecodeRecord,
+    RunFolder,
     ScoreSummary,
     Scoring,
 )
@@ -59,7 +61,8 @@ def score_paths(
     (the recipe's scoring rules, copied to score.json).
 
     Args:
-        paths: decode folders or hyp.jsonl files, or two files in NIST's formats or of plain text.
+        paths: decode folders, folders that hold some, such as runs, or hyp.jsonl files; or two files in
+            NIST's formats or of plain text.
         options: options of `asr score`.
         console: console to print to.
 
@@ -88,8 +91,8 @@ def score_paths(
         heard, _ = in_order(files)
         print_score(console, heard, result, options.worst, options.confusions, details=options.details)
         return [result]
-    check_effect(options, paths=FOLDER if len(files) == 1 else FOLDERS)
-    folders = [path.parent if path.name == HYPOTHESES else path for path in files]
+    folders = decode_folders(files)
+    check_effect(options, paths=FOLDER if len(folders) == 1 else FOLDERS)
     names = short_names(folders)
     systems = [read_hypotheses(folder / HYPOTHESES) for folder in folders]
     kept = common_utterances(names, systems, options.common)
@@ -120,6 +123,25 @@ def score_paths(
             text = json.dumps([pair.as_dict() for pair in pairs], indent=2, allow_nan=False)
             write_text(text + "\n", options.save)
     return scores
+
+
+def decode_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders of hypotheses that paths stand for: themselves, or those below, e.g. of a run.
+
+    Raises:
+        UserError: there is no such path, or a run has none yet.
+    """
+    folders: list[Path] = []
+    for path in paths:
+        found = [path.parent] if path.name == HYPOTHESES else [path]
+        if near := near_path(path):
+            raise UserError(f"{path}: expected a folder of hypotheses, found none{near}")
+        if path.is_dir() and not (path / HYPOTHESES).is_file():
+            found = sorted(x.parent for x in path.rglob(HYPOTHESES)) or found
+            if found == [path] and RunFolder(path).options.exists():
+                raise UserError(f"{path}: expected hypotheses, found none: run asr decode {path}")
+        folders += found
+    return list(dict.fromkeys(folders))
 
 
 def common_utterances(

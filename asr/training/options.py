@@ -293,6 +293,9 @@ class TrainConfig:
         affects="place",
         choices=("no", "auto"),
     )
+    dry_run: bool = option(
+        False, help="print what would be trained and how long it takes, and stop", affects="place"
+    )
     init_from: str = option(
         "",
         help="run folder, checkpoint, exported or published model that gives the initial weights, and with "

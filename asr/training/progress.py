@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from math import nan
 from typing import Any
 
@@ -26,15 +28,21 @@ def position(task: lightning.LightningModule) -> tuple[float, float]:
     return float(task.global_step), float(task.plan.steps)
 
 
-def _error_label(task: TrainingTask) -> str:
+def measure_words(measure: str) -> str:
     """Return `dev PER` for `dev_per`, `dev error` for `dev_error`, `dev bits per character`."""
-    split, _, rate = task.error_rate_name.partition("_")
-    words = rate == "error" or not is_share(task.error_rate_name)
+    split, _, rate = measure.partition("_")
+    words = rate == "error" or not is_share(measure)
     return f"{split} {rate.replace('_', ' ') if words else rate.upper()}"
 
 
-def _error_format(task: TrainingTask) -> str:
-    return "{:.1%}" if is_share(task.error_rate_name) else "{:.3f}"
+def rate_words(measure: str, value: float) -> str:
+    """Return a measure with its value.
+
+    Example:
+        >>> rate_words("dev_per", 0.0541), rate_words("dev_bits_per_character", 1.5)
+        ('dev PER 5.4%', 'dev bits per character 1.500')
+    """
+    return f"{measure_words(measure)} {value:{'.1%' if is_share(measure) else '.3f'}}"
 
 
 class Bar(lightning.Callback):
@@ -60,13 +68,13 @@ class Bar(lightning.Callback):
     ) -> None:
         """Update the bar."""
         assert isinstance(task, TrainingTask)
-        formats = {
-            "loss": "loss {:.3f}",
-            task.error_rate_name: f"{_error_label(task)} {_error_format(task)}",
-            "frames_per_s": "{:.0f} frames/s",
+        formats: dict[str, Callable[[float], str]] = {
+            "loss": "loss {:.3f}".format,
+            task.error_rate_name: partial(rate_words, task.error_rate_name),
+            "frames_per_s": "{:.0f} frames/s".format,
         }
         metrics = trainer.callback_metrics
-        texts = [text.format(float(metrics[name])) for name, text in formats.items() if name in metrics]
+        texts = [text(float(metrics[name])) for name, text in formats.items() if name in metrics]
         self.progress.update(self.row, completed=position(task)[0], metrics="  ".join(texts))
 
     @rank_zero_only
@@ -100,7 +108,7 @@ class WarnUnlearned(lightning.Callback):
             "%s is %.1f %% after %.0f %% of training: the model isn't learning. Start from a trained model "
             "(init_from=<run>), train for more steps (trainer.max_epochs, smaller data.frames_per_batch), "
             "change optimizer.learning_rate, or check that the transcripts fit the audio (asr align)",
-            _error_label(task),
+            measure_words(task.error_rate_name),
             100 * task.dev_error,
             100 * done / total,
         )
@@ -127,7 +135,7 @@ class ProgressLines(lightning.Callback):
         print(
             f"step {step}  loss {float(metrics.get('loss', nan)):.3f}  "
             f"dev loss {float(metrics['dev_loss']):.3f}  "
-            f"{_error_label(task)} {_error_format(task).format(float(metrics[task.error_rate_name]))}  "
+            f"{rate_words(task.error_rate_name, float(metrics[task.error_rate_name]))}  "
             f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
             flush=True,
         )

@@ -20,6 +20,7 @@ from asr.files import locked, write_json
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.training.checkpoints import SaveResumePoint
+from asr.training.closing import closing
 from asr.training.config import check_determined, determined, run_folder
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
@@ -70,13 +71,17 @@ def train(
         KeyboardInterrupt: Ctrl-C, after the resume point was written.
         SystemExit: 143 after SIGTERM, 138 or 140 after SIGUSR1 or SIGUSR2, when the resume point was written.
     """
-    _check(options)
+    check_training(options)
     check_objects(watchers, lightning.Callback, "callbacks")
     check_objects(loggers, Logger, "loggers")
     folder = run_folder(options)
     asked, options = options, settled(options)
     try:
-        alone = locked(folder, "asr train") if _is_first_process(options) else nullcontext()
+        alone = (
+            locked(folder, "asr train", RunFolder(folder).begun)
+            if _is_first_process(options)
+            else nullcontext()
+        )
         with (
             rank_failures(options.trainer, folder),
             alone,
@@ -206,7 +211,7 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _check(options: TrainConfig) -> None:
+def check_training(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
     check_loggers(options)
@@ -233,15 +238,20 @@ def build_task(
     return build_recognition(options, resuming, stored)
 
 
+def machine(options: TrainConfig) -> dict[str, Any]:
+    """Return versions, hardware and the device of a training."""
+    device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
+    return describe_environment() | {"device": device_type}
+
+
 def _environment(
     options: TrainConfig, task: TrainingTask, data: TrainingData, point: ResumePoint | None
 ) -> dict[str, Any]:
     """Return the content of environment.json, and give the run's identity to the task."""
-    device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
-    environment = describe_environment() | {"device": device_type, "data": data.digests()}
+    environment = machine(options) | {"data": data.digests()}
     environment["data"] |= options.select.digests()
     environment["precision"] = options.trainer.precision
-    environment |= task.describe(device_type) | {"start": start_digest(options, point)}
+    environment |= task.describe(environment["device"]) | {"start": start_digest(options, point)}
     environment["replanned"] = point is not None and replanned(options, point)
     task.run = point.environment.run if point else identity(options, environment)
     return environment | {"run": task.run}
@@ -262,13 +272,19 @@ def _begin(
     write_json(environment, run.environment)
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
+    print(f"{folder}: {described(options, task, data, environment)}{resumed}", flush=True)
+
+
+def described(
+    options: TrainConfig, task: TrainingTask, data: TrainingData, environment: dict[str, Any]
+) -> str:
+    """Return mechanism, device, sizes and length of a training in one line."""
     total = sum(x.numel() for x in task.model.parameters())
     of_all = f" of {total / 1e6:.2f}" if options.model.lora.rank else ""
-    print(
-        f"{folder}: {options.attention} on {device_words(environment)}, {options.trainer.precision}, "
+    return (
+        f"{options.attention} on {device_words(environment)}, {options.trainer.precision}, "
         f"{_parameters(task) / 1e6:.2f}{of_all} M parameters, {data.describe()}, "
-        f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
-        flush=True,
+        f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}"
     )
 
 
@@ -312,6 +328,8 @@ def _finish(
         f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:.0f} frames/s, "
         f"{100 * summary.data_wait_share:.1f} % waiting for data)"
     )
+    for line in closing(options, folder, task.error_rate_name):
+        print(line, flush=True)
 
 
 def _average(options: TrainConfig, folder: Path) -> None:

@@ -7,7 +7,7 @@ from score_output import printed, scored
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis, write_decoded
 from asr.scoring.options import ScoreOptions
-from asr.scoring.run import rates_line, read_score
+from asr.scoring.run import rates_line, read_score, score_paths
 
 
 def make_folder(folder, *, record=None):
@@ -77,6 +77,23 @@ def test_several_folders_and_a_hypothesis_file(tmp_path):
     assert (two / "score.json").read_text() == (one / "score.json").read_text()
     assert json.loads((one / "score.json").read_text())["decode_s"] is None
     assert "lexicon" not in json.loads((one / "score.json").read_text())
+
+
+def test_a_run_stands_for_what_it_has_decoded(tmp_path):
+    """`asr score exp/demo/full` expected hypotheses in the run folder itself."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\n")
+    with pytest.raises(UserError, match=f"{run}: expected hypotheses, found none: run asr decode {run}$"):
+        score_paths([run], ScoreOptions())
+    for name in ("full-beam", "full-greedy"):
+        (run / "decode" / "dev").mkdir(parents=True, exist_ok=True)
+        make_folder(tmp_path / "made")
+        (tmp_path / "made").rename(run / "decode" / "dev" / name)
+    assert len(score_paths([run], ScoreOptions())) == 2
+    assert (run / "decode" / "dev" / "full-beam" / "score.json").exists()
+    with pytest.raises(UserError, match="did you mean"):
+        score_paths([tmp_path / "rum"], ScoreOptions())
 
 
 def test_the_number_of_worst_utterances_needs_details(tmp_path):
