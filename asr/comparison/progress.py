@@ -13,12 +13,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from asr.benchmark.timer import Seconds
 from asr.comparison.candidates import plan_candidates
 from asr.comparison.cell import Cell, is_done, read_state
-from asr.comparison.grids import Paper
+from asr.comparison.grids import NONE, Paper
 from asr.comparison.plan import Plan
+from asr.comparison.records import Candidate
 from asr.comparison.request import Request
 from asr.config import as_overrides, nested
 from asr.console import Table, draws_bars, duration
 from asr.report.words import counted
+from asr.training.budget import parse_budget
 from asr.training.config import run_folder, train_options_from
 from asr.training.options import TrainConfig, TrainerConfig
 from asr.training.sizes import reasons, settled
@@ -56,26 +58,28 @@ class Running:
 class CellProgress:
     """Shows a bar for the comparison and one for the running cell on a terminal, lines elsewhere.
 
-    The remaining time assumes that each missing cell takes as long as the finished ones of its kind. None is
-    shown with a launcher, which runs several cells at once.
+    The remaining time assumes that a missing cell takes as long as the finished ones of its kind, a training
+    in proportion to its budget. None is shown with a launcher, which runs several cells at once.
 
     Args:
         plan: plan of the comparison.
         console: console to print on.
+        later: number of trainings like these that follow the plan.
     """
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: Plan, console: Console, later: int = 0) -> None:
         self.console, self.folder, self.parallel = console, plan.folder, bool(plan.options.launcher)
         cells = list(plan.cells())
         self.total = len(cells) + len({split for _, _, split, _ in plan.evaluations})  # one timing per split
         self.done = {cell.name for cell in cells if is_done(plan.folder, cell)}
         self.waiting = {cell.name: cell for cell in cells if cell.name not in self.done}
         self.running: dict[str, Running] = {}
-        self.seconds: dict[str, list[float]] = {}
+        self.later, self.budgets_s = later, _budgets_s(plan)
+        self.spent: dict[str, list[tuple[float, float]]] = {}  # seconds and size of finished cells, by kind
         for cell in cells:
             state = read_state(plan.folder, cell.name)
             if cell.name in self.done and state.seconds:
-                self.seconds.setdefault(cell.kind, []).append(state.seconds)
+                self._spend(cell, state.seconds)
         self.printed = time.monotonic()
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -96,7 +100,7 @@ class CellProgress:
             self.waiting.pop(cell.name, None)
             self.running.pop(cell.name, None)
             if state.status == "done":
-                self.seconds.setdefault(cell.kind, []).append(state.seconds)
+                self._spend(cell, state.seconds)
             else:
                 self._drop_dependants(cell.name)
             outcome = duration(state.seconds) if state.status == "done" else f"FAILED: {state.error}"
@@ -128,20 +132,41 @@ class CellProgress:
         """Return the remaining time in words; empty as long as it is unknown."""
         if self.parallel:
             return ""
-        expected_s = {kind: sum(seconds) / len(seconds) for kind, seconds in self.seconds.items()}
-        waiting = dict(self.waiting)
+        # Seconds per second of budget, or per cell. A budget is a guess until something is known.
+        rates = {"training": 1.0} if self.budgets_s else {}
         left_s = 0.0
+        waiting = dict(self.waiting)
         for name, running in self.running.items():
             if whole_s := running.whole_s():
                 left_s += whole_s * (1 - running.fraction)
-                expected_s.setdefault(running.kind, whole_s)
-                waiting.pop(name, None)
+                rates[running.kind] = whole_s / self._size(waiting.pop(name))
+        for kind, spent in self.spent.items():
+            rates[kind] = sum(seconds for seconds, _ in spent) / sum(size for _, size in spent)
         for cell in waiting.values():
-            if cell.kind in expected_s:
-                left_s += expected_s[cell.kind]
+            if cell.kind in rates:
+                left_s += rates[cell.kind] * self._size(cell)
             elif cell.kind == "training":
                 return ""
+        if self.later and "training" in rates:
+            left_s += self.later * rates["training"] * max(self.budgets_s.values(), default=1.0)
         return f"about {duration(left_s)} left" if left_s else ""
+
+    def _size(self, cell: Cell) -> float:
+        return self.budgets_s.get(cell.name, 1.0)
+
+    def _spend(self, cell: Cell, seconds: float) -> None:
+        self.spent.setdefault(cell.kind, []).append((seconds, self._size(cell)))
+
+
+def _budgets_s(plan: Plan) -> dict[str, float]:
+    """Return the time budgets of trainings by cell, those of steps measured beforehand included."""
+    found: dict[str, float] = {}
+    for candidate in plan.candidates:
+        given = plan.options.budget[0] if plan.options.budget else ""
+        text = candidate.budget or str(candidate.overrides.get("trainer.budget") or given)
+        if budget := parse_budget(text):
+            found |= {plan.trainings[candidate.label, x].name: budget.seconds for x in candidate.seeds}
+    return found
 
 
 def print_grid(request: Request, console: Console) -> None:
@@ -161,7 +186,7 @@ def print_grid(request: Request, console: Console) -> None:
         own = "\n".join([*as_overrides(candidate.overrides), *start])
         rows.append((candidate.label, candidate.attention, own))
     console.print(Table.of(plan, ("candidate", "attention", "own options"), rows, numbers=False))
-    if request.paper:
+    if request.paper and request.paper.rows:
         console.print(_paper_table(request.paper))
 
 
@@ -169,7 +194,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     """Print state and expected time of every training, alike ones in one row, and the number of evaluations.
 
     The expected time of a training is its time budget, or else the time of a finished one of the same
-    candidate, or else extrapolated from a few steps, which run now. The table names the source.
+    candidate, or else extrapolated from a few steps, which run now. A training until convergence is taken to
+    need as many epochs as in the paper. The table names the source.
     """
     columns = ("training", "state", "steps per epoch", "epoch", "time per training", "based on")
     rows: list[tuple[str, ...]] = []
@@ -179,7 +205,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
         with console.status(escape(f"timing steps of {label}")):
-            expected = _expected(plan, cells) if missing else TrainingTime(0, 0.0, 0.0, "")
+            expected = _expected(plan, candidate, cells) if missing else TrainingTime(0, 0.0, 0.0, "")
         seeds: dict[tuple[str, str, str, str, str], list[str]] = {}  # by row
         for seed, cell in zip(candidate.seeds, cells, strict=True):
             state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
@@ -230,7 +256,7 @@ class TrainingTime:
         return f"{self.epoch_steps:,}", duration(self.epoch_s), whole, self.source
 
 
-def _expected(plan: Plan, cells: list[Cell]) -> TrainingTime:
+def _expected(plan: Plan, candidate: Candidate, cells: list[Cell]) -> TrainingTime:
     """Return the expected cost of each training of a candidate."""
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
@@ -240,6 +266,11 @@ def _expected(plan: Plan, cells: list[Cell]) -> TrainingTime:
     expected = _timed(options)[1]
     if done:
         return replace(expected, seconds=sum(done) / len(done), source="finished seeds", at_most=False)
+    paper = plan.request.paper
+    epochs = paper.epochs_of(candidate) if paper and expected.at_most else None
+    if epochs and epochs * expected.epoch_s < expected.seconds:
+        source = f"the paper's {epochs:g} epochs and {expected.source}"
+        return replace(expected, seconds=epochs * expected.epoch_s, source=source, at_most=False)
     return expected
 
 
@@ -288,7 +319,7 @@ def print_training(options: TrainConfig) -> None:
 
 def _paper_table(paper: Paper) -> Table:
     rows = [
-        (label, *("–" if figure is None else f"{figure:g}" for figure in figures))
+        (label, *("–" if figure == NONE else figure for figure in figures))
         for label, figures in paper.rows.items()
     ]
     return Table.of(paper.title, ("candidate", *paper.columns), rows)

@@ -30,7 +30,7 @@ def with_tuned_rates(request: Request, console: Console) -> Request:
         UserError: a candidate that sets its rate itself or starts from another one, or without any training
             that has ended with an error on dev.
     """
-    trials, labels = _trials(request)
+    trials, labels, later = _trials(request)
     if request.options.dry_run:
         console.print("first, one training per learning rate:")
         print_plan(trials, console)
@@ -39,7 +39,7 @@ def with_tuned_rates(request: Request, console: Console) -> Request:
             console.print("then the comparison, here still at one rate; its first seed has the runs above:")
             return _without_rates(request)
     else:
-        results = run_plan(trials, console)
+        results = run_plan(trials, console, later)
     tried = choose(results, labels)
     chosen = {x.candidate: x.rate for x in tried if x.chosen}
     rated = [entry | {"label": label} for entry, label in zip(entries(request), chosen, strict=True)]
@@ -54,8 +54,10 @@ def _without_rates(request: Request) -> Request:
     return dataclasses.replace(request, options=dataclasses.replace(request.options, learning_rates=[]))
 
 
-def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]]]:
-    """Return the plan of the trainings that try the rates, and candidate and rate by label there."""
+def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]], int]:
+    """Return the plan of the trainings that try the rates, candidate and rate by label there, and how many
+    trainings follow: those of all seeds but the first.
+    """
     asked = entries(request)
     for entry in asked:
         if LEARNING_RATE in entry:
@@ -88,7 +90,8 @@ def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]]]:
         learning_rates=[],
     )
     inner = make_plan(dataclasses.replace(request, options=options, paper=None))
-    return dataclasses.replace(inner, evaluations={}), labels
+    later = sum(len(candidate.seeds) - 1 for candidate in plan.candidates)
+    return dataclasses.replace(inner, evaluations={}), labels, later
 
 
 def choose(results: Results, labels: dict[str, tuple[str, float]]) -> list[TriedRate]:

@@ -19,8 +19,13 @@ from asr.comparison.results import Results, write_results
 from asr.files import locked
 
 
-def run_plan(plan: Plan, console: Console) -> Results:
+def run_plan(plan: Plan, console: Console, later: int = 0) -> Results:
     """Run every cell that isn't done; write results.json and results.csv after every stage.
+
+    Args:
+        plan: plan of the comparison.
+        console: console to print on.
+        later: number of trainings that follow the plan, for the time left.
 
     Raises:
         UserError: cells exist with other settings, or another process runs the same comparison.
@@ -30,7 +35,7 @@ def run_plan(plan: Plan, console: Console) -> Results:
             # Labels may hold brackets, which would be taken for markup.
             console.print(line, markup=False)
         _adopt(plan, console)
-        progress = CellProgress(plan, console)
+        progress = CellProgress(plan, console, later)
         with progress.bars:
             for stage in _training_stages(plan):
                 _run_stage(plan, [[cell] for cell in stage], progress)

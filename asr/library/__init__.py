@@ -187,6 +187,14 @@ def compare(options: Options = None, /, **keywords: Any) -> Comparison:
 
 def run_comparison(request: "Request") -> Comparison:
     """Run a comparison, print its tables and write its report, or print its plan; see `compare`."""
+    try:
+        return _run_comparison(request)
+    except KeyboardInterrupt:
+        print(f"to go on: {shlex.join(['asr', 'compare', *request.command])}", flush=True)
+        raise
+
+
+def _run_comparison(request: "Request") -> Comparison:
     from asr.comparison.collect import collect
     from asr.comparison.plan import make_plan
     from asr.comparison.progress import print_grid, print_plan

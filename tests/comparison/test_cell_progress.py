@@ -1,7 +1,7 @@
 """The progress display of a comparison."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,14 +20,23 @@ TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) fo
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
 
 
-def progress_of(folder: Path, *cells: Cell, launcher: str = "") -> tuple[CellProgress, io.StringIO]:
+def progress_of(
+    folder: Path, *cells: Cell, launcher: str = "", budgets: Sequence[str] = (), later: int = 0
+) -> tuple[CellProgress, io.StringIO]:
+    """Return the display of cells, the first of which are trainings with these budgets."""
     cells = cells or (CELL,)
     for cell in cells:
         write_cell(folder, cell)
-    options = SimpleNamespace(launcher=launcher)
-    plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter(cells), evaluations={}, options=options)
+    options = SimpleNamespace(launcher=launcher, budget=[])
+    trainings = {(x.name, 0): x for x in cells}
+    candidates = [
+        SimpleNamespace(label=x.name, budget=budget, overrides={}, seeds=[0])
+        for x, budget in zip(cells, budgets, strict=False)
+    ]
+    parts = {"evaluations": {}, "candidates": candidates, "trainings": trainings}
+    plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter(cells), options=options, **parts)
     text = io.StringIO()
-    return CellProgress(cast(Plan, plan), Console(file=text, width=100)), text
+    return CellProgress(cast(Plan, plan), Console(file=text, width=100), later), text
 
 
 def test_a_cell_at_100_percent_may_still_be_running(tmp_path: Path) -> None:
@@ -67,6 +76,22 @@ def test_the_time_left_of_a_resumed_training_counts_from_where_it_began(
     for clock[0], fraction in ((0, 0.0), (30, 0.8), (130, 0.9)):
         progress.update(TRAININGS[0], fraction)
     assert text.getvalue().endswith("trainings/a/seed0: 90%  about 18 min 20 s left\n")  # 100 s + 1000 s
+
+
+def test_the_time_left_includes_trainings_that_have_not_begun(tmp_path: Path, clock: list[float]) -> None:
+    """After a training of 1 min, one of 10 min seemed to need another minute, and other seeds nothing."""
+    progress, text = progress_of(tmp_path, *TRAININGS, budgets=["1min", "10min", "10min"])
+    write_state(tmp_path, TRAININGS[0], "running")
+    progress.update(TRAININGS[0], 0.0)
+    assert text.getvalue().endswith("trainings/a/seed0: 0%  about 21 min 00 s left\n")
+    write_state(tmp_path, TRAININGS[0], "done", seconds=66.0)
+    progress.update(TRAININGS[0], 1.0)
+    assert text.getvalue().endswith("66.0 s  about 22 min 00 s left\n")
+
+    progress, text = progress_of(tmp_path / "rates", *TRAININGS[:2], later=4)
+    write_state(tmp_path / "rates", TRAININGS[0], "done", seconds=60.0)
+    progress.update(TRAININGS[0], 1.0)
+    assert text.getvalue().endswith("60.0 s  about 5 min 00 s left\n")
 
 
 def test_no_time_is_shown_with_a_launcher(tmp_path: Path, clock: list[float]) -> None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from torch import Tensor
 from asr.benchmark.timer import Seconds
 from asr.cli import main
 from asr.comparison import costs, launch
-from asr.comparison.cell import Cell
 from asr.comparison.costs import StepTimer, step_costs, steps_within
-from asr.comparison.progress import _expected, _timed_steps
-from asr.config import flat, to_dict
+from asr.comparison.progress import _timed
 from asr.training.config import train_options
 from asr.training.options import TrainConfig
 
@@ -215,8 +212,9 @@ def test_costs_of_a_dry_run_are_not_stored(
 def test_a_dry_run_times_lora_from_a_model_that_is_not_trained_yet(tone_corpus: Path) -> None:
     """It was refused: without the parent's weights, LoRA has none to start from."""
     small = [*TINY, f"data.train=[{tone_corpus}]", "model.layers=1", "model.lora.rank=2", "init_from=parent"]
-    options = flat(to_dict(train_options(small))) | {"init_from": ""}
-    assert _timed_steps(Cell("cell", "training", {"options": options}, needs="trainings/parent"))[2]
+    options = train_options(small)
+    options.init_from = ""
+    assert _timed(options)[1].seconds
 
 
 @pytest.mark.parametrize("more", [["trainer.devices=2"], ["trainer.nodes=2"], ["trainer.accumulate=2"]])
@@ -224,8 +222,7 @@ def test_the_dry_run_divides_an_epoch_among_devices(more: list[str], tone_corpus
     small = [*TINY, f"data.train=[{tone_corpus}]", "model.layers=1", "data.frames_per_batch=500"]
 
     def epoch_steps(*overrides: str) -> int:
-        options = flat(to_dict(train_options([*small, *overrides])))
-        return _timed_steps(Cell("cell", "training", {"options": options}))[1]
+        return _timed(train_options([*small, *overrides]))[1].epoch_steps
 
     assert epoch_steps(*more) == epoch_steps() // 2
 
@@ -234,9 +231,7 @@ def test_steps_on_a_gpu_are_not_timed_on_the_cpu(tone_corpus: Path, monkeypatch:
     """The dry run printed the CPU's time for a training that would run on a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     overrides = [*TINY, f"data.train=[{tone_corpus}]", "trainer.accelerator=auto"]
-    cell = Cell("cell", "training", {"options": flat(to_dict(train_options(overrides)))})
-    found = _expected(SimpleNamespace(folder=tone_corpus), [cell])  # type: ignore[arg-type]
-    assert found.columns()[1:] == ("–", "–", "not timed: trains on a GPU")
+    assert _timed(train_options(overrides))[1].columns()[1:] == ("–", "–", "not timed: trains on a GPU")
 
 
 @pytest.mark.slow

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from quick import quick
 
 from asr.comparison.candidates import evaluated_with, plan_candidates
-from asr.comparison.progress import print_grid
+from asr.comparison.cell import Cell
+from asr.comparison.progress import TrainingTime, _expected, print_grid
 from asr.comparison.request import Request, parse
-from asr.config import configurations
+from asr.config import configurations, flat, to_dict
 from asr.console import open_console
 from asr.errors import UserError
 
@@ -66,7 +68,7 @@ def test_every_grid_is_a_valid_comparison(name: str) -> None:
     candidates, trainings = plan_candidates(asked)
     labels = [candidate.label for candidate in candidates]
     assert asked.command[0] == f"plan={name}"
-    if asked.paper:
+    if asked.paper and asked.paper.rows:
         assert list(asked.paper.rows) == labels
         assert all(len(row) == len(asked.paper.columns) for row in asked.paper.rows.values())
     if not name.startswith(("copy", "language", "longrange")):
@@ -100,7 +102,7 @@ def test_table_1_evaluates_each_model_as_the_paper_does() -> None:
     assert asked.paper is not None
     for candidate in candidates:
         figures = zip(asked.paper.columns, asked.paper.rows[candidate.label], strict=True)
-        printed = {column for column, figure in figures if figure is not None}
+        printed = {column for column, figure in figures if figure != "null"}
         ours = set(evaluated_with(candidate, asked.options.evaluate))
         tied = candidate.attention in ("shared-full", "lsh-1", "lsh-4")
         assert ours - printed == ({"full"} if tied else set())
@@ -121,7 +123,7 @@ def test_table_1_evaluates_each_model_as_the_paper_does() -> None:
 def test_the_dry_run_shows_the_papers_figures(
     name: str, printed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The corpus is not needed: what is missing is said after the table."""
+    """The corpus is not needed: what is missing is said after the table. 5.60 was shown as 5.6."""
     monkeypatch.setenv("COLUMNS", "250")
     print_grid(request(name), open_console())
     tables = capsys.readouterr().out.split("table")
@@ -130,12 +132,28 @@ def test_the_dry_run_shows_the_papers_figures(
         if "│" in line:
             label, *cells = (cell.strip() for cell in line.strip("│").split("│"))
             found[label.replace(", ", ",").replace("SA ", "SA-")] = [
-                None if cell == "–" else float(cell) for cell in cells
+                "-" if cell == "–" else cell for cell in cells
             ]
     labels, *lines = (line.split() for line in printed.strip().splitlines())
-    columns = zip(*(line[1:] for line in lines), strict=True)
-    expected = [[None if cell == "-" else float(cell) for cell in column] for column in columns]
+    expected = map(list, zip(*(line[1:] for line in lines), strict=True))
     assert found == dict(zip(labels, expected, strict=True))
+
+
+def test_trainings_until_convergence_take_as_many_epochs_as_in_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dry run multiplied an epoch by the plan's limit of 10,000: 291 days for the paper's 88 hours."""
+    endless = TrainingTime(100, 2514.0, 2514e4, "timed steps", at_most=True)
+    monkeypatch.setattr("asr.comparison.progress._timed", lambda options: (None, endless))
+    asked = request("wsj_table1")
+    candidates, trainings = plan_candidates(asked)
+    plan = SimpleNamespace(folder=tmp_path, request=asked)
+    for candidate, hours in zip(candidates[:2], (87.99, 87.99), strict=True):
+        options = flat(to_dict(trainings[candidate.label]))
+        cell = Cell("cell", "training", {"options": options})
+        found = _expected(plan, candidate, [cell])  # type: ignore[arg-type]
+        assert found.seconds / 3600 == pytest.approx(hours, abs=0.01)
+        assert found.columns()[2:] == ("87 h 59 min", "the paper's 126 epochs and timed steps")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +247,11 @@ def test_a_file_of_ones_own_is_a_plan(tmp_path: Path) -> None:
         ("recipe: demo\nattentions: [full]\nseed: 3\n", "asr compare sets this itself"),
         ("recipe: demo\nattentionz: [full]\n", "unknown option 'attentionz'"),
         ("[1]", "expected options"),
-        (json.dumps({"recipe": "demo", "attentions": ["full"], "paper": {"title": 3}}), "paper: expected"),
+        (json.dumps({"recipe": "demo", "attentions": ["full"], "paper": {"rows": 3}}), "paper: "),
+        (
+            json.dumps({"recipe": "demo", "attentions": ["full"], "paper": {"rows": {"full": ["much"]}}}),
+            "paper: expected numbers, found 'much'",
+        ),
     ],
 )
 def test_a_bad_plan_is_one_line(tmp_path: Path, content: str, message: str) -> None:
