@@ -88,7 +88,7 @@ def test_defaults_are_within_their_range(schema: type) -> None:
         ["train", "recipe=copy", "recipe.length=0"],
         ["train", "optimizer.betas=[0.9]"],
         ["train", "features.low_freq_hz=9000"],
-        ["train", "data.min_duration_s=50"],
+        ["train", "data.max_duration_s=0.05"],
         ["train", "trainer.average_best=3"],
         ["train", "trainer.budget=nan"],
         ["decode", "run", "beam.tokens=-5"],

@@ -35,7 +35,7 @@ USED = (
     "data.concatenate_s",
     "hydra",
 )
-SIZING = ("data.min_duration_s", "data.max_utterances", "augment.speed_factors", "augment.tempo_factors")
+SIZING = ("augment.speed_factors", "augment.tempo_factors")
 RANDOM = ("seed",)
 
 

@@ -21,7 +21,7 @@ from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
 from asr.data.fitting import misfits
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.options import DataConfig
+from asr.data.options import MIN_DURATION_S, DataConfig
 from asr.data.places import manifest_path, split_beside
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
@@ -32,6 +32,7 @@ from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+LENGTH_JITTER = 0.1  # by which lengths vary at random before utterances are sorted into batches
 
 
 def load_training_cuts(config: DataConfig) -> Cuts:
@@ -48,7 +49,7 @@ def load_training_cuts(config: DataConfig) -> Cuts:
         if name in seen:
             raise UserError(f"data.train={config.train}: utterance {name} is in two manifests")
         seen.add(name)
-    return cuts[: config.max_utterances] if config.max_utterances else cuts
+    return cuts
 
 
 class SpeechData(TrainingData):
@@ -118,7 +119,7 @@ class SpeechData(TrainingData):
 
     def _fitting(self, cuts: Cuts, split: str, fastest: float) -> Cuts:
         frames = self.encoder_lengths(cuts.durations_s / fastest)
-        limits_s = self.config.min_duration_s, self.config.max_duration_s
+        limits_s = MIN_DURATION_S, self.config.max_duration_s
         found = dict(misfits(cuts, frames, limits_s, self.tokenizer, self.topology))
         self.left_out += [(split, cuts[i].id, reason) for i, reason in found.items()]
         kept = np.delete(np.arange(len(cuts)), list(found))
@@ -139,7 +140,7 @@ class SpeechData(TrainingData):
             self.batches,
             seed=self.seed,
             count=self.config.utterances_per_batch,
-            jitter=self.config.length_jitter,
+            jitter=LENGTH_JITTER,
             ranks=ranks,
             rank=rank,
             start=start,

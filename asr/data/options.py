@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from asr.config import option
-from asr.errors import UserError
 
 MAX_DURATION_S = 40.0  # longer utterances are left out of training by default
+MIN_DURATION_S = 0.1  # shorter ones always: hardly a phone
 
 
 @dataclass
@@ -35,12 +35,6 @@ class DataConfig:
         affects="result",
         unit="utterances",
     )
-    length_jitter: float = option(
-        0.1,
-        help="random variation of lengths before sorting into batches, as a fraction",
-        affects="result",
-        maximum=1,
-    )
     workers: int = option(
         1,
         help="audio loading processes per rank; 0: load in the training process",
@@ -50,15 +44,12 @@ class DataConfig:
     prefetch: int = option(
         8, help="number of batches each worker loads ahead", affects="place", minimum=1, maximum=10_000
     )
-    min_duration_s: float = option(
-        0.1, help="leave out shorter utterances, and list them", affects="result", unit="s"
-    )
     max_duration_s: float = option(
         MAX_DURATION_S,
         help="leave out longer utterances, and list them",
         affects="result",
         unit="s",
-        minimum=0.01,
+        minimum=MIN_DURATION_S,
     )
     concatenate_s: float = option(
         0.0,
@@ -76,15 +67,6 @@ class DataConfig:
     resample: bool = option(
         True, help="resample audio with another sample rate; false: stop with an error", affects="result"
     )
-    max_utterances: int = option(0, help="train on the first N utterances only; 0: all", affects="result")
-
-    def check(self) -> None:
-        """Raise UserError if no duration is between the limits."""
-        if self.min_duration_s >= self.max_duration_s:
-            raise UserError(
-                f"data.min_duration_s={self.min_duration_s:g}: expected less than "
-                f"data.max_duration_s={self.max_duration_s:g}"
-            )
 
 
 @dataclass

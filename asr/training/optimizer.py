@@ -11,6 +11,9 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from asr.training.muon import Muon, is_hidden
 from asr.training.options import OptimizerConfig
 
+RHO = 0.95  # decay of Adadelta's averages (Zeiler 2012, section 4.1)
+FINAL_RATIO = 0.01  # of the cosine: last learning rate / peak
+
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
     """Return AdamW, Muon, RAdam with decoupled weight decay (Vyas et al. 2020, section 4), or Adadelta.
@@ -32,7 +35,7 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
         {"params": list(vectors.values()), "weight_decay": 0.0},
     ]
     if config.name == "adadelta":
-        return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=config.rho, eps=1e-6)
+        return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=RHO, eps=1e-6)
     betas = (config.betas[0], config.betas[1])
     on_cpu = all(x.device.type == "cpu" for x in trained.values())
     if config.name == "radam":
@@ -63,7 +66,7 @@ def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | N
     if spent is None:
         spent = max(0, step - config.warmup_steps) / max(1, steps - config.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, spent)))
-    return warm * (config.final_ratio + (1 - config.final_ratio) * cosine)
+    return warm * (FINAL_RATIO + (1 - FINAL_RATIO) * cosine)
 
 
 def configure(

@@ -119,12 +119,6 @@ class TrainerConfig:
         maximum=1_000_000,
     )
     clip: float = option(1.0, help="maximum gradient norm; 0: no clipping", affects="result")
-    skip_patience: int = option(
-        10,
-        help="stop with an error after more than this many successive batches whose loss is NaN or infinite, "
-        "or that don't fit in memory",
-        affects="result",
-    )
     accelerator: str = option(
         "auto", help="auto | cpu | cuda", affects="cost", choices=("auto", "cpu", "cuda")
     )
@@ -167,13 +161,6 @@ class OptimizerConfig:
         only=("name", ("adamw", "muon", "radam")),
         maximum=0.999999,
     )
-    rho: float = option(
-        0.95,
-        help="decay of the averages ρ",
-        affects="result",
-        only=("name", "adadelta"),
-        maximum=0.999999,
-    )
     weight_decay: float = option(
         0.01,
         help="decoupled weight decay (adadelta: L2 penalty); biases and norms are not decayed",
@@ -185,13 +172,6 @@ class OptimizerConfig:
     )
     warmup_steps: int = option(
         0, help="linear warm-up; not with schedule=plateau", affects="result", unit="optimiser steps"
-    )
-    final_ratio: float = option(
-        0.01,
-        help="final learning rate / peak learning rate",
-        affects="result",
-        only=("schedule", "cosine"),
-        maximum=1,
     )
     plateau_factor: float = option(
         0.5,

@@ -300,7 +300,7 @@ def _finish(
     Raises:
         UserError: no step changed the weights.
     """
-    # With fewer batches than trainer.skip_patience, nothing else ends a training that learns nothing.
+    # With fewer batches than SKIP_PATIENCE, nothing else ends a training that learns nothing.
     if not task.counts["taken"]:
         raise UserError(
             f"{folder}: expected finite losses and gradients, found none in {steps} steps: lower "

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from asr.data.lines import manifest_entries
+from asr.data.options import MIN_DURATION_S
 from asr.data.places import manifest_path
 from asr.data.sampler import plan_by_length
 from asr.environment import Precision, pick_device, pick_precision
@@ -75,7 +76,6 @@ def _training_frames(options: TrainConfig) -> np.ndarray:
     entries = (entry for place in data.train for entry in manifest_entries(manifest_path(place, "train")))
     durations = (entry.get("duration") for entry in entries)
     durations_s = np.array([x for x in durations if isinstance(x, int | float)], dtype=np.float64)
-    fitting = (durations_s >= data.min_duration_s) & (durations_s <= data.max_duration_s)
-    chosen_s = durations_s[: data.max_utterances or None][fitting[: data.max_utterances or None]]
+    chosen_s = durations_s[(durations_s >= MIN_DURATION_S) & (durations_s <= data.max_duration_s)]
     frames = np.rint(chosen_s / options.augment.slowest * 1000 / options.features.frame_shift_ms)
     return np.maximum(1, frames).astype(np.int64)

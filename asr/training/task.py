@@ -20,6 +20,7 @@ from asr.training.optimizer import configure, follow_plan
 from asr.training.plan import TrainingPlan
 
 log = logging.getLogger(__name__)
+SKIP_PATIENCE = 10  # more batches in succession without a finite loss, or out of memory, are no accident
 
 
 class TrainingTask(lightning.LightningModule):
@@ -175,11 +176,11 @@ class TrainingTask(lightning.LightningModule):
         """Count the batch as skipped.
 
         Raises:
-            UserError: more than `trainer.skip_patience` successive batches were skipped.
+            UserError: more than SKIP_PATIENCE successive batches were skipped.
         """
         self.counts["skipped"] += 1
         self.counts["successive"] += 1
-        if self.counts["successive"] > self.plan.options.trainer.skip_patience:
+        if self.counts["successive"] > SKIP_PATIENCE:
             raise UserError(
                 f"{self.counts['successive']} successive batches were skipped; the last: {reason}{advice}"
             )

@@ -101,10 +101,11 @@ def test_training_stops_when_no_loss_is_finite(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_losses(monkeypatch, range(2, 100))
+    monkeypatch.setattr("asr.training.task.SKIP_PATIENCE", 3)
     with pytest.raises(
         UserError, match=r"4 successive batches were skipped; the last: the loss is not finite for train-\d+"
     ):
-        train(options(tone_corpus, tmp_path / "run", "trainer.skip_patience=3", "trainer.max_steps=20"))
+        train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=20"))
 
 
 class InfiniteGradient(torch.autograd.Function):
@@ -141,7 +142,7 @@ def test_training_without_a_single_finite_step_fails(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With fewer batches than skip_patience, training that learnt nothing ended as a success."""
+    """With fewer batches than are patiently skipped, training that learnt nothing ended as a success."""
     spoil = (lambda x: x * float("nan")) if what == "loss" else InfiniteGradient.apply
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", lambda *args: spoil(ctc_loss(*args)))
     overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=3"]
@@ -227,8 +228,9 @@ def test_training_stops_when_no_batch_fits_in_memory(
     where: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_out_of_memory(monkeypatch, where, range(2, 100))
+    monkeypatch.setattr("asr.training.task.SKIP_PATIENCE", 3)
     with pytest.raises(UserError, match="4 successive batches were skipped; the last: out of memory: "):
-        train(options(tone_corpus, tmp_path / "run", "trainer.skip_patience=3", "trainer.max_steps=20"))
+        train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=20"))
 
 
 def test_files_of_the_run_folder(trained: Path) -> None:
