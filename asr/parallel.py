@@ -27,10 +27,7 @@ from asr.files import atomic_text
 WORTH_A_POOL = 200
 # Windows has no forked ones.
 WORKERS = getattr(multiprocessing.context, "ForkServerProcess", multiprocessing.context.SpawnProcess)
-CONNECT_S = 10.0  # time for a Ray cluster to answer
-# Calls that a cluster, and a Ray client's server, answer at once, and their arguments (Ray 2.50 to 2.60).
-CLUSTER_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive", b""
-CLIENT_CALL = "/ray.rpc.RayletDriver/ClusterInfo", b"\x08\x06"  # a ping
+CONNECT_S = 10.0  # time to reach a Ray cluster
 CLIENT_PORT = "10001"  # Ray's default
 _packages: dict[str, Path] = {}  # folders that `import_folder` has made packages
 
@@ -166,7 +163,8 @@ def ray_cluster(address: str, needed: Mapping[str, Any] | None = None) -> Iterat
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal():
-            _check_answer(host.strip("[]"), int(port), CLIENT_CALL if client else CLUSTER_CALL)
+            with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
+                pass  # which says why, if nobody listens
         ray.init(
             address=address
             or "local",  # None is the last cluster on this machine, even if it has been killed
@@ -191,26 +189,6 @@ def _check_resources(needed: Mapping[str, Any], there: Mapping[str, float]) -> N
         wanted, most = needed.get(name), there.get(resource, 0)
         if isinstance(wanted, int | float) and wanted > most:
             raise UserError(f"{name}={wanted:g}: expected at most {most:g}, as many as this machine has")
-
-
-def _check_answer(host: str, port: int, call: tuple[str, bytes]) -> None:
-    """Raise OSError unless a server answers a call of Ray's, in gRPC, within CONNECT_S."""
-    import grpc
-
-    with socket.create_connection((host, port), CONNECT_S):  # which says why, if nobody listens
-        pass
-    if os.environ.get("RAY_USE_TLS", "0") != "0":  # Ray has the certificates
-        return
-    name, argument = call
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with grpc.insecure_channel(target, [("grpc.enable_http_proxy", 0)]) as channel:
-        try:
-            channel.unary_unary(name)(argument, timeout=CONNECT_S)
-        except grpc.RpcError as error:
-            # What else is wrong, e.g. a missing token, Ray reports at once.
-            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                return
-            raise ConnectionError("something else than Ray answers there") from None
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:

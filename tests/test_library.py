@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -195,16 +196,8 @@ OWN = """
 import lightning.pytorch.loggers as loggers
 
 
-class Experiment:
-    finished = 0
-
-    def finish(self):
-        Experiment.finished += 1
-
-
 class Own(loggers.Logger):
     name = version = ""
-    experiment = Experiment()
     logged = {}
 
     def __init__(self, prefix, flag=False):
@@ -232,22 +225,25 @@ def test_loggers_and_callbacks(
             self.seen += 1
 
     steps = Steps()
-    named = ["own_logger.Own:prefix=my_,flag=true", "CSVLogger"]
-    asr.train(small, run="run", trainer={"loggers": named}, callbacks=[steps], loggers=[CSVLogger("other")])
     import own_logger
+
+    objects = [own_logger.Own(prefix="my_", flag=True), CSVLogger("other")]
+    asr.train(small, run="run", trainer={"loggers": ["CSVLogger"]}, callbacks=[steps], loggers=objects)
 
     assert steps.seen == 2
     assert own_logger.Own.logged["my_dev_per"][0] is True
     assert own_logger.Own.logged["model.layers"] == 1
-    assert own_logger.Experiment.finished == 1
     assert Path("run/csv/metrics.csv").is_file()
     assert not Path("run/tensorboard").exists()
     assert Path("other/lightning_logs/version_0/metrics.csv").is_file()
 
 
-def test_loggers_send_nothing_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_loggers_send_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = []
+
     class WandbLogger(Logger):  # the package isn't needed to see what it would be given
         name = version = ""
+        experiment = SimpleNamespace(finish=lambda: finished.append(True))
 
         def __init__(self, **arguments: Any) -> None:
             super().__init__()
@@ -260,33 +256,17 @@ def test_loggers_send_nothing_unless_asked(tmp_path: Path, monkeypatch: pytest.M
     from asr.records.run_folder import RunFolder
     from asr.training.config import train_options
 
-    for entry, offline in (("WandbLogger:project=asr", True), ("WandbLogger:offline=false", False)):
-        options = train_options([f"trainer.loggers={entry}"])
-        with open_loggers(options, RunFolder(tmp_path)) as [logger]:
-            assert logger.arguments["offline"] is offline  # type: ignore[attr-defined]
-            assert logger.arguments["save_dir"] == str(tmp_path)  # type: ignore[attr-defined]
+    options = train_options(["trainer.loggers=WandbLogger"])
+    with open_loggers(options, RunFolder(tmp_path)) as [logger]:
+        assert logger.arguments["offline"] is True  # type: ignore[attr-defined]
+        assert logger.arguments["save_dir"] == str(tmp_path)  # type: ignore[attr-defined]
+    assert finished == [True]
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("WanbLogger", "no such logger of Lightning (did you mean 'WandbLogger'?)"),
-        ("nosuch.Logger", "ModuleNotFoundError: No module named 'nosuch'"),
-        ("json.Nosuch", "module 'json' has no attribute 'Nosuch'"),
-        ("json.JSONDecoder", "expected a subclass of Lightning's Logger"),
-        ("CSVLogger:nosuch=1", "unexpected keyword argument 'nosuch'"),
-    ],
-)
-def test_a_wrong_logger_is_named(
-    small: dict[str, Any], entry: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UserError) as error:
-        asr.train(small, run="run", trainer={"loggers": [entry]})
-    assert f"trainer.loggers=[{entry}]: " in str(error.value)
-    assert message in str(error.value)
+def test_a_wrong_logger_is_named(small: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^trainer\.loggers=WanbLogger: expected one of TensorBoardLogger, "):
+        asr.train(small, run="run", trainer={"loggers": ["WanbLogger"]})
     assert not Path("run/config.yaml").exists()
-    assert cli.main(["train", "recipe=demo", "run=run", f"trainer.loggers={entry}"]) == 1
-    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("name", "package"), [("WandbLogger", "wandb"), ("MLFlowLogger", "mlflow")])

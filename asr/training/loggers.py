@@ -1,34 +1,26 @@
-"""Lightning's loggers by name: `trainer.loggers=WandbLogger:project=asr`."""
+"""Lightning's loggers by name: `trainer.loggers=WandbLogger`."""
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import yaml
 from lightning.pytorch import loggers as included
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from asr.config import flat, to_dict
-from asr.errors import UserError, did_you_mean, in_words
+from asr.errors import UserError, in_words
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig
-
-
-def check_loggers(options: TrainConfig) -> None:
-    """Raise UserError for an entry of `trainer.loggers` that names no class of loggers."""
-    for entry in options.trainer.loggers:
-        _logger_class(entry)
 
 
 @contextmanager
 def open_loggers(options: TrainConfig, run: RunFolder) -> Iterator[list[Logger]]:
     """Build the loggers that the options name, and end their runs with the block.
 
-    They write to the run folder, and send nothing unless the options ask for it.
+    They write to the run folder, and send nothing.
 
     Raises:
-        UserError: a logger's package is not installed, or it doesn't take its arguments.
+        UserError: a logger's package is not installed.
     """
     loggers = [_built(entry, run) for entry in options.trainer.loggers]
     try:
@@ -56,28 +48,12 @@ def check_objects(objects: Sequence[Any], kind: type, name: str) -> None:
             raise UserError(f"{name}=: expected objects of Lightning's {kind.__name__}, found {found}")
 
 
-def _logger_class(entry: str) -> type[Logger]:
-    name = entry.partition(":")[0]
-    module, _, attribute = name.rpartition(".")
-    if not module and name not in included.__all__:
-        known = [x for x in included.__all__ if x != "Logger"]
-        raise UserError(f"trainer.loggers=[{entry}]: no such logger of Lightning{did_you_mean(name, known)}")
+def _built(name: str, run: RunFolder) -> Logger:
+    kind: type[Logger] = getattr(included, name)
     try:
-        found = getattr(importlib.import_module(module) if module else included, attribute)
-    except Exception as error:  # whatever the module's code raises
-        raise UserError(f"trainer.loggers=[{entry}]: {type(error).__name__}: {in_words(error)}") from error
-    if not (isinstance(found, type) and issubclass(found, Logger)):
-        raise UserError(f"trainer.loggers=[{entry}]: expected a subclass of Lightning's Logger")
-    return found
-
-
-def _built(entry: str, run: RunFolder) -> Logger:
-    kind = _logger_class(entry)
-    given = [x.partition("=") for x in filter(None, entry.partition(":")[2].split(","))]
-    try:
-        return kind(**_local(kind.__name__, run) | {key: yaml.safe_load(value) for key, _, value in given})
+        return kind(**_local(name, run))
     except Exception as error:  # of the logger's library, or because it isn't installed
-        raise UserError(f"trainer.loggers=[{entry}]: {type(error).__name__}: {in_words(error)}") from error
+        raise UserError(f"trainer.loggers=[{name}]: {type(error).__name__}: {in_words(error)}") from error
 
 
 def _local(name: str, run: RunFolder) -> dict[str, Any]:

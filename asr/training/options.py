@@ -132,10 +132,10 @@ class TrainerConfig:
     )
     loggers: list[str] = option(
         ["TensorBoardLogger"],
-        help="loggers beside metrics.csv: Lightning's, or <module>.<class>, with arguments: "
-        "WandbLogger:project=asr,offline=false. W&B and MLflow write to the run folder unless told otherwise",
+        help="loggers of Lightning beside metrics.csv, which write to the run folder: "
+        "TensorBoardLogger | WandbLogger (offline) | MLFlowLogger | CSVLogger",
         affects="place",
-        suggested=("TensorBoardLogger", "WandbLogger", "MLFlowLogger", "CSVLogger"),
+        choices=("TensorBoardLogger", "WandbLogger", "MLFlowLogger", "CSVLogger"),
     )
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ from asr.training.closing import closing
 from asr.training.config import check_determined, determined, run_folder
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
-from asr.training.loggers import check_loggers, check_objects, log_options, open_loggers
+from asr.training.loggers import check_objects, log_options, open_loggers
 from asr.training.options import TrainConfig, recipe_task, task_options
 from asr.training.plan import ENDLESS, training_plan
 from asr.training.ranks import check_processes, global_rank, rank_failures
@@ -214,7 +214,6 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 def check_training(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
-    check_loggers(options)
     precision(options)
     check_processes(options.trainer)
 
