@@ -6,8 +6,7 @@ from pathlib import Path
 
 from asr.preparation.run import Preparation
 from asr.text.cmudict import cmudict_lexicon, without_stress
-from asr.text.files import read_lines
-from asr.text.lexicon import Lexicon, Phones
+from asr.text.lexicon import Lexicon, Phones, read_pronunciations
 
 
 def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> Lexicon | None:
@@ -50,11 +49,10 @@ def read_lexicon(path: Path) -> dict[str, list[Phones]]:
     """Return the pronunciations of a lexicon file, without stress digits of CMUdict or duplicates.
 
     Raises:
-        UserError: the file is missing or not UTF-8.
+        UserError: see `read_pronunciations`.
     """
     known: dict[str, list[Phones]] = {}
-    for _, line in read_lines(path):
-        word, *phones = line.split()
+    for _, word, phones in read_pronunciations(path):
         stressless = without_stress(phones)
         pronunciations = known.setdefault(word, [])
         if stressless and stressless not in pronunciations:

@@ -10,8 +10,7 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.text.cmudict import without_stress
-from asr.text.files import read_lines
-from asr.text.lexicon import Lexicon, Phones
+from asr.text.lexicon import Lexicon, Phones, read_pronunciations
 from asr.text.tokenizer import UNKNOWN, PhoneTokenizer, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -43,8 +42,7 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
     """
     pronunciations: dict[str, list[Phones]] = {}
     left_out = []
-    for number, line in read_lines(path):
-        word, *written = line.split()
+    for number, word, written in read_pronunciations(path):
         said = [without_stress(written)] if written else tokenizer.lexicon.pronunciations.get(word, [])
         if unknown := sorted({phone for phones in said for phone in phones} - set(tokenizer.symbols)):
             raise UserError(

@@ -1,6 +1,7 @@
 """Pronunciation lexicons, read from and written to text files."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,10 @@ from asr.files import digest
 from asr.text.files import read_lines, write_lines
 
 Phones = tuple[str, ...]
+DECIMAL = re.compile(r"\d*\.\d+(?:[eE][-+]?\d+)?|\d+[eE]-\d+")
+NUMBER = re.compile(rf"{DECIMAL.pattern}|\d+")
+FIRST = frozenset(".0123456789")
+VARIANT = re.compile(r"(?<=.)\(\d+\)$")
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,7 @@ class Lexicon:
     def load(cls, path: str | Path) -> "Lexicon":
         """Read a lexicon file; raise a `UserError` that names file and line if it is malformed."""
         pronunciations: dict[str, list[Phones]] = {}
-        for number, line in read_lines(path):
-            word, *said = line.split()
-            phones = tuple(said)
+        for number, word, phones in read_pronunciations(path):
             if not phones:
                 raise UserError(f"{path}:{number}: expected `word PH PH …`, found {word!r} without phones")
             known = pronunciations.setdefault(word, [])
@@ -91,13 +94,54 @@ class Lexicon:
         ]
 
 
+def read_pronunciations(path: str | Path) -> list[tuple[int, str, Phones]]:
+    """Return (line number, word, phones) for every line of a lexicon; the phones may be none.
+
+    Probabilities between word and phones, as in Kaldi's lexiconp.txt and the dictionaries of the Montreal
+    Forced Aligner, are left out; so are comments, after `;;` or `#`. `word(2)` is another pronunciation.
+
+    Raises:
+        UserError: the file is missing or not UTF-8 text, or a decimal number stands among the phones.
+    """
+    rows = []
+    for number, line in read_lines(path):
+        word, *rest = line.split()
+        if word[:2] != ";;":
+            rows.append((number, VARIANT.sub("", word) if word[-1] == ")" else word, rest))
+    # X-SAMPA has the phones 1 and 2, but a column with decimals is one of probabilities, its `1` too.
+    numbers = [_leading(rest, NUMBER) if rest and rest[0][0] in FIRST else 0 for *_, rest in rows]
+    counted = zip(numbers, rows, strict=True)
+    columns = max((n for n, (*_, rest) in counted if _leading(rest[:n], DECIMAL)), default=0)
+    known, hashed = [], []
+    for n, (number, word, rest) in zip(numbers, rows, strict=True):
+        said = rest[min(columns, n) :]
+        whole = " ".join(said)
+        if "#" in whole:
+            said = re.sub(r"(?:^| )#.*", "", whole).split()
+        if "." in whole and (wrong := next(filter(DECIMAL.fullmatch, said), "")):
+            raise UserError(f"{path}:{number}: expected phones after {word!r}, found the number {wrong!r}")
+        if word[0] == "#" and (rest or not word.strip("#")):
+            hashed.append((number, word, tuple(said)))
+        else:
+            known.append((number, word, tuple(said)))
+    # `# my words` is a comment, but CMUdict has the word `#HASH-MARK`, and a list of words may have `#one`.
+    phones = {phone for *_, said in known for phone in said} if hashed else set()
+    words = [x for x in hashed if x[2] and phones.issuperset(x[2])]
+    return sorted([*known, *words]) if words else known
+
+
+def _leading(tokens: list[str], pattern: re.Pattern[str]) -> int:
+    """Return the number of tokens at the beginning that match a pattern."""
+    return next((at for at, token in enumerate(tokens) if not pattern.fullmatch(token)), len(tokens))
+
+
 def read_words(path: str | Path) -> list[str]:
     """Return the distinct first words of all lines: the words of a lexicon or of a word list.
 
     Raises:
         UserError: the file is missing, not UTF-8 text, or has no words.
     """
-    words = list(dict.fromkeys(line.split()[0] for _, line in read_lines(path)))
+    words = list(dict.fromkeys(word for _, word, _ in read_pronunciations(path)))
     if not words:
         raise UserError(f"{path}: expected a lexicon or a word list, found no words")
     return words

