@@ -12,12 +12,12 @@ from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import Score, score
 from asr.scoring.stm import Stm, StmSegment, write_stm
-from asr.scoring.trn import BY_SCLITE, check_same_ids, distinct_names, is_trn, literal, pair_trn
+from asr.scoring.trn import BY_SCLITE, check_same_ids, distinct_names, ident_key, is_trn, literal, pair_trn
 from asr.text.files import one_field, read_text
 from asr.text.normalise import plain_text
 
 CHANNEL = "A"
-IDENT = re.compile(r"[\d_-]")  # distinguishes ids from the first words of a perfect hypothesis
+IDENT = re.compile(r"[\d_-]|.\.\w{2,5}$")  # distinguishes ids from the first words of a perfect hypothesis
 
 
 def are_plain(paths: Sequence[Path]) -> bool:
@@ -90,8 +90,8 @@ def in_order(paths: Sequence[Path]) -> tuple[Path, Path]:
 def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]:
     """Read two text files with one utterance a line, and return the utterances and the layout found.
 
-    The first fields of all lines are ids if they contain a digit, `-` or `_` and at least half of them are
-    in both files, in any order. Otherwise, the ids are line numbers.
+    The first fields of all lines are ids if they contain a digit, `-`, `_` or a suffix and at least half of
+    them are in both files, in any order, compared as by `ident_key`. Otherwise, the ids are line numbers.
 
     Raises:
         UserError: a file is missing or not UTF-8, the files differ in length, or an id is repeated or in one
@@ -100,16 +100,17 @@ def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]
     files = (read_text(path).removesuffix("\n").split("\n") for path in (reference, hypothesis))
     spoken, heard = ([plain_text(line) for line in lines] for lines in files)
     first, other = ([(line.split() or [""])[0] for line in lines] for lines in (spoken, heard))
-    shared = len({*first} & {*other})
+    key = ident_key(first, other)
+    shared = len({*map(key, first)} & {*map(key, other)})
     if all(map(IDENT.search, [*first, *other])) and 2 * shared >= max(len(first), len(other)):
         for path, fields in ((reference, first), (hypothesis, other)):
             if repeated := [ident for ident, count in Counter(fields).items() if count > 1]:
                 raise UserError(f"{path}: expected each utterance once, found {repeated[0]!r} again")
-        check_same_ids(first, other, str(reference), str(hypothesis))
+        check_same_ids(first, other, str(reference), str(hypothesis), key=key)
         idents, layout = first, "as `id text`"
         spoken, heard = ([" ".join(line.split()[1:]) for line in lines] for lines in (spoken, heard))
-        found = dict(zip(other, heard, strict=True))
-        heard = [found[ident] for ident in first]
+        found = dict(zip(map(key, other), heard, strict=True))
+        heard = [found[key(ident)] for ident in first]
     elif len(spoken) != len(heard):
         raise UserError(
             f"{hypothesis}: expected a line for each of the {len(spoken)} in {reference}, found {len(heard)}"

@@ -12,6 +12,7 @@ from asr.text.normalise import plain_text
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
 MARKUP = re.compile(r"[{@;*\\]")
 BY_SCLITE = "NIST's sclite scores it (apt-get install sctk)"
+SUFFIX = re.compile(r"(?<=.)\.(?=\w*[a-z])\w{2,5}$")  # of a recording: .wav, .3gp
 LISTED = 5  # ids listed in a message
 # Backslashes escape semicolons alone, so characters with a meaning become their full-width forms.
 LITERAL = {ord(mark): ord(mark) + 0xFEE0 for mark in "{}()<>;@*\\"}
@@ -79,19 +80,20 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
 def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
-    As in `sclite -i spu_id`, case doesn't distinguish ids, and the speaker is the part of the id before the
-    first hyphen (else underscore).
+    Ids are compared as by `ident_key`; as in `sclite -i spu_id`, the speaker is the part before the first
+    hyphen (else underscore).
 
     Raises:
         UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or a text has
             markup, such as the alternatives `{ a / b }`, which sclite alone scores.
     """
     heard, spoken = read_trn(hypothesis), read_trn(reference)
-    check_same_ids(heard, spoken, str(hypothesis), str(reference), key=str.lower)
-    text_of = {ident.lower(): text for ident, text in heard.items()}
+    key = ident_key(heard, spoken)
+    check_same_ids(heard, spoken, str(hypothesis), str(reference), key=key)
+    text_of = {key(ident): text for ident, text in heard.items()}
     pairs = []
     for ident, text in spoken.items():
-        said = text_of[ident.lower()]
+        said = text_of[key(ident)]
         for path, words in ((reference, text), (hypothesis, said)):
             if MARKUP.search(words):
                 raise UserError(
@@ -100,6 +102,25 @@ def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
         speaker = ident.lower().partition("-" if "-" in ident else "_")[0]
         pairs.append(Hypothesis(ident, speaker, 0.0, text, None, [], [], said, "piece"))
     return pairs
+
+
+def ident_key(*sets: Iterable[str]) -> Callable[[str], str]:
+    """Return what ids of several files are compared by: without case, and as the name of a recording without
+    folder and suffix, if those of each file stay distinct.
+
+    >>> key = ident_key(["clips/A-1.wav", "clips/A-2.wav"], ["a-1", "a-2"])
+    >>> key("clips/A-1.wav"), key("a-1")
+    ('a-1', 'a-1')
+    """
+    for key in (_recording, str.lower):
+        if all(len({*map(key, idents)}) == len({*idents}) for idents in map(list, sets)):
+            return key
+    return str
+
+
+def _recording(ident: str) -> str:
+    name = ident.lower().rpartition("/")[2]
+    return SUFFIX.sub("", name) or name
 
 
 def check_same_ids(

@@ -16,7 +16,7 @@ from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import UtteranceScore, by_length, confusions
 from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
 from asr.scoring.stm import read_stm
-from asr.scoring.trn import read_trn
+from asr.scoring.trn import ident_key, read_trn
 
 
 @pytest.mark.parametrize(
@@ -229,6 +229,25 @@ def test_text_files_are_read_line_by_line_or_with_ids(tmp_path):
     heard.write_text("go\n")
     with pytest.raises(UserError, match=r"hyp.txt: expected a line for each of the 2 in .*ref.txt, found 1"):
         scored([reference, heard])
+
+
+@pytest.mark.parametrize("names", [["u1.wav", "u2.wav"], ["clips/u1.MP3", "clips/u2.MP3"], ["U1", "U2"]])
+@pytest.mark.parametrize("trn", [False, True])
+def test_ids_may_be_names_of_files(tmp_path, names, trn):
+    """`u1.wav go on` against `u1 go on` was read line by line: the ids were words, and every one an error."""
+    files = []
+    for file, idents in (("ref", ["u1", "u2"]), ("hyp", names)):
+        lines = [f"go {x} ({y})" if trn else f"{y} go {x}" for x, y in zip(["on", "in"], idents, strict=True)]
+        files.append(tmp_path / f"{file}.{'trn' if trn else 'txt'}")
+        files[-1].write_text("\n".join(lines) + "\n")
+    (result,) = scored(files[::-1] if trn else files)
+    assert result.rates["wer"].counts == ErrorCounts(0, 0, 0, 4)
+
+
+def test_names_that_differ_in_their_suffix_alone_stay_apart():
+    assert ident_key(["a/x.1", "b/x.1"])("a/X.1") == "a/x.1"
+    assert ident_key(["x.wav", "x.mp3"])("x.wav") == "x.wav"
+    assert ident_key(["x", "X"])("X") == "X"
 
 
 def test_ids_of_text_files_are_not_words(tmp_path):
