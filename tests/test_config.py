@@ -11,6 +11,8 @@ from asr import config
 from asr.comparison import request
 from asr.config import option, options_of
 from asr.errors import UserError
+from asr.library.given import overrides_of
+from asr.model.hub import local_folder
 from asr.scoring.options import FOLDER, ScoreOptions
 from asr.training.config import train_options, train_options_from
 from asr.training.options import TrainConfig
@@ -196,6 +198,20 @@ def test_saved_options_are_restored(tmp_path: Path) -> None:
     options = train_options(["recipe=prompts", "data.workers=0"])
     config.save(options, tmp_path / "config.yaml")
     assert train_options_from(config.load_yaml(tmp_path / "config.yaml"), "config.yaml") == options
+
+
+def test_a_path_in_the_home_folder_is_one_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`beam.lexicon=~/words.txt`, which no shell expands, and paths of YAML files had a folder `~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = config.split_arguments(["~/run", "name=~/x", "rate=1", "inner.names=~/a,b"])
+    assert given == ([f"{tmp_path}/run"], [f"name={tmp_path}/x", "rate=1", f"inner.names={tmp_path}/a,b"])
+    read = config.parse(Outer, ["inner.names=a,~/b"])
+    assert read.inner.names == ["a", f"{tmp_path}/b"]
+    assert overrides_of({"name": Path("~/x")}, {"rate": 1}) == [f"name={tmp_path}/x", "rate=1"]
+    (tmp_path / "mine.yaml").write_text("recipe: {name: mine}\ndata: {train: [~/train]}\nrun: ~/run\n")
+    options = train_options(config.split_arguments(["recipe=~/mine.yaml", "attention=full"])[1])
+    assert (options.data.train, options.run) == ([f"{tmp_path}/train"], f"{tmp_path}/run")
+    assert local_folder("~/exp") == tmp_path / "exp"
 
 
 def test_a_word_that_names_a_file_is_a_path(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Split command-line arguments into paths and `key=value` overrides; an existing file is a path.
 
+    Paths that begin with `~` are in a home folder.
+
     Raises:
         UserError: an argument contains a null character, which no path can have, or is an option with dashes.
     """
@@ -29,7 +31,19 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
         if argument.startswith("-") and KEY_VALUE.match(plain := argument.lstrip("-")):
             raise UserError(f"{argument}: options have no dashes: {plain}")
     overrides = [x for x in arguments if KEY_VALUE.match(x) and not os.path.exists(x)]
-    return [x for x in arguments if x not in overrides], overrides
+    paths = [os.path.expanduser(x) for x in arguments if x not in overrides]
+    return paths, in_home(overrides)
+
+
+def in_home(overrides: Iterable[str]) -> list[str]:
+    """Return `key=value` overrides with `~` at the beginning of a value expanded, as few shells do.
+
+    Example:
+        >>> in_home(["run=~/exp", "hold_out=text"]) == [f"run={Path.home() / 'exp'}", "hold_out=text"]
+        True
+    """
+    pairs = (x.partition("=") for x in overrides)
+    return [f"{key}={os.path.expanduser(value)}" for key, _, value in pairs]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -106,7 +120,8 @@ def search_path(overrides: list[str]) -> list[Path]:
     """
     given = [x for x in overrides if x.startswith(f"{SEARCH_PATH}=")]
     words = given[-1].partition("=")[2].strip("[]").split(",") if given else []
-    folders = [Path(word.strip(" '\"").removeprefix("file://")) for word in words if word.strip()]
+    places = (word.strip(" '\"").removeprefix("file://") for word in words if word.strip())
+    folders = [Path(place).expanduser() for place in places]
     for folder in folders:
         if not any((folder / group).is_dir() for group in _groups()):
             found = "a folder without them" if folder.is_dir() else "none"

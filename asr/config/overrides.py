@@ -1,6 +1,7 @@
 """Options from YAML files and `key=value` overrides; unknown keys are errors."""
 
 import copy
+import os
 import re
 import typing
 from collections.abc import Iterable, Mapping
@@ -294,10 +295,24 @@ def _checked(config: Any, overrides: Iterable[str] = ()) -> Any:
         options = OmegaConf.to_object(config)
     except omegaconf.errors.MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}=: expected a value, found none") from error
+    _expand_home(options)
     check(options)
     check_effect(options, {x.partition("=")[0] for x in overrides})
     _check_places(options, overrides)
     return options
+
+
+def _expand_home(options: Any) -> None:
+    """Replace `~` at the beginning of every text: no option but a path has it there."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            _expand_home(value)
+        elif isinstance(value, str) and value.startswith("~"):
+            setattr(options, field.name, os.path.expanduser(value))
+        elif isinstance(value, list) and any(isinstance(x, str) and x.startswith("~") for x in value):
+            expanded = [os.path.expanduser(x) if isinstance(x, str) else x for x in value]
+            setattr(options, field.name, expanded)
 
 
 def _check_places(options: Any, overrides: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ Each takes the options of its command as keywords, does and prints the same, and
 command ends with a line. PyTorch is imported by the first call.
 """
 
+import os
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -44,7 +45,7 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     """
     from asr.preparation.recipes import is_own
 
-    name = fspath(recipe)
+    name = os.path.expanduser(fspath(recipe))
     if isinstance(recipe, PathLike) and not is_own(name):
         name = f"./{name}"  # `Path("./demo")` has lost its beginning
     return prepare_recipe(name, overrides_of(options, keywords))
@@ -162,7 +163,7 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
     from asr.scoring.plain_files import are_plain, in_order
     from asr.scoring.run import decode_folders, score_paths
 
-    places = [Path(folder) for folder in folders]
+    places = [Path(folder).expanduser() for folder in folders]
     scores = score_paths(places, config.parse(ScoreOptions, overrides_of(options, keywords)))
     return Scores(list(in_order(places)[:1]) if are_plain(places) else decode_folders(places), scores)
 

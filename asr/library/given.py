@@ -44,7 +44,8 @@ def overrides_of(options: Options, keywords: Mapping[str, Any]) -> list[str]:
         >>> overrides_of({"recipe": "demo", "model.layers": 4}, {"model": {"layers": 6}, "seeds": (0, 1)})
         ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
     """
-    return config.as_overrides(config.flat(_values(options)) | config.flat(_plain(keywords)))
+    values = config.flat(_values(options)) | config.flat(_plain(keywords))
+    return config.in_home(config.as_overrides(values))
 
 
 def _values(options: Options) -> dict[str, Any]:

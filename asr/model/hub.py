@@ -42,7 +42,7 @@ def local_folder(name: str | Path) -> Path:
         UserError: the repository isn't in the cache and can't be downloaded, or transformers is missing.
     """
     if not on_the_hub(name):
-        return Path(name)
+        return Path(name).expanduser()
     import_transformers()
     from huggingface_hub import snapshot_download
 

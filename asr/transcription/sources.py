@@ -131,7 +131,7 @@ def recordings(audio: Sequence[Audio], sample_rate: int | None, channels: str) -
 
 def _recording(audio: Audio, rate: int | None, channels: str, unnamed: str) -> Recording:
     if isinstance(audio, str | Path):
-        return FileSource(Path(audio), channels)
+        return FileSource(Path(audio).expanduser(), channels)
     name = str(getattr(audio, "name", None) or unnamed)
     if isinstance(audio, np.ndarray | torch.Tensor):
         if rate is None:

@@ -66,6 +66,7 @@ class AudioFiles:
         Raises:
             UserError: there is no such recording, or more than one.
         """
+        name = os.path.expanduser(name)
         if os.path.isabs(name) and os.path.isfile(name):
             return self._as_found(name)
         written = VARIABLE.sub("", name.replace("\\", "/")).removeprefix("./")
