@@ -11,6 +11,7 @@ import torch
 
 from asr.attention.table import given_name
 from asr.config import check, check_effect
+from asr.config.schedule import check_schedule
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
@@ -65,6 +66,7 @@ class Recognizer:
         checkpoint: str = "auto",
         device: str = "cpu",
         attention: str = "",
+        frames: str = "",
         backend: str | None = None,
         precision: str = "fp32",
     ) -> "Recognizer":
@@ -78,6 +80,7 @@ class Recognizer:
             device: `auto`, `cpu`, `cuda`, …
             attention: attention mechanism; empty: the one used in training. Code that a model needs is
                 loaded only if it is named here, e.g. `./nystrom.py:Nystrom-32`, or installed.
+            frames: encoder frames that a frame of each layer stands for, e.g. `1,2*3`; empty: as in training.
             backend: `auto`, `reference` or `native`; None: the one used in training, but `auto` for
                 `native`, so that a model runs where the kernels are missing.
             precision: precision of the matrix products: `fp32`, `bf16`, `fp16` (CUDA), or `auto`, which is
@@ -86,9 +89,11 @@ class Recognizer:
         Raises:
             UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
                 model was truncated or changed; a published model isn't supported or its files don't fit each
-                other; `checkpoint` is set for a single model; or the mechanism doesn't fit the model.
+                other; `checkpoint` is set for a single model; or mechanism or frames don't fit the model.
         """
         attention = attention and given_name(attention)
+        if frames:
+            check_schedule(frames)
         place = local_folder(path)
         published = is_published(place)
         if checkpoint != "auto" and (published or portable_folder(place) or place.is_file()):
@@ -103,6 +108,8 @@ class Recognizer:
         recognizer.model.to(target).precision = pick_precision(precision, target, recognising=True)
         if attention:
             recognizer.set_attention(attention)
+        if frames:
+            recognizer.set_frames(frames)
         return recognizer
 
     @classmethod
@@ -130,6 +137,7 @@ class Recognizer:
             checkpoint=options.checkpoint,
             device=options.device,
             attention=attention,
+            frames=options.frames,
             backend=options.backend,
             precision=options.precision,
         )
@@ -148,6 +156,10 @@ class Recognizer:
     def set_attention(self, name: str, backend: str | None = None) -> None:
         """Set the attention mechanism of every layer; see `AcousticModel.set_attention`."""
         self.model.set_attention(given_name(name), backend)
+
+    def set_frames(self, frames: str) -> None:
+        """Set the encoder frames that a frame of each layer stands for; see `AcousticModel.set_frames`."""
+        self.model.set_frames(frames)
 
     @overload
     def transcribe(self, audio: Audio, sample_rate: int | None = None, **options: Any) -> Transcript: ...

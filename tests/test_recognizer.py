@@ -12,6 +12,7 @@ import asr.attention.backend
 import attention_ext
 from asr import Recognizer
 from asr.attention.table import given_name, parse_name
+from asr.cli import main
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.model import checkpoint
@@ -46,6 +47,29 @@ def test_the_transcript_does_not_depend_on_the_container(
         path = tmp_path / f"test.{suffix}"
         soundfile.write(path, audio, rate, format=form)
         assert recognizer.transcribe(path).text == expected
+
+
+def test_frames_are_exchanged_when_loading_decoding_and_later(
+    trained: Path, tone_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Texts come from another computation, with as many labels' frames; folders name the schedule."""
+    layers = len(Recognizer.load(trained).model.attention_layers())
+    recognizer = Recognizer.load(trained, frames=f"2*{layers}")
+    assert recognizer.model.config.model.frames == "2"
+    audio = tone_corpus / "wav" / "test-0.wav"
+    halved = recognizer.transcribe(audio)
+    recognizer.set_frames("1")
+    assert recognizer.transcribe(audio).confidence != halved.confidence
+    assert recognizer.transcribe(audio).confidence == Recognizer.load(trained).transcribe(audio).confidence
+    assert main(["transcribe", str(trained), str(audio), "frames=2"]) == 0
+    assert halved.text in capsys.readouterr().out
+    assert main(["decode", str(trained), "frames=2", f"data={tone_corpus}", "device=cpu"]) == 0
+    assert "frames-2-greedy" in capsys.readouterr().out
+    for command in (["transcribe", str(trained), str(audio)], ["export", str(trained), "format=safetensors"]):
+        assert main([*command, f"frames=1*{layers + 1}"]) == 1
+        error = capsys.readouterr().err
+        assert f"expected factors for {layers} layers, found {layers + 1}" in error
+        assert error.count("\n") == 1
 
 
 def test_set_attention_changes_the_mechanism_and_keeps_the_weights(trained: Path, tone_corpus: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from asr.attention.backend import Operators, why_no_heads, why_no_kernels, why_no_type
 from asr.attention.grouping import GROUPING, GROUPINGS
 from asr.attention.hashing import LARGEST_HEAD
-from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
+from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths, with_bias
 from asr.attention.spec import COUNT, Option, Schema
 from attention_ext.clustered_attention.reference import clustered_weights
 
@@ -55,6 +55,26 @@ class ClusteredAttention(SoftmaxMechanism):
         """See `QueryKeyMechanism`."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         groups_BHN = self.grouping(q, k, query_lengths, key_lengths, self._grouping_operators(q))
+        return self._attend_grouped(q, k, v, groups_BHN, query_lengths, key_lengths)
+
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """See `QueryKeyMechanism`; the grouping doesn't see the addend, which all queries share."""
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
+        groups_BHN = self.grouping(q, k, query_lengths, key_lengths, self._grouping_operators(q))
+        return self._attend_grouped(*with_bias(q, k, bias_BS), v, groups_BHN, query_lengths, key_lengths)
+
+    def _attend_grouped(
+        self, q: Tensor, k: Tensor, v: Tensor, groups_BHN: Tensor, query_lengths: Tensor, key_lengths: Tensor
+    ) -> Tensor:
         unfit = why_no_heads(q.device.type, max(q.shape[-1], v.shape[-1]), q.dtype)
         operators = self.operators[self.backend.on(q.device.type, unfit)]
         options = {"clusters": self.grouping.clusters, "dropout": self.active_dropout}

@@ -59,6 +59,28 @@ class FullAttention(SoftmaxMechanism):
         native = self.backend.on(q.device.type) == "native"
         return (self._attend_native if native else self.attend)(q, k, v, query_lengths, key_lengths)
 
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """See `QueryKeyMechanism`; SDPA takes the addend as a mask, but is slow if D isn't E."""
+        half = q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16)
+        if half or self.causal or self.backend.on(q.device.type) == "reference":
+            return super().attend_biased(q, k, v, query_lengths, key_lengths, bias_BS, finite_padding)
+        if not finite_padding:
+            q, k, v = (
+                x if lengths is None else zero_padding(x, lengths)
+                for x, lengths in ((q, query_lengths), (k, key_lengths), (v, key_lengths))
+            )
+        out_BHNE = self._attend_sdpa(q, k, v, key_lengths, bias_BS)
+        return out_BHNE if finite_padding or query_lengths is None else zero_padding(out_BHNE, query_lengths)
+
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """See `QueryKeyMechanism`."""
         dtype = compute_dtype(q)
@@ -96,13 +118,18 @@ class FullAttention(SoftmaxMechanism):
         lengths_B = filled_lengths(key_lengths, q)
         return self.kernels.local_attention(q, k, v, lengths_B, **window, dropout=self.active_dropout)
 
-    def _attend_sdpa(self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor | None) -> Tensor:
+    def _attend_sdpa(
+        self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor | None, bias_BS: Tensor | None = None
+    ) -> Tensor:
         mask_B11S = None
         # Causal queries need no mask, because padding comes last.
         if key_lengths is not None and not self.causal:
             # Without a valid key all are kept, because a softmax over no key is NaN.
             keep_BS = keep_mask(key_lengths, k.shape[2]) | (key_lengths == 0).unsqueeze(-1)
             mask_B11S = keep_BS[:, None, None, :]
+        if bias_BS is not None:
+            bias_B11S = bias_BS.to(q.dtype)[:, None, None, :]
+            mask_B11S = bias_B11S if mask_B11S is None else bias_B11S.where(mask_B11S, -torch.inf)
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask_B11S, dropout_p=self.active_dropout, is_causal=self.causal
         )

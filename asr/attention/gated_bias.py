@@ -8,7 +8,7 @@ from asr.attention.clustered import ClusteredAttention
 from asr.attention.full import FullAttention
 from asr.attention.local import LocalAttention
 from asr.attention.oracle_top import OracleTopAttention
-from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.softmax import SoftmaxMechanism, with_bias
 from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import top_keys
 from attention_ext.local_attention.reference import within
@@ -24,6 +24,7 @@ def biased_attention(
     v_BHNE: Tensor,
     bias: LogitBias,
     lengths_B: Tensor,
+    bias_BN: Tensor | None = None,
 ) -> Tensor:
     """Attend with biased logits.
 
@@ -35,6 +36,7 @@ def biased_attention(
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
         bias: bias of distances.
         lengths_B: valid positions.
+        bias_BN: further addend of the logits of each key.
 
     Returns:
         [B, H, N, E] of v's type, zeros at padding. Logits and sums are float32 (float64 for float64).
@@ -45,9 +47,11 @@ def biased_attention(
     bias = bias.padded(lengths_B, dtype)
     if isinstance(mechanism, ClusteredAttention):
         groups_BHN = mechanism.clusters(q_BHND, lengths_B, k_BHND)
+        q_BHND, k_BHND = (q_BHND, k_BHND) if bias_BN is None else with_bias(q_BHND, k_BHND, bias_BN)
         options = {"clusters": mechanism.grouping.clusters, "dropout": mechanism.active_dropout}
         attend = mechanism.operator(mechanism.operators["reference"])
         return attend(q_BHND, k_BHND, v_BHNE, groups_BHN, lengths_B, lengths_B, **options, bias=bias)
+    q_BHND, k_BHND = (q_BHND, k_BHND) if bias_BN is None else with_bias(q_BHND, k_BHND, bias_BN)
     q_BHND, k_BHND, v_BHNE = (zero_padding(x, lengths_B).to(dtype) for x in (q_BHND, k_BHND, v_BHNE))
     q_BHND = q_BHND * q_BHND.shape[-1] ** -0.5
     positions_N = torch.arange(q_BHND.shape[2], device=q_BHND.device)

@@ -1,9 +1,25 @@
 """Interface of self-attention layers, and the base class of those with parameters of their own."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 from asr.attention.spec import Description
 from asr.errors import UserError
+
+
+class FrameRate(NamedTuple):
+    """Positions that stand for several frames of the encoder each; see `asr.model.frames`.
+
+    Attributes:
+        factor: encoder frames from one position to the next, in which distances count.
+        log_sizes_BN: logarithm of the share of `factor` valid frames that a position stands for, ≤ 0; it is
+            added to the logits of the position as a key, which then counts as all of its frames would. None:
+            all are 0.
+    """
+
+    factor: int
+    log_sizes_BN: Tensor | None
 
 
 class SelfAttentionLayer(nn.Module):
@@ -11,9 +27,12 @@ class SelfAttentionLayer(nn.Module):
 
     Attributes:
         name: canonical name of the mechanism.
+        takes_rate: whether `forward` has an argument `rate`. The other layers have neither logits of keys nor
+            distances: a position counts once, whatever it stands for.
     """
 
     name: str
+    takes_rate = False
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend.
@@ -44,12 +63,14 @@ class SelfAttentionLayer(nn.Module):
         """Return the backend that runs on a type of device, e.g. `cuda`: `reference` or `native`."""
         raise NotImplementedError
 
-    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+    def weights(self, name: str, x: Tensor, rate: FrameRate | None = None, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism in this layer, without dropout.
+
+        All positions count as equal in size.
 
         Args:
             name: a mechanism of the softmax family; the layer keeps its own.
-            x, bias: input of `forward`, without padding.
+            x, rate, bias: input of `forward`, without padding.
 
         Returns:
             [B, H, N, N]; rows are queries.

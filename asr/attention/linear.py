@@ -44,8 +44,33 @@ class LinearAttention(QueryKeyMechanism):
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
         """See `QueryKeyMechanism`."""
-        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
+        return self._attend(q, k, v, *both_lengths(query_lengths, key_lengths, q, k))
+
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """See `QueryKeyMechanism`: a logit's addend is a factor of the key's similarities."""
+        return self._attend(q, k, v, *both_lengths(query_lengths, key_lengths, q, k), bias_BS)
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor,
+        key_lengths: Tensor,
+        bias_BS: Tensor | None = None,
+    ) -> Tensor:
         features_q, features_k = _features(_shifted(q), query_lengths), _features(k, key_lengths)
+        if bias_BS is not None:
+            features_k = features_k * bias_BS.exp().to(features_k.dtype)[:, None, :, None]
         v = zero_padding(v, key_lengths).to(features_k.dtype)
         attend = _causal if self.causal else _bidirectional
         sums_BHNE, total_BHN1 = attend(features_q, features_k, v, self.active_dropout)

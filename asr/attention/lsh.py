@@ -5,7 +5,7 @@ from torch import Tensor
 
 import attention_ext
 from asr.attention.hashing import LARGEST_HEAD, PLANES, RandomDirections
-from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.attention.softmax import SoftmaxMechanism, filled_lengths, with_bias
 from asr.attention.spec import COUNT, Option, Schema
 from attention_ext.lsh_attention.reference import lsh_weights
 from attention_ext.tensors import compute_dtype
@@ -75,7 +75,25 @@ class LSHAttention(SoftmaxMechanism):
     ) -> Tensor:
         """See `QueryKeyMechanism`."""
         lengths_B = filled_lengths(query_lengths, q)
-        buckets_BHRN = self.hash(k, lengths_B)
+        return self._attend_hashed(q, k, v, self.hash(k, lengths_B), lengths_B)
+
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """See `QueryKeyMechanism`; the hashes don't see the addend."""
+        lengths_B = filled_lengths(query_lengths, q)
+        return self._attend_hashed(*with_bias(q, k, bias_BS), v, self.hash(k, lengths_B), lengths_B)
+
+    def _attend_hashed(
+        self, q: Tensor, k: Tensor, v: Tensor, buckets_BHRN: Tensor, lengths_B: Tensor
+    ) -> Tensor:
         operators = self.operators[self.backend.on(q.device.type)]
         options = {"chunk": self.chunk, "dropout": self.active_dropout}
         if self.rounds == "mean":  # in half precision, the mean alone is rounded

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
+from asr.attention.layer import FrameRate, OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, without_padding
 from asr.attention.table import build_mechanism, mechanism_class, parse_name
 from asr.errors import UserError
@@ -35,6 +35,7 @@ class SelfAttention(SelfAttentionLayer):
     """
 
     finite_padding = False
+    takes_rate = True
 
     def __init__(
         self,
@@ -61,22 +62,23 @@ class SelfAttention(SelfAttentionLayer):
         """Canonical name of the mechanism."""
         return self.mechanism.name
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
+    def forward(self, x: Tensor, lengths: Tensor | None = None, rate: FrameRate | None = None) -> Tensor:
+        """Attend: [B, N, M] with [B] lengths, at the encoder's rate or another one, to [B, N, M]."""
         if not self.finite_padding:
             # The mechanism protects the output; this protects the gradients of the projections.
             x = without_padding(x, lengths)
-        q, k, v = self.project(x)
-        mixed = self.mechanism(q, k, v, lengths, finite_padding=True)
+        factor, bias_BN = rate or (1, None)
+        q, k, v = self.project(x, factor)
+        mixed = self.mechanism(q, k, v, lengths, finite_padding=True, bias_BS=bias_BN)
         y = self.output(mixed.transpose(1, 2).flatten(2))
         return y if lengths is None or self.finite_padding else zero_padding(y, lengths)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M]."""
+    def project(self, x: Tensor, distance: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M] and a distance of neighbours."""
         layers = [layer for layer in (self.query, self.key, self.value) if layer is not None]
         q, *keys, v = map(self._split_heads, _projected(x, layers))
         if self.rotary_base is not None:
-            q, *keys = (rotate(x, self.rotary_base) for x in (q, *keys))
+            q, *keys = (rotate(x, self.rotary_base, distance) for x in (q, *keys))
         return q, keys[0] if keys else shared_keys(q), v
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
@@ -102,9 +104,9 @@ class SelfAttention(SelfAttentionLayer):
         head_dim = self.query.out_features // self.heads
         return self.mechanism.backend_on(device_type, head_dim, self.query.weight.dtype)
 
-    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+    def weights(self, name: str, x: Tensor, rate: FrameRate | None = None, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
-        q, k, _ = self.project(x)
+        q, k, _ = self.project(x, rate.factor if rate else 1)
         if name == self.name:  # with the layer's own hash planes
             return self.mechanism.weights(q, k)
         return build_mechanism(name, self.mechanism.backend.requested).to(x.device).eval().weights(q, k)
@@ -134,8 +136,8 @@ def shared_keys(q_BHND: Tensor) -> Tensor:
     return (q_BHND.shape[-1] ** 0.5 * wide_BHND / norm_BHN1).to(q_BHND.dtype)
 
 
-def rotate(x_BHND: Tensor, base: float = ROTARY_BASE) -> Tensor:
-    """Rotate the pair (x_d, x_{d+D/2}) at position n by the angle n · base^(−2d/D).
+def rotate(x_BHND: Tensor, base: float = ROTARY_BASE, distance: int = 1) -> Tensor:
+    """Rotate the pair (x_d, x_{d+D/2}) at position n by the angle n · distance · base^(−2d/D).
 
     *RoFormer* eq. 34, with the halves paired as in GPT-NeoX. Norms are preserved; the product of a rotated
     query and key depends on positions only through their difference.
@@ -143,13 +145,14 @@ def rotate(x_BHND: Tensor, base: float = ROTARY_BASE) -> Tensor:
     Args:
         x_BHND: queries or keys, D even.
         base: 1 or more; the slowest pair turns once in about 2π · base positions.
+        distance: distance of neighbours.
 
     Returns:
         [B, H, N, D] of the same type.
     """
     N, D = x_BHND.shape[2:]
     dtype = torch.promote_types(x_BHND.dtype, torch.float32)
-    rate_D2 = base ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
+    rate_D2 = distance * base ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
     angle_ND2 = torch.arange(N, device=x_BHND.device, dtype=dtype).unsqueeze(-1) * rate_D2
     cos, sin = angle_ND2.cos(), angle_ND2.sin()
     first, second = x_BHND.to(dtype).chunk(2, dim=-1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from asr.attention.gated_bias import biased_attention
-from asr.attention.layer import SelfAttentionLayer
+from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.multihead import SelfAttention
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padding
 from asr.attention.table import build_mechanism
@@ -70,6 +70,7 @@ class BiasedAttention(SelfAttentionLayer):
     """
 
     mechanism: SoftmaxMechanism
+    takes_rate = True
 
     def __init__(self, heads: int, dropout: float, name: str, backend: str) -> None:
         super().__init__()
@@ -90,30 +91,41 @@ class BiasedAttention(SelfAttentionLayer):
         """Return `reference`."""
         return "reference"
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, **given: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, rate: FrameRate | None = None, **given: Tensor
+    ) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]; `given` goes to `logits`."""
         x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
-        q, k, bias = self.logits(x, **given)
+        rate = rate or FrameRate(1, None)
+        q, k, bias = self.logits(x, rate.factor, **given)
         v = self._split_heads(self.project_values(x))
         with torch.autocast(x.device.type, enabled=False):
-            mixed = self.mix(q, k, v, bias, lengths)
+            mixed = self.mix(q, k, v, bias, lengths, rate)
         return zero_padding(self.project_output(mixed.transpose(1, 2).flatten(2)), lengths)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor, rate: FrameRate
+    ) -> Tensor:
         """Return the mixed values, [B, H, N, D]."""
-        return biased_attention(self.mechanism, q, k, v, bias, lengths)
+        return biased_attention(self.mechanism, q, k, v, bias, lengths, rate.log_sizes_BN)
 
-    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+    def weights(self, name: str, x: Tensor, rate: FrameRate | None = None, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
         mechanism = self.mechanism  # with the layer's own hash planes
         if name != self.name:
             mechanism = fitting_mechanism(name, mechanism.backend.requested).to(x.device).eval()
-        q, k, given = self.logits(x, **bias)
+        q, k, given = self.logits(x, rate.factor if rate else 1, **bias)
         identity = torch.eye(q.shape[2], device=x.device).expand(*q.shape[:2], -1, -1)
         return biased_attention(mechanism, q, k, identity, given, filled_lengths(None, x))
 
-    def logits(self, x: Tensor, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
-        """Return queries and keys, [B, H, N, D] each, and the bias of their logits."""
+    def logits(self, x: Tensor, distance: int, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
+        """Return queries and keys, [B, H, N, D] each, and the bias of their logits.
+
+        Args:
+            x: [B, N, M].
+            distance: distance of neighbours.
+            given: what the layers share.
+        """
         raise NotImplementedError
 
     def project_values(self, x: Tensor) -> Tensor:
@@ -157,17 +169,20 @@ class GatedBiasAttention(BiasedAttention):
         output: Tensor = self.attention.out_proj(mixed)
         return output
 
-    def distance_bias(self, positions: int) -> Tensor:
-        """Return the bias of distances −(N − 1) … N − 1, [H, 2N − 1]; only the first layer has it."""
-        to_the_right_HN: Tensor = self.attention.compute_bias(1, positions)[:, 0]
-        to_the_left_HN: Tensor = self.attention.compute_bias(positions, 1)[..., 0]
+    def distance_bias(self, positions: int, distance: int = 1) -> Tensor:
+        """Return the bias of −(N − 1) … N − 1 times a distance, [H, 2N − 1]; only the first layer has it."""
+        last = positions * distance
+        to_the_right_HN: Tensor = self.attention.compute_bias(1, last)[:, 0, ::distance]
+        to_the_left_HN: Tensor = self.attention.compute_bias(last, 1)[:, ::distance, 0]
         return torch.cat((to_the_left_HN[:, 1:].flip(-1), to_the_right_HN), dim=-1)
 
-    def logits(self, x: Tensor, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
+    def logits(self, x: Tensor, distance: int, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
         """See `BiasedAttention`; `bias_HR` may be given, the result of `distance_bias`."""
         own, bias_HR = self.attention, given.get("bias_HR")
         q, k = self._split_heads(own.q_proj(x)), self._split_heads(own.k_proj(x))
         gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
         update_BHN, reset_BHN = gates_BHN2.unbind(-1)
         gate_BHN = update_BHN * (reset_BHN * own.gru_rel_pos_const.squeeze(-1) - 1) + 2
-        return q, k, GatedBias(gate_BHN, self.distance_bias(x.shape[1]) if bias_HR is None else bias_HR)
+        if bias_HR is None:
+            bias_HR = self.distance_bias(x.shape[1], distance)
+        return q, k, GatedBias(gate_BHN, bias_HR)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from asr.attention.full import FullAttention
 from asr.attention.grouping import HashGrouping
-from asr.attention.layer import SelfAttentionLayer
+from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.local import LocalAttention
 from asr.attention.multihead import SelfAttention
 from asr.attention.pretrained_layers import BiasedAttention, fitting_mechanism
@@ -81,24 +81,30 @@ class ClippedAttention(BiasedAttention):
         output: Tensor = self.output(mixed)
         return output
 
-    def logits(self, x: Tensor, **_: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
+    def logits(self, x: Tensor, distance: int, **_: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
         """See `BiasedAttention`."""
         q, k = self._split_heads(self.query(x)), self._split_heads(self.key(x))
-        return q, k, ClippedBias(q @ self.distances.weight.to(q.dtype).mT * q.shape[-1] ** -0.5, self.left)
+        right = self.distances.num_embeddings - 1 - self.left
+        left_R, right_R = -(-self.left // distance), -(-right // distance)
+        distance_R = distance * torch.arange(-left_R, right_R + 1, device=x.device)
+        rows_RD = self.distances((distance_R + self.left).clamp(0, self.left + right)).to(q.dtype)
+        return q, k, ClippedBias(q @ rows_RD.mT * q.shape[-1] ** -0.5, left_R)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor, rate: FrameRate
+    ) -> Tensor:
         """See `BiasedAttention`."""
         reach = reach_of(self.mechanism, q)
         if reach is None:
-            return super().mix(q, k, v, bias, lengths)
+            return super().mix(q, k, v, bias, lengths, rate)
 
         def rows_1RD(start: int, end: int) -> Tensor:
-            distance_R = -torch.arange(end - 1, start - 1, -1, device=q.device)
+            distance_R = -rate.factor * torch.arange(end - 1, start - 1, -1, device=q.device)
             index_R = (distance_R + self.left).clamp(0, self.distances.num_embeddings - 1)
             return self.distances(index_R).to(q.dtype).unsqueeze(0)
 
-        dropout = self.mechanism.active_dropout
-        return attend_by_distance(q, q, (k, v), rows_1RD, reach, lengths, dropout)
+        dropout, bias_BN = self.mechanism.active_dropout, rate.log_sizes_BN
+        return attend_by_distance(q, q, (k, v), rows_1RD, reach, lengths, dropout, bias_BN)
 
 
 def reach_of(mechanism: SoftmaxMechanism, x: Tensor) -> int | None:
@@ -157,14 +163,20 @@ class RelativeAttention(SelfAttention):
         head_dim, model_dim = self.position_bias.shape[-1], self.position.in_features
         return self.mechanism.backend_on(device_type, head_dim + model_dim, self.position.weight.dtype)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, waves_2NK: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        rate: FrameRate | None = None,
+        waves_2NK: Tensor | None = None,
+    ) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M], given the result of `waves`."""
-        x = without_padding(x, lengths)
-        waves_2NK = self.waves(x) if waves_2NK is None else waves_2NK
+        x, (factor, bias_BN) = without_padding(x, lengths), rate or (1, None)
+        waves_2NK = self.waves(x.shape[1], factor, x.device) if waves_2NK is None else waves_2NK
         q, k, v = super().project(x)
         reach = reach_of(self.mechanism, x)
         if reach is None:
-            mixed = self._with_longer_heads(q, k, v, waves_2NK, lengths)
+            mixed = self._with_longer_heads(q, k, v, waves_2NK, lengths, bias_BN)
         else:
             mixed = attend_by_distance(
                 q + self.content_bias.unsqueeze(1),
@@ -174,21 +186,23 @@ class RelativeAttention(SelfAttention):
                 reach,
                 filled_lengths(lengths, x),
                 self.mechanism.active_dropout,
+                bias_BN,
             )
         return zero_padding(self.output(mixed.transpose(1, 2).flatten(2)), filled_lengths(lengths, x))
 
-    def waves(self, x: Tensor) -> Tensor:
+    def waves(self, positions: int, distance: int, device: torch.device) -> Tensor:
         """Return the sines and cosines that all layers share; see `sines`."""
-        return sines(x.shape[1] + CHUNK, self.position.in_features, x.device)
+        return sines(positions + CHUNK, self.position.in_features, device, distance)
 
-    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+    def weights(self, name: str, x: Tensor, rate: FrameRate | None = None, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
         mechanism = self.mechanism  # with the layer's own hash planes
         if name != self.name:
             mechanism = fitting_mechanism(name, mechanism.backend.requested).to(x.device).eval()
             self._hash_content(mechanism)
         q, k, _ = super().project(x)
-        return mechanism.weights(*self._longer(q, k, self.waves(x), slice(None)))
+        waves_2NK = self.waves(x.shape[1], rate.factor if rate else 1, x.device)
+        return mechanism.weights(*self._longer(q, k, waves_2NK, slice(None)))
 
     def _hash_content(self, mechanism: nn.Module) -> None:
         for module in mechanism.modules():
@@ -204,7 +218,13 @@ class RelativeAttention(SelfAttention):
         return keys_RM.unflatten(-1, (self.heads, -1)).transpose(0, 1)
 
     def _with_longer_heads(
-        self, q: Tensor, k: Tensor, v: Tensor, waves_2NK: Tensor, lengths: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        waves_2NK: Tensor,
+        lengths: Tensor | None,
+        bias_BN: Tensor | None,
     ) -> Tensor:
         """Attend with all heads at once, or in inference with as many as keep the memory small."""
         size, H = self.heads, self.heads
@@ -214,7 +234,7 @@ class RelativeAttention(SelfAttention):
         found = []
         for heads in (slice(i, i + size) for i in range(0, H, size)):
             longer = self._longer(q[:, heads], k[:, heads], waves_2NK, heads)
-            found.append(self.mechanism(*longer, v[:, heads], lengths))
+            found.append(self.mechanism(*longer, v[:, heads], lengths, bias_BS=bias_BN))
         return torch.cat(found, 1)
 
     def _longer(self, q: Tensor, k: Tensor, waves_2NK: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
@@ -242,6 +262,7 @@ def attend_by_distance(
     reach: int,
     lengths_B: Tensor,
     dropout: float,
+    bias_BN: Tensor | None = None,
 ) -> Tensor:
     """Attend with logits (q_i·k_j + t_i·r(i − j)) / √D to the keys with |i − j| ≤ reach.
 
@@ -255,6 +276,7 @@ def attend_by_distance(
         reach: the largest distance that is seen.
         lengths_B: valid positions.
         dropout: dropout probability of the weights.
+        bias_BN: addend of the logits of each key.
 
     Returns:
         [B, H, N, D], arbitrary at padding, where inputs are finite.
@@ -276,6 +298,8 @@ def attend_by_distance(
         logits_BHIR = turned_BHND[:, :, start:end] @ rows_HRD[:, least : least + own_I + own_J].mT
         shifted_BHX = logits_BHIR.flatten(-2)[..., own_I - 1 : own_I * (own_I + own_J) - 1]
         mask_BHIJ = shifted_BHX.unflatten(-1, (own_I, own_I + own_J - 1))[..., :own_J]
+        if bias_BN is not None:
+            mask_BHIJ = mask_BHIJ + bias_BN[:, None, None, first:last]
         distance_IJ = position_N[start:end, None] - position_N[first:last]
         # Padded queries see padding, because a softmax over no key is NaN.
         seen_B1IJ = keep_BN[:, None, None, first:last] | ~keep_BN[:, None, start:end, None]
@@ -294,12 +318,12 @@ def attend_by_distance(
     return torch.cat(found, 2)
 
 
-def sines(positions: int, size: int, device: torch.device) -> Tensor:
-    """Return sin(n ω_m) and cos(n ω_m), ω_m = 10000^(−2m / M), [2, N, M / 2] float32.
+def sines(positions: int, size: int, device: torch.device, distance: int = 1) -> Tensor:
+    """Return sin(n ω_m) and cos(n ω_m), ω_m = distance · 10000^(−2m / M), [2, N, M / 2] float32.
 
     The angles are float64: those of an hour are too large for float32.
     """
     exponents = torch.arange(0, size, 2, dtype=torch.float64, device=device) / size
     positions_N1 = torch.arange(positions, dtype=torch.float64, device=device).unsqueeze(-1)
-    angles_NK = positions_N1 * 10000.0**-exponents
+    angles_NK = positions_N1 * distance * 10000.0**-exponents
     return torch.stack((angles_NK.sin().float(), angles_NK.cos().float()))

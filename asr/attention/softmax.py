@@ -1,14 +1,18 @@
 """Base classes of mechanisms without parameters of their own: one for all, one for the softmax family."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.backend import NOT_COMPILED, BackendChoice
 from asr.attention.spec import Description
 from asr.errors import UserError
 from asr.lengths import require_counts, zero_padding
+
+BIAS_DIM = 8  # dimensions of heads that hold an addend of the logits; kernels want multiples of 8
 
 
 class QueryKeyMechanism(nn.Module, Description):
@@ -44,6 +48,7 @@ class QueryKeyMechanism(nn.Module, Description):
         query_lengths: Tensor | None = None,
         key_lengths: Tensor | None = None,
         finite_padding: bool = False,
+        bias_BS: Tensor | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -55,6 +60,7 @@ class QueryKeyMechanism(nn.Module, Description):
             query_lengths, key_lengths: [B] valid queries and valid keys, for cross-attention.
             finite_padding: padded positions are finite, and the output there is ignored: it may be any finite
                 values.
+            bias_BS: addend of the logits of each key, finite; no gradients reach it. None: zeros.
 
         Returns:
             [B, H, N, E] in the type of v; zeros at padded queries and where no key is valid. Values at padded
@@ -67,6 +73,10 @@ class QueryKeyMechanism(nn.Module, Description):
             # Products rather than zeros, so that q, k and v get gradients as from PyTorch's attention.
             return (q.to(common) @ k.to(common).mT @ v.to(common)).to(dtype)
         attend = self.attend_finite if finite_padding else self.attend
+        if bias_BS is not None:
+            attend = partial(
+                self.attend_biased, bias_BS=bias_BS.detach().to(q.device), finite_padding=finite_padding
+            )
         if q.dtype == k.dtype == dtype and not torch.is_autocast_enabled(q.device.type):
             return attend(q, k, v, query_lengths, key_lengths).to(dtype)
         # Autocast would run the matrix products in half precision; logits and sums need float32.
@@ -106,6 +116,19 @@ class QueryKeyMechanism(nn.Module, Description):
     ) -> Tensor:
         """Compute `attend` where padding is finite and the output there ignored."""
         return self.attend(q, k, v, query_lengths, key_lengths)
+
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """Compute `attend`, or `attend_finite`, with an addend of the logits of each key."""
+        raise UserError(f"attention {self.name!r} has no logits, to which sizes of frames could be added")
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights` for non-empty tensors of one type, without dropout."""
@@ -154,6 +177,28 @@ class SoftmaxMechanism(QueryKeyMechanism):
     """A mechanism whose weights are, or approximate, a softmax of the logits; therefore exchangeable."""
 
     family = "softmax"
+
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """See `QueryKeyMechanism`. Mechanisms that group or hash queries override it, to do so without."""
+        attend = self.attend_finite if finite_padding else self.attend
+        return attend(*with_bias(q, k, bias_BS), v, query_lengths, key_lengths)
+
+
+def with_bias(q: Tensor, k: Tensor, bias_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """Return queries and keys with further dimensions, whose logits q·k/√D include an addend of each key."""
+    D, longer = q.shape[-1], q.shape[-1] + BIAS_DIM
+    ones_BHNX = F.pad(q.new_full((*q.shape[:3], 1), longer**0.5), (0, BIAS_DIM - 1))
+    bias_BHSX = F.pad(bias_BS.to(k.dtype)[:, None, :, None].expand(*k.shape[:3], 1), (0, BIAS_DIM - 1))
+    return torch.cat((q * (longer / D) ** 0.5, ones_BHNX), -1), torch.cat((k, bias_BHSX), -1)
 
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Spec, parse, pattern, write_value
 from asr.attention.summary import SummaryMixing
 from asr.config.names import alternatives, split_name, split_source
+from asr.config.schedule import layer_factors
 from asr.console import Table
 from asr.errors import UserError
 
@@ -231,12 +232,18 @@ def is_causal(name: str) -> bool:
     return all(mechanism_class(spec.mechanism).is_causal(spec.arguments) for spec, _ in layer_runs(name))
 
 
-def look_ahead(name: str, layers: int) -> int | None:
+def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
     """Return by how many positions the attention of all layers looks ahead, at most; None: to the last.
 
     The largest difference, over all positions, between the latest position that an output depends on through
     the layers and its own. A window's look-ahead adds up over layers; chunks without `right` end where they
-    end in every layer. Convolutions, features and normalisation come on top.
+    end in every layer. A mean over a run of frames depends on its last one, see `asr.model.frames`.
+    Convolutions, features and normalisation come on top.
+
+    Args:
+        name: mechanism, or one for each layer.
+        layers: number of layers.
+        frames: schedule; the result counts frames of the encoder.
 
     Example:
         >>> look_ahead("local-8:right=2", 12), look_ahead("full", 12)
@@ -245,19 +252,23 @@ def look_ahead(name: str, layers: int) -> int | None:
         15
         >>> look_ahead("local-8:right=2,chunk=16", 3)  # 15 to the chunk's end, two further chunks, and 2
         49
+        >>> look_ahead("local-8:right=2", 12, "2")  # twice as far, from the first frame of a pair to the last
+        49
     """
     specs = [parse_name(x) for x in layer_names(name, layers)]
     mixers = [(mechanism_class(spec.mechanism), spec.arguments) for spec in specs]
-    periods = [mixer.period(arguments) for mixer, arguments in mixers]
+    factors = layer_factors(frames, layers)
+    periods = [f * mixer.period(arguments) for f, (mixer, arguments) in zip(factors, mixers, strict=True)]
     found = 0
-    # The start of a chunk in the first layer is the farthest from its end; the pattern of chunks repeats.
-    for start in range(0, math.lcm(*periods), periods[0])[:MOST_STARTS]:
+    # From the output back to the input. The start of a chunk in the last layer is the farthest from its end;
+    # the pattern of chunks repeats.
+    for start in range(0, math.lcm(*periods), periods[-1])[:MOST_STARTS]:
         latest = start
-        for mixer, arguments in mixers:
-            seen = mixer.latest_seen(arguments, latest)
+        for factor, (mixer, arguments) in reversed(list(zip(factors, mixers, strict=True))):
+            seen = mixer.latest_seen(arguments, latest // factor)
             if seen is None:
                 return None
-            latest = seen
+            latest = seen * factor + factor - 1
         found = max(found, latest - start)
     return found
 

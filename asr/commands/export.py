@@ -54,7 +54,9 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
         check_replaceable(out, SHERPA_FILES)
     else:
         check_replaceable(out)
-    recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
+    recognizer = Recognizer.load(
+        source, checkpoint=options.checkpoint, attention=options.attention, frames=options.frames
+    )
     console = Console(stderr=True)
     with console.status(f"exporting {source} as {form}"):
         match form:

@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from asr.attention.table import MECHANISMS, code_digests, joined_name, layer_names, parse_name
 from asr.config import from_dict, to_dict, user_code
+from asr.config.schedule import joined_factors, layer_factors
 from asr.environment import Precision
 from asr.errors import UserError
 from asr.files import build, digest
@@ -96,6 +97,7 @@ class AcousticModel(AttentionModel):
             encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
             parts = pretrained_parts(encoder, config.pretrained, *attention)
             self.front_end, self.normalisation, self.encoder = parts
+            self.encoder.factors = layer_factors(model.frames, len(self.encoder.blocks))
             if (
                 parts[1].masked_frame is not None
             ):  # distributed training needs a gradient for all that is trained
@@ -173,7 +175,7 @@ class AcousticModel(AttentionModel):
                 return states
             return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))
 
-        tapped = self.training or self.condition is not None
+        tapped = self.config.intermediate and (self.training or self.condition is not None)
         with self._rounding():
             with self._encoder_gradients():
                 states, lengths = self.encoder(features, lengths, tap if tapped else None)
@@ -238,6 +240,18 @@ class AcousticModel(AttentionModel):
         super().set_attention(name, backend)
         self.config.attention, self.config.backend = self.attention, backend
         self.config.code = code_digests(self.attention)
+
+    def set_frames(self, frames: str) -> None:
+        """Set the encoder frames that a frame of each layer stands for; the weights don't change.
+
+        Args:
+            frames: schedule, e.g. `1,2*3`; see `asr.config.schedule.layer_factors`.
+
+        Raises:
+            UserError: a schedule that can't be parsed, or for another number of layers.
+        """
+        self.encoder.factors = layer_factors(frames, len(self.encoder.blocks))
+        self.config.model = replace(self.config.model, frames=joined_factors(self.encoder.factors))
 
     def digest(self) -> str:
         """Return a hash of configuration and weights."""

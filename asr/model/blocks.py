@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention import build_self_attention
+from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.none import NoAttention
 from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
@@ -38,9 +39,10 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.first, self.skip, self.scale = config.norm == "pre", skip, scale
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, rate: FrameRate | None = None) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""
-        y = self.dropout(self.sublayer(self.norm(x) if self.first else x, lengths))
+        given = {"rate": rate} if rate and getattr(self.sublayer, "takes_rate", False) else {}
+        y = self.dropout(self.sublayer(self.norm(x) if self.first else x, lengths, **given))
         if self.training and self.skip:
             kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.skip
             y = y * kept_B11 / (1 - self.skip)
@@ -142,19 +144,19 @@ class Branches(nn.Module):
         config: sizes.
     """
 
-    def __init__(self, attention: nn.Module, config: BlockConfig) -> None:
+    def __init__(self, attention: SelfAttentionLayer, config: BlockConfig) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.takes_rate = attention, attention.takes_rate
         self.local = GatingMLP(config)
         self.alone = isinstance(attention, NoAttention)
         size = config.size if self.alone else 2 * config.size
         self.depthwise = DepthwiseConvolution(size, config.convolution_kernel)
         self.merge = nn.Linear(size, config.size)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+    def forward(self, x: Tensor, lengths: Tensor, **rate: FrameRate) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `rate` goes to the attention."""
         local = self.local(x, lengths)
-        both = local if self.alone else torch.cat((self.attention(x, lengths), local), dim=-1)
+        both = local if self.alone else torch.cat((self.attention(x, lengths, **rate), local), dim=-1)
         return self.merge(both + self.depthwise(both, lengths))
 
 
@@ -208,8 +210,8 @@ class Block(nn.Module):
         normed = config.norm == "post" or config.block == "transformer"
         self.norm = nn.Identity() if normed else nn.LayerNorm(config.size)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+    def forward(self, x: Tensor, lengths: Tensor, rate: FrameRate | None = None) -> Tensor:
+        """Map [B, T, M] with [B] lengths, at the encoder's rate or another one, to [B, T, M]."""
         for sublayer in self.sublayers:
-            x = sublayer(x, lengths)
+            x = sublayer(x, lengths, rate)
         return self.norm(x)

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
 from asr.attention.table import layer_names
+from asr.config.schedule import layer_factors
 from asr.lengths import zero_padding
 from asr.model.blocks import Block
 from asr.model.dropout import Dropout
+from asr.model.frames import through_blocks
 from asr.model.options import ModelConfig
 
 
@@ -128,6 +130,9 @@ class Encoder(nn.Module):
         bins: mel bins of the input, F.
         attention: mechanism in every layer, e.g. `i-clustered-100`, or in each: `full*3,local-64*9`.
         backend: `auto`, `reference` or `native`.
+
+    Attributes:
+        factors: encoder frames for which a frame of each block stands.
     """
 
     def __init__(
@@ -153,6 +158,7 @@ class Encoder(nn.Module):
             )
             for i, name in enumerate(layer_names(attention, config.layers))
         )
+        self.factors = layer_factors(config.frames, config.layers)
         number_layers(self.blocks)
         for module in self.blocks.modules():
             if isinstance(module, SelfAttention):
@@ -175,8 +181,8 @@ class Encoder(nn.Module):
         Args:
             features: [B, T, F].
             lengths: [B] valid frames.
-            tap: function of a block's number, from 1, and its output [B, T', M] that returns the input of the
-                next block; not called for the last block.
+            tap: function of a block's number, from 1, and its output [B, T', M], at the encoder's rate, that
+                returns the input of the next block; not called for the last block.
 
         Returns:
             States [B, T', M] and [B] valid encoder frames, where T' is T / subsampling rounded up.
@@ -184,9 +190,5 @@ class Encoder(nn.Module):
         x, lengths = self.subsampling(features, lengths)
         if self.positions is not None:
             x = self.positions(x, lengths)
-        x = self.dropout(x)
-        for number, block in enumerate(self.blocks, 1):
-            x = block(x, lengths)
-            if tap is not None and number < len(self.blocks):
-                x = tap(number, x)
+        x = through_blocks(self.blocks, self.factors, self.dropout(x), lengths, tap=tap)
         return self.norm(x), lengths

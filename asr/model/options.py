@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from asr.augmentation.options import WaveformConfig
 from asr.config import option
 from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
+from asr.config.schedule import check_schedule
 from asr.errors import UserError
+
+FRAMES = "encoder frames that a frame of a layer stands for, for each layer (1,2*3) or all (2)"
 
 
 @dataclass
@@ -19,6 +22,7 @@ class LoadOptions:
         affects="result",
         suggested=MECHANISMS,
     )
+    frames: str = option("", help=f"{FRAMES}; empty: as in training", affects="result")
     backend: str = option(
         "auto",
         help="auto | reference (PyTorch) | native (compiled kernels)",
@@ -253,6 +257,7 @@ class ModelConfig(BlockConfig):
         affects="result",
         choices=(1, 2, 4, 8),
     )
+    frames: str = option("1", help=f"{FRAMES}; labels keep the encoder's rate", affects="result")
     positions: str = option(
         "sinusoidal",
         help=f"positional information: {' | '.join(POSITIONS)}",
@@ -299,7 +304,8 @@ class ModelConfig(BlockConfig):
     )
 
     def check(self) -> None:
-        """Raise UserError for an even kernel."""
+        """Raise UserError for an even kernel, or a schedule of frames that can't be parsed."""
+        check_schedule(self.frames)
         if self.position_kernel % 2 == 0:
             raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")
 
@@ -335,4 +341,7 @@ class ExportOptions:
         help="attention mechanism, or one for each layer, in place of the trained one; empty: as trained",
         affects="result",
         suggested=MECHANISMS,
+    )
+    frames: str = option(
+        "", help=f"{FRAMES}, in place of the trained ones; empty: as trained", affects="result"
     )

@@ -16,7 +16,7 @@ from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
 from asr.attention.table import layer_names
 from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FrontEnd
-from asr.model.layer_drop import through_blocks
+from asr.model.frames import through_blocks
 from asr.model.pretrained_conformer import ConformerEncoder
 from asr.model.pretrained_folder import WHISPER, feature_extractor, window_and_shift
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
@@ -173,8 +173,8 @@ class PretrainedBlock(nn.Module):
         self.adapter = getattr(layer, "adapter_layer", None)  # per language, in multilingual models
         self.stable = stable
 
-    def forward(self, x: Tensor, lengths: Tensor, **bias: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]; `bias` goes to the attention."""
+    def forward(self, x: Tensor, lengths: Tensor, **bias: Any) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `bias` and `rate` go to the attention."""
         if not self.stable:
             x = self.attention_norm(x + self.dropout(self.attention(x, lengths, **bias)))
             return self.feedforward_norm(x + self.feedforward(x))
@@ -209,6 +209,7 @@ class PretrainedEncoder(nn.Module):
         number_layers(self.blocks)
         self.norm = encoder.layer_norm if stable else nn.Identity()
         self.output_dropout = nn.Dropout(config.final_dropout)
+        self.factors = [1] * len(self.blocks)  # see `Encoder`
         self.layer_drop = config.layerdrop
 
     def lengths(self, frames: Tensor) -> Tensor:
@@ -231,14 +232,17 @@ class PretrainedEncoder(nn.Module):
         """
         x = zero_padding(features, lengths)
         x = self.dropout(self.input_norm(x + self.positions(x)))
-        bias = self._distance_bias(x.shape[1])
-        x = through_blocks(self.blocks, x, lengths, self.layer_drop if self.training else 0.0, tap, **bias)
+        layer_drop = self.layer_drop if self.training else 0.0
+        bias = self._distance_bias
+        x = through_blocks(self.blocks, self.factors, x, lengths, layer_drop, tap, positions=bias)
         return self.output_dropout(self.norm(x)), lengths
 
-    def _distance_bias(self, frames: int) -> dict[str, Tensor]:
+    def _distance_bias(self, frames: int, distance: int) -> dict[str, Tensor]:
         """Return WavLM's bias of distances, which all of its layers share."""
         first = self.blocks[0].attention
-        return {"bias_HR": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
+        if not isinstance(first, GatedBiasAttention):
+            return {}
+        return {"bias_HR": first.distance_bias(frames, distance)}
 
 
 Parts = tuple[

@@ -15,7 +15,7 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.attention.relative import RelativeAttention, conformer_attention
 from asr.attention.table import layer_names
 from asr.lengths import zero_padding
-from asr.model.layer_drop import through_blocks
+from asr.model.frames import through_blocks
 
 
 class Sublayers(NamedTuple):
@@ -83,8 +83,8 @@ class ConformerBlock(nn.Module):
         self.last_feedforward_norm = sublayers.last_feedforward_norm
         self.last_feedforward, self.norm = sublayers.last_feedforward, sublayers.norm
 
-    def forward(self, x: Tensor, lengths: Tensor, **positions: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]; `positions` go to the attention."""
+    def forward(self, x: Tensor, lengths: Tensor, **positions: Any) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `positions` and `rate` go to the attention."""
         x = x + 0.5 * self.dropout(self.feedforward(self.feedforward_norm(x)))
         x = x + self.attention_dropout(self.attention(self.attention_norm(x), lengths, **positions))
         x = x + self.dropout(self.convolution(self.convolution_norm(x), lengths))
@@ -148,6 +148,7 @@ class ConformerEncoder(nn.Module):
         self.dropout = nn.Dropout(getattr(config, "dropout", getattr(config, "hidden_dropout", 0.0)))
         self.norm = getattr(encoder, "layer_norm", nn.Identity())
         self.output_dropout = nn.Dropout(getattr(config, "final_dropout", 0.0))
+        self.factors = [1] * len(self.blocks)  # see `Encoder`
         self.layer_drop = config.layerdrop
 
     def lengths(self, frames: Tensor) -> Tensor:
@@ -159,9 +160,13 @@ class ConformerEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Encode projected latents; see `PretrainedEncoder.forward`."""
         x = self.dropout(features)
-        first: Any = self.blocks[0]
-        shared = isinstance(first.attention, RelativeAttention)
-        positions = {"waves_2NK": first.attention.waves(x)} if shared else {}
         layer_drop = self.layer_drop if self.training else 0.0
-        x = through_blocks(self.blocks, x, lengths, layer_drop, tap, **positions)
+        x = through_blocks(self.blocks, self.factors, x, lengths, layer_drop, tap, positions=self._waves)
         return zero_padding(self.output_dropout(self.norm(x)), lengths), lengths
+
+    def _waves(self, frames: int, distance: int) -> dict[str, Tensor]:
+        """Return the waves of relative positions, which all layers share."""
+        first: Any = self.blocks[0].attention
+        if not isinstance(first, RelativeAttention):
+            return {}
+        return {"waves_2NK": first.waves(frames, distance, first.position.weight.device)}

@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
+from asr.attention.layer import FrameRate
 from asr.attention.pretrained_layers import adapted_layer
 from asr.attention.table import layer_names
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 from asr.model.dropout import Dropout
 from asr.model.features import FrontEnd
-from asr.model.layer_drop import through_blocks
+from asr.model.frames import through_blocks
 from asr.model.pretrained_mel import mel_energies
 
 # Frames of a batch whose spectra are in memory together; the result does not depend on it.
@@ -106,9 +107,9 @@ class WhisperBlock(nn.Module):
         inner = Dropout(layer.activation_dropout)
         self.feedforward = nn.Sequential(layer.fc1, layer.activation_fn, inner, layer.fc2)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), lengths))
+    def forward(self, x: Tensor, lengths: Tensor, **rate: FrameRate) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `rate` goes to the attention."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), lengths, **rate))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
 
 
@@ -134,6 +135,7 @@ class WhisperEncoder(nn.Module):
             for layer, name in zip(encoder.layers, layer_names(attention, len(encoder.layers)), strict=True)
         )
         number_layers(self.blocks)
+        self.factors = [1] * len(self.blocks)  # see `Encoder`
         self.norm, self.layer_drop = encoder.layer_norm, encoder.layerdrop
 
     def lengths(self, frames: Tensor) -> Tensor:
@@ -153,7 +155,8 @@ class WhisperEncoder(nn.Module):
             x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
             lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
         x = self.dropout(zero_padding(x + self._positions(x.shape[1]), lengths))
-        x = through_blocks(self.blocks, x, lengths, self.layer_drop if self.training else 0.0, tap)
+        layer_drop = self.layer_drop if self.training else 0.0
+        x = through_blocks(self.blocks, self.factors, x, lengths, layer_drop, tap)
         return zero_padding(self.norm(x), lengths), lengths
 
     def _positions(self, frames: int) -> Tensor:

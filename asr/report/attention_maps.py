@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ def layer_weights(model: AcousticModel, audio: Tensor) -> list[Callable[[str], T
     """
     found: list[Callable[[str], Tensor]] = []
 
-    def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...], bias: dict[str, Tensor]) -> None:
+    def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...], bias: dict[str, Any]) -> None:
         # All mechanisms get the same queries and keys, so the errors that earlier layers pass on don't show.
         found.append(lambda name: layer.weights(name, arguments[0], **bias)[0])
 

@@ -20,20 +20,21 @@ def measured(estimate: Estimate | None, metric: str) -> str:
     return DASH if estimate is None else estimate.text(lambda value: form(max(value, 0.0)))
 
 
-def look_ahead_text(attention: str, layers: int, position_ms: float) -> str:
+def look_ahead_text(attention: str, layers: int, position_ms: float, frames: str = "1") -> str:
     """Return by how much the attention of all layers looks ahead: in ms, `utterance`, or a dash if unknown.
 
     Args:
         attention: mechanism, or one for each layer.
         layers: number of layers.
         position_ms: time between positions; 0: unknown.
+        frames: schedule of frame rates.
 
     Example:
         >>> look_ahead_text("local-64:right=4", 12, 40.0), look_ahead_text("full", 12, 40.0)
         ('1,920', 'utterance')
     """
     try:
-        positions = look_ahead(attention, layers)
+        positions = look_ahead(attention, layers, frames)
     except UserError:  # code of the user's own that isn't loaded
         return DASH
     if positions is None:
@@ -48,7 +49,9 @@ def candidate_look_ahead(results: Results, candidate: Candidate) -> str:
     # A pretrained encoder has layers and a subsampling of its own; other tasks have no frames.
     if not shift_ms or settings.get("model.encoder") or task_options(results.recipe):
         return DASH
-    return look_ahead_text(candidate.attention, candidate.layers, candidate.subsampling * shift_ms)
+    frames = str(settings.get("model.frames", "1"))
+    position_ms = candidate.subsampling * shift_ms
+    return look_ahead_text(candidate.attention, candidate.layers, position_ms, frames)
 
 
 def changed(difference: Estimate, metric: str) -> str:

@@ -16,6 +16,7 @@ from asr.training.options import TrainConfig, train_schema
 FREE = {
     "model.attention_dropout",
     "model.dropout",
+    "model.frames",
     "model.freeze_encoder_steps",
     "model.layer_drop",
     "model.lora.alpha",

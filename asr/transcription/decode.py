@@ -41,11 +41,12 @@ from asr.transcription.pipeline import Encoded, encoded
 from asr.transcription.sources import CutSource
 
 
-def system_name(attention: str, decoder: str, beam: BeamConfig) -> str:
+def system_name(attention: str, decoder: str, beam: BeamConfig, frames: str = "1") -> str:
     """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned-names`."""
+    system = attention if frames == "1" else f"{attention}-frames-{frames}"
     lm = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(beam.lm).name)
     hotwords = re.sub(r"\.(txt|tsv)$", "", Path(beam.hotwords).name)
-    return "-".join(filter(None, (attention.replace("*", "x"), decoder, lm, hotwords)))
+    return "-".join(filter(None, (system.replace("*", "x"), decoder, lm, hotwords)))
 
 
 def decode_split(
@@ -85,7 +86,8 @@ def decode_split(
     if isinstance(tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
         references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
-    name = system_name(model.config.attention, options.decoder, options.beam)
+    frames = model.config.model.frames
+    name = system_name(model.config.attention, options.decoder, options.beam, frames)
     folder = Path(options.output or RunFolder(run_folder).decoded(options.split, name))
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
@@ -109,6 +111,7 @@ def decode_split(
                 "checkpoint": str(checkpoint),
                 "manifest": str(manifest),
                 "attention": model.config.attention,
+                "frames": frames,
                 "backend": model.backend_on(model.device.type),
                 "decoder": options.decoder,
                 "beam": beam_used,

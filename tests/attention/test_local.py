@@ -68,6 +68,8 @@ def test_cross_attention_is_refused() -> None:
             "local-2:right=1*1,local-1:right=0,chunk=6*2",
             "local-1:right=0,chunk=4*2,local-1:right=0,chunk=6*1",
         ),
+        # Layers were followed from the first to the last: 8 instead of 11.
+        "local-0:right=0,chunk=4*1,local-0:right=1,chunk=4*2",
         *("none", "local-9:right=0", "full:causal=true*2,local-2:right=3*1"),
     ],
 )

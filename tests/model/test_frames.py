@@ -1,0 +1,229 @@
+"""Schedules of frame rates: an oracle frame by frame, padding, times of labels, distances, options."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asr.attention import MECHANISMS, SelfAttention, build_self_attention, default_names
+from asr.attention.layer import FrameRate
+from asr.attention.table import look_ahead
+from asr.config.schedule import joined_factors, layer_factors
+from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.model.encoder import Encoder
+from asr.model.frames import pool, restored
+from asr.model.options import ModelConfig
+
+SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0}
+LENGTHS = torch.tensor([37, 20, 1, 36])
+HALVES = FrameRate(2, None)
+
+
+def encoder(frames: str, attention: str = "full", **options: Any) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(ModelConfig(**{**SMALL, **options, "frames": frames}), 10, attention).eval()
+
+
+def attended(layer: SelfAttention, means: Tensor, counts: list[int]) -> Tensor:
+    """Return what every mean [N, M] gets from all frames: a key for each frame that a mean stands for."""
+    q, k, v = (
+        x.unflatten(1, (layer.heads, -1)).transpose(0, 1)
+        for x in (
+            layer.query(means),
+            layer.key(means).repeat_interleave(torch.tensor(counts), 0),
+            layer.value(means).repeat_interleave(torch.tensor(counts), 0),
+        )
+    )
+    weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    return layer.output((weights @ v).transpose(0, 1).flatten(1))
+
+
+def oracle(model: Encoder, features: Tensor) -> Tensor:
+    """Return the states of one utterance [T, F], frame by frame and layer by layer."""
+    x = model.subsampling(features[None], torch.tensor([len(features)]))[0]
+    x = model.positions(x, torch.tensor([x.shape[1]]))[0]
+    for block, factor in zip(model.blocks, model.factors, strict=True):
+        attention, feedforward = block.sublayers
+        runs = [x[start : start + factor] for start in range(0, len(x), factor)]
+        before = torch.stack([run.mean(0) for run in runs])
+        after = before + attended(attention.sublayer, attention.norm(before), [len(run) for run in runs])
+        after = after + feedforward.sublayer(feedforward.norm(after)[None], None)[0]
+        x = torch.stack([x[t] + after[t // factor] - before[t // factor] for t in range(len(x))])
+    return model.norm(x)
+
+
+@pytest.mark.parametrize("frames", ["2", "1,2*2", "1,2,4", "3,1,2", "1,5,5", "64"])
+@pytest.mark.parametrize("subsampling", [1, 4])
+@torch.no_grad()
+def test_states_equal_the_oracle_s_alone_and_with_any_padding(frames: str, subsampling: int) -> None:
+    """The oracle takes each block for itself: within a run of blocks with one factor, the means stay."""
+    model = encoder(frames, subsampling=subsampling)
+    features = torch.randn(4, 40, 10)
+    features[torch.arange(40) >= LENGTHS.unsqueeze(1)] = float("nan")
+    states, lengths = model(features, LENGTHS)
+    assert lengths.tolist() == [-(-length // subsampling) for length in LENGTHS.tolist()]
+    for own, length, found, count in zip(features, LENGTHS, states, lengths, strict=True):
+        torch.testing.assert_close(found[:count], oracle(model, own[:length]), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("attention", default_names())
+@pytest.mark.parametrize("block", ["transformer", "conformer", "ebranchformer"])
+@torch.no_grad()
+def test_every_mechanism_ignores_padding_and_the_batch(attention: str, block: str) -> None:
+    small = {"i-clustered-100": "i-clustered-5:topk=4", "near-100": "near-5:topk=4"}
+    model = encoder("1,2,3", small.get(attention, attention), block=block, convolution_kernel=5)
+    features = torch.randn(4, 40, 10)
+    features[torch.arange(40) >= LENGTHS.unsqueeze(1)] = float("nan")
+    states, _ = model(features, LENGTHS)
+    for i, length in enumerate(LENGTHS.tolist()):
+        alone, _ = model(features[i : i + 1, :length], LENGTHS[i : i + 1])
+        torch.testing.assert_close(states[i, :length], alone[0], rtol=0, atol=2e-5)
+    assert set(MECHANISMS) == {name.rstrip("-0123456789") for name in default_names()}
+
+
+@torch.no_grad()
+def test_factors_of_one_change_nothing() -> None:
+    features = torch.randn(4, 40, 10)
+    assert torch.equal(encoder("1,1,1")(features, LENGTHS)[0], encoder("1")(features, LENGTHS)[0])
+
+
+@given(st.integers(0, 20), st.integers(0, 6), st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_means_stand_for_their_frames(valid: int, padding: int, factor: int) -> None:
+    """Weighted by size, means have the sum of the valid frames; means that stay leave them as they are."""
+    x = torch.arange(2.0 * (valid + padding)).view(1, -1, 2)
+    x[:, valid:] = float("nan")
+    means, lengths, rate = pool(x, torch.tensor([valid]), factor)
+    count = -(-valid // factor)
+    assert lengths.tolist() == [count]
+    sizes = torch.ones(count) if rate is None else torch.full((count,), float(factor))
+    if rate is not None and rate.log_sizes_BN is not None:
+        sizes = factor * rate.log_sizes_BN[0, :count].exp()
+    torch.testing.assert_close((sizes[:, None] * means[0, :count]).sum(0), x[0, :valid].sum(0))
+    assert factor == 1 or not means[:, count:].any()
+    torch.testing.assert_close(restored(x, means, means, factor), x, rtol=0, atol=0, equal_nan=True)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    model = encoder("1,2,2", heads=1, head_dim=2, feedforward=4).double()
+    lengths = torch.tensor([5, 3])
+    features = torch.randn(2, 5, 10, dtype=torch.float64, requires_grad=True)
+
+    def states(features: Tensor) -> Tensor:
+        found, counts = model(features, lengths)
+        return torch.cat([own[:count] for own, count in zip(found, counts, strict=True)])
+
+    assert torch.autograd.gradcheck(states, (features,))
+
+
+def test_every_parameter_gets_gradients_that_padding_does_not_change() -> None:
+    model = encoder("1,2*2", "i-clustered-5:topk=4").train()
+
+    def gradients(features: Tensor, lengths: Tensor) -> Tensor:
+        model.zero_grad()
+        states, frames = model(features, lengths)
+        states[0, : frames[0]].square().sum().backward()
+        return torch.cat([x.grad.flatten() for x in model.parameters()])
+
+    features = torch.randn(2, 40, 10)
+    alone = gradients(features[:1, :37], LENGTHS[:1])
+    features[torch.arange(40) >= LENGTHS[:2].unsqueeze(1)] = float("nan")
+    assert (alone - gradients(features, LENGTHS[:2])).norm() <= 1e-4 * alone.norm()
+
+
+@torch.no_grad()
+def test_taps_see_the_encoder_s_rate_and_may_change_it() -> None:
+    """Intermediate losses and self-conditioning work on labels, whose rate is the encoder's."""
+    model, features = encoder("1,2*2"), torch.randn(4, 40, 10)
+    seen: list[Tensor] = []
+
+    def tap(number: int, states: Tensor) -> Tensor:
+        seen.append(states)
+        return states + (0 if number == 1 else 1e-3 * states)
+
+    plain, _ = model(features, LENGTHS)
+    tapped, _ = model(features, LENGTHS, lambda number, states: states)
+    keep = torch.arange(40) < LENGTHS.unsqueeze(1)
+    torch.testing.assert_close(tapped[keep], plain[keep], rtol=0, atol=1e-5)
+    changed, _ = model(features, LENGTHS, tap)
+    assert [x.shape[1] for x in seen] == [40, 40]
+    assert not torch.equal(changed, plain)
+
+
+@torch.no_grad()
+def test_distances_count_in_frames_of_the_encoder() -> None:
+    """Rotary positions of means are as far apart as the runs that they stand for."""
+    layer = build_self_attention("full", 16, 2, rotary_base=100.0).eval()
+    assert isinstance(layer, SelfAttention)
+    x, spread = torch.randn(1, 9, 16), torch.zeros(1, 27, 16)
+    spread[:, ::3] = x
+    for short, long in zip(layer.project(x, 3), layer.project(spread), strict=True):
+        torch.testing.assert_close(short, long[:, :, ::3], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["local-2", "local-3:right=0", "local-2:right=1,chunk=4", "local-0"])
+@pytest.mark.parametrize("frames", ["2", "1,3", "4,1", "3,2"])
+def test_look_ahead_includes_the_runs(name: str, frames: str) -> None:
+    """It is the farthest frame that reaches an output, tried for every frame."""
+    torch.manual_seed(0)
+    model = encoder(frames, name, layers=2, positions="none")
+    x = torch.randn(1, 96, 10, requires_grad=True)
+    states, _ = model(x, torch.tensor([96]))
+    ahead = []
+    for t in range(48):  # the window ends before the utterance
+        (gradient,) = torch.autograd.grad(states[0, t, 0], x, retain_graph=True)
+        ahead.append(int(gradient[0].abs().sum(-1).nonzero().max()) - t)
+    assert look_ahead(name, 2, frames) == max(ahead)
+    assert look_ahead("full", 2, frames) is None
+
+
+@pytest.mark.parametrize(
+    ("frames", "layers", "expected"),
+    [("2", 3, [2, 2, 2]), ("1,2*2", 3, [1, 2, 2]), ("1*1,64*2", 3, [1, 64, 64]), ("4,2,1", 3, [4, 2, 1])],
+)
+def test_a_schedule_is_parsed_and_written(frames: str, layers: int, expected: list[int]) -> None:
+    assert layer_factors(frames, layers) == expected
+    assert layer_factors(joined_factors(expected), layers) == expected
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        ("1,2", "frames=1,2: expected factors for 3 layers, found 2"),
+        ("2*4", "expected factors for 3 layers, found 4"),
+        ("0", r"expected a factor of 1 … 64 for each layer \(1,2\*3\) or for all \(2\), found '0'"),
+        ("1,-2*2", "found '-2\\*2'"),
+        ("1,0.5*2", "found '0.5\\*2'"),
+        ("65", "found '65'"),
+        ("1,,2", "found ''"),
+        ("", "found ''"),
+        ("half", "found 'half'"),
+    ],
+)
+def test_other_schedules_are_refused_in_one_line(frames: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        layer_factors(frames, 3)
+
+
+def test_frames_are_stored_with_the_model_and_can_be_exchanged(tmp_path: Path) -> None:
+    config = ModelConfig(**SMALL, frames="1,2*2")
+    torch.manual_seed(0)
+    model = AcousticModel(AcousticModelConfig(model=config), 5).eval()
+    audio, lengths = torch.randn(2, 8000), torch.tensor([8000, 5000])
+    with torch.no_grad():
+        halved, frames = model(audio, lengths)
+        again = AcousticModel.from_state(model.state(), 5, "model")
+        assert torch.equal(again(audio, lengths)[0], halved)
+        again.set_frames("1,1,1")
+        assert again.config.model.frames == "1"
+        assert again.digest() != model.digest()
+        full, same = again(audio, lengths)
+    assert torch.equal(frames, same)  # as many frames for as many labels
+    assert not torch.equal(full, halved)
+    with pytest.raises(UserError, match="frames=2,2: expected factors for 3 layers, found 2"):
+        again.set_frames("2,2")
