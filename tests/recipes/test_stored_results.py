@@ -1,4 +1,4 @@
-"""Stored results: what `asr report` or the tool that made them draws from them is what RESULTS.md shows."""
+"""Stored results: what `asr report` or the tool that made them draws is what RESULTS.md and its archive show."""
 
 import gzip
 import json
@@ -13,7 +13,8 @@ from asr.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = re.compile(r"<!-- tables: (\S+)((?: \w+=\w+)*) -->\n(.*?)<!-- /tables -->", flags=re.S)
-RESULTS = {path: path.read_text() for path in sorted(ROOT.glob("recipes/*/RESULTS.md"))}
+PAGES = sorted([*ROOT.glob("recipes/*/RESULTS.md"), *ROOT.glob("recipes/*/results/archive.md")])
+RESULTS = {path: path.read_text() for path in PAGES}
 QUOTED = [(path, *found) for path, text in RESULTS.items() for found in SHOWN.findall(text)]
 
 
@@ -46,6 +47,6 @@ def test_the_tables_of_results_are_those_of_the_report(
 
 def test_all_stored_results_are_shown() -> None:
     """They have at most 2 MB in all."""
-    stored = set(ROOT.glob("recipes/*/results/*"))
+    stored = set(ROOT.glob("recipes/*/results/*.gz"))
     assert stored == {path.parent / name for path, name, *_ in QUOTED}
     assert sum(path.stat().st_size for path in stored) < 2e6
