@@ -1,4 +1,4 @@
-"""Stored results: what `asr report` or the tool that made them draws is what RESULTS.md and its archive show."""
+"""Stored results: what `asr report` or the tool that made them draws is in RESULTS.md or its archive."""
 
 import gzip
 import json
