@@ -9,8 +9,9 @@ import numpy as np
 
 from asr.augmentation.options import WaveformConfig
 from asr.data.audio import convert, notice_resampling
-from asr.data.audio_file import AUDIO_SUFFIXES, Samples, Undecodable, checked_samples, open_audio
-from asr.data.facts import header_facts
+from asr.data.audio_file import Samples, Undecodable, checked_samples, open_audio
+from asr.data.facts import header_facts, recordings_among
+from asr.data.recording import is_silent
 from asr.errors import UserError
 from asr.files import digest, near_path
 
@@ -49,6 +50,14 @@ class Source:
             raise UserError(f"{self.path}: cannot read ({error})") from None
         return convert(np.ascontiguousarray(part.mean(axis=1)), self.rate, sample_rate)
 
+    def is_silent(self) -> bool:
+        """Return whether all samples are below −80 dB; raise UserError if the file can't be decoded."""
+        try:
+            with open_audio(self.path) as file:
+                return all(map(is_silent, file.blocks(self.rate)))
+        except Undecodable as error:
+            raise UserError(f"{self.path}: cannot read ({error})") from None
+
 
 def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> list[Source]:
     """Return the recordings in a folder and those below, sorted by path.
@@ -65,9 +74,9 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
     where = f"{option}={folder}"
     if not Path(folder).is_dir():
         raise UserError(f"{where}: expected a folder of recordings, found no such folder{near_path(folder)}")
-    paths = sorted(str(x) for x in Path(folder).rglob("*") if x.suffix.lower() in AUDIO_SUFFIXES)
+    paths = list(recordings_among(sorted(map(str, Path(folder).rglob("*")))))
     if not paths:
-        raise UserError(f"{where}: expected recordings ({', '.join(AUDIO_SUFFIXES)}), found none")
+        raise UserError(f"{where}: expected recordings, found none")
     sources = []
     for path in paths:
         try:

@@ -125,7 +125,10 @@ class Waveforms:
         folder = self.config.noise
         if not folder:
             return None
-        sources = self.sources.get("augment.noise")
+        sources = self.sources.get("augment.noise", [])
+        for source in sources:
+            if source.is_silent():
+                raise UserError(f"augment.noise={folder}: expected noise, {source.path} is silent")
 
         def add(samples: Samples, rng: np.random.Generator) -> tuple[Samples, str]:
             snr_db = draw(rng, self.config.noise_snr_db)

@@ -35,6 +35,10 @@ READ_BY_FFMPEG = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma
 AUDIO_SUFFIXES = READ_BY_LIBSNDFILE + READ_BY_FFMPEG
 SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
 UNKNOWN = 1 << 62  # libsndfile's length of FLAC whose header states none is larger
+# Timestamps that are further ahead of the samples are a gap, as in FFmpeg's `aresample=async`; less is
+# rounding and jitter. Longer jumps are broken timestamps: above the container's duration (LONGEST_GAP_S if it
+# states none), or above DISCONTINUITY_S, as in FFmpeg, in formats whose timestamps may start anew.
+GAP_S, DISCONTINUITY_S, LONGEST_GAP_S = 0.1, 10.0, 3600.0
 
 Samples = NDArray[np.float32]
 
@@ -50,7 +54,12 @@ class AudioFile(ABC):
         rate: sample rate in Hz.
         channels: number of channels.
         samples: samples per channel as the header states them; None: known only at the end.
+
+    Attributes:
+        float_samples: whether samples are stored as floats, which may lie beyond −1 … 1.
     """
+
+    float_samples = False
 
     def __init__(self, rate: int, channels: int, samples: int | None) -> None:
         self.rate, self.channels, self.samples = rate, channels, samples
@@ -163,6 +172,7 @@ class _Libsndfile(AudioFile):
         except (soundfile.SoundFileError, ValueError, TypeError) as error:
             raise Undecodable(_reason(error)) from None
         super().__init__(self._file.samplerate, self._file.channels, self._file.frames)
+        self.float_samples = self._file.subtype in ("FLOAT", "DOUBLE")
 
     def knows_end(self, source: str | io.BytesIO) -> bool:
         """Return whether the length is exact, not an estimate, and the file has no parts after it.
@@ -238,26 +248,32 @@ class _Sphere(AudioFile):
 class _FFmpeg(AudioFile):
     """The first audio track of a file, decoded from the beginning to find a sample.
 
+    A sample's number is its time in a player: where the track starts after the others or has a gap, there is
+    silence.
+
     Args:
         source: path or content.
     """
 
     def __init__(self, source: str | io.BytesIO) -> None:
-        self._source = source
-        self._open()
+        try:
+            self._file = io.FileIO(source) if isinstance(source, str) else source
+        except OSError as error:
+            raise Undecodable(error.strerror) from error
+        try:
+            self._open()
+        except Undecodable:
+            self._file.close()
+            raise
 
     def _open(self) -> None:
         import av  # takes 40 ms, and few files need it
 
         self._broken = (av.FFmpegError, ValueError, TypeError, RuntimeError)  # PyAV raises plain errors, too
+        self._file.seek(0)
         try:
-            if isinstance(self._source, str):
-                # Neither the path nor a playlist's content may lead to the network.
-                only_files = {"protocol_whitelist": "file"}
-                self._container: Any = av.open(f"file:{self._source}", options=only_files)
-            else:
-                self._source.seek(0)
-                self._container = av.open(self._source)
+            # FFmpeg gets an open file and no protocol: no playlist can lead to other files or the network.
+            self._container: Any = av.open(self._file, options={"protocol_whitelist": "none"})
             stream = next(iter(self._container.streams.audio), None)
         except self._broken as error:
             raise Undecodable(getattr(error, "strerror", "") or " ".join(str(error).split())) from error
@@ -268,14 +284,16 @@ class _FFmpeg(AudioFile):
         if not (stream.rate and stream.codec_context.channels):
             raise Undecodable("no sample rate or channels")
         super().__init__(stream.rate, stream.codec_context.channels, None)
+        self.float_samples = stream.codec_context.name.startswith("pcm_f")
         self._damage: Undecodable | None = None
-        self._parts = _parts(self._container, stream, av.AudioResampler(format="fltp"))
+        resampler = av.AudioResampler(format="fltp")
+        self._parts = _without_gaps(_parts(self._container, stream, resampler), self._container, stream.rate)
         self._rest = np.zeros((self.channels, 0), dtype=np.float32)
         self._position = 0
 
     def seek(self, sample: int) -> None:
         if sample < self._position:
-            self.close()
+            self._container.close()
             self._open()
         while left := sample - self._position:
             if not len(self.read(min(left, self.rate))):
@@ -310,10 +328,40 @@ class _FFmpeg(AudioFile):
 
     def close(self) -> None:
         self._container.close()
+        self._file.close()
 
 
-def _parts(container: Any, stream: Any, resampler: Any) -> Iterator[Samples]:
-    """Yield the decoded frames of a track, [channels, samples].
+def _without_gaps(
+    parts: Iterator[tuple[Samples, float | None]], container: Any, rate: int
+) -> Iterator[Samples]:
+    """Yield the parts of a track, with silence where their times are ahead of the samples; see `GAP_S`.
+
+    No sample is left out where times go back, as in files that have been joined.
+
+    Args:
+        parts: [channels, samples] with the time of the first sample in seconds; None: unknown.
+        container: container, whose earliest track begins at 0 s in a player.
+        rate: sample rate in Hz.
+    """
+    from av.format import Flags
+
+    start_s = (container.start_time or 0) / 1e6
+    starts_anew = container.format.flags & Flags.ts_discont.value
+    longest_s = DISCONTINUITY_S if starts_anew else (container.duration or 1e6 * LONGEST_GAP_S) / 1e6
+    position = 0
+    for part, time_s in parts:
+        gap_s = 0.0 if time_s is None else time_s - start_s - position / rate
+        if GAP_S < gap_s <= longest_s:
+            missing = round(gap_s * rate)
+            position += missing
+            for first in range(0, missing, rate):  # in pieces, because a gap may be long
+                yield np.zeros((len(part), min(rate, missing - first)), dtype=np.float32)
+        position += part.shape[1]
+        yield part
+
+
+def _parts(container: Any, stream: Any, resampler: Any) -> Iterator[tuple[Samples, float | None]]:
+    """Yield the decoded frames of a track, [channels, samples], with their times in seconds.
 
     Raises:
         Undecodable: an MP3 frame is shorter than its header says; FFmpeg would fill it up.
@@ -331,4 +379,4 @@ def _parts(container: Any, stream: Any, resampler: Any) -> Iterator[Samples]:
                 continue
         for frame in codec.decode(packet):
             for part in resampler.resample(frame):
-                yield part.to_ndarray().astype(np.float32)
+                yield part.to_ndarray().astype(np.float32), part.time

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-OGG, BEGINS, ENDS = b"OggS", 2, 4  # capture pattern; flags of a stream's first and last page
+OGG = b"OggS"  # capture pattern of a page
+CONTINUES, BEGINS, ENDS = 1, 2, 4  # flags: the first packet began on the page before; first and last page
+OGG_BODY = 29  # bytes of a page's first packet to read: up to the sizes of Vorbis's windows
 ID3_TAG = 128  # bytes of an ID3v1 tag at the end
 # MPEG layer III: bit rates in kbit/s by index, for MPEG 1, and for MPEG 2 and 2.5; sample rates of MPEG 1.
 BIT_RATES = (
@@ -14,11 +16,23 @@ MPEG1_RATES = (44_100, 48_000, 32_000)
 
 
 class OggPage(NamedTuple):
-    """A page of an Ogg file: flags, length in bytes as its header says, and bytes that are there."""
+    """A page of an Ogg file.
+
+    Attributes:
+        flags: whether it begins or ends a stream, or continues a packet.
+        stated: length in bytes as its header says.
+        found: bytes that are there.
+        granule: number of the samples up to its end, for the codecs of sound; −1: no packet ends on it.
+        packets: packets that end on it.
+        body: beginning of its first packet.
+    """
 
     flags: int
     stated: int
     found: int
+    granule: int
+    packets: int
+    body: bytes
 
 
 def ogg_pages(file: BinaryIO, size: int) -> Iterator[OggPage]:
@@ -26,23 +40,57 @@ def ogg_pages(file: BinaryIO, size: int) -> Iterator[OggPage]:
     place = 0
     while place < size:
         file.seek(place)
-        head = file.read(27 + 255)
+        head = file.read(27 + 255 + OGG_BODY)
         if not OGG.startswith(head[:4]):
             return
         count = head[26] if len(head) > 26 else 0
-        stated = 27 + count + sum(head[27 : 27 + count])
-        yield OggPage(head[5] if len(head) > 5 else 0, stated, min(stated, size - place))
+        segments = head[27 : 27 + count]
+        stated = 27 + count + sum(segments)
+        yield OggPage(
+            head[5] if len(head) > 5 else 0,
+            stated,
+            min(stated, size - place),
+            int.from_bytes(head[6:14], "little", signed=True),
+            sum(length < 255 for length in segments),
+            head[27 + count : 27 + count + OGG_BODY],
+        )
         place += stated
 
 
 def is_one_ogg_stream(file: BinaryIO, size: int) -> bool:
-    """Return whether an Ogg file holds one stream with a mark of its end.
+    """Return whether an Ogg file holds one stream without gaps, with a mark of its end.
 
-    libsndfile reads only the first of several. In Opus without an end, recorded from a network, it finds
-    other samples than it is asked for.
+    libsndfile reads only the first of several, and knows no gaps. In Opus without an end, recorded from a
+    network, it finds other samples than it is asked for.
     """
-    flags = [page.flags for page in ogg_pages(file, size)]
-    return bool(flags) and not any(flag & BEGINS for flag in flags[1:]) and bool(flags[-1] & ENDS)
+    flags = granule = longest = 0  # longest: samples of a packet; 0: unknown
+    opus = False
+    for number, page in enumerate(ogg_pages(file, size)):
+        flags = page.flags
+        if number and flags & BEGINS:
+            return False
+        if page.body.startswith(b"OpusHead"):
+            opus = True
+        elif page.body.startswith(b"\x01vorbis"):
+            longest = 1 << (page.body[-1] >> 4) >> 1  # half of the larger window
+        elif opus and len(page.body) > 1 and not flags & CONTINUES:
+            longest = opus_packet_samples(page.body)
+        if longest and page.granule > granule + page.packets * longest:
+            return False
+        granule = max(granule, page.granule)
+    return bool(flags & ENDS)
+
+
+def opus_packet_samples(packet: bytes) -> int:
+    """Return the samples at 48 kHz of an Opus packet from its first two bytes (RFC 6716, section 3.1)."""
+    config, code = packet[0] >> 3, packet[0] & 3
+    if config < 12:
+        frame = (480, 960, 1920, 2880)[config & 3]
+    elif config < 16:
+        frame = (480, 960)[config & 1]
+    else:
+        frame = 120 << (config & 3)
+    return frame * (packet[1] & 63 if code == 3 else 1 + (code > 0))
 
 
 def states_mp3_length(file: BinaryIO, size: int) -> bool:

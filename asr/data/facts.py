@@ -1,15 +1,60 @@
 """Check audio files: length, sample rate and channels, as the header states them and by decoding."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from asr.data.audio_file import AudioFile, Undecodable, check_rate, checked_samples, open_audio
+from asr.data.audio_file import (
+    AUDIO_SUFFIXES,
+    UNKNOWN,
+    AudioFile,
+    Undecodable,
+    check_rate,
+    checked_samples,
+    open_audio,
+)
 from asr.data.containers import OGG, ogg_pages
 from asr.errors import UserError
 from asr.files import require_file
 
+HEADER = 4096  # bytes, at most
 RIFF_START = 8  # bytes before those that a wav file's size counts
 BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels: memory doesn't grow with the length
+TEXT = bytes({*range(0x20, 0x100), *b"\t\n\r\f"})  # bytes of a text, in any encoding that extends ASCII
+TRIED = 10  # files without sound after which others of their suffix aren't tried: one takes up to 0.4 s
+
+
+def recordings_among(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the files that are recordings: those with a usual suffix, and others whose content has sound."""
+    without_sound: Counter[str] = Counter()
+    for path in paths:
+        suffix = Path(path).suffix.lower()
+        if suffix in AUDIO_SUFFIXES:
+            yield path
+        elif without_sound[suffix] < TRIED and not _is_text(path):
+            if _has_sound(path):
+                yield path
+            else:
+                without_sound[suffix] += 1
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a file begins with text, or isn't a file with any content."""
+    if not Path(path).is_file():
+        return True
+    with open(path, "rb") as file:
+        return not file.read(1000).translate(None, TEXT)
+
+
+def _has_sound(path: str) -> bool:
+    try:
+        open_audio(path).close()
+    except Undecodable:
+        return False
+    except UserError:  # damaged SPHERE
+        return True
+    return True
 
 
 def header_facts(path: str | Path) -> tuple[int, int, int]:
@@ -110,21 +155,21 @@ def check_complete(path: str | Path) -> None:
 def stated_bytes(head: bytes) -> int:
     """Return the length of a file that its first 32 bytes state; 0 if they state none, as in a stream."""
     order: Literal["little", "big"]
-    # Programs that write to a pipe can't fill in the length: they state 0, or the largest number of 31 or 32
-    # bits less a header.
     match head[:4], head[8:12]:
         case b"RIFF", b"WAVE":
-            before, place, order, unknown = RIFF_START, slice(4, 8), "little", 0x7FFFF000
+            before, place, order = RIFF_START, slice(4, 8), "little"
         case b"RF64", b"WAVE":
-            before, place, order, unknown = 8, slice(20, 28), "little", 1 << 62
+            before, place, order = 8, slice(20, 28), "little"
         case b"FORM", b"AIFF" | b"AIFC":
-            before, place, order, unknown = 8, slice(4, 8), "big", 0x7FFFF000
+            before, place, order = 8, slice(4, 8), "big"
         case b".snd", _:
-            before = int.from_bytes(head[4:8], "big")
-            place, order, unknown = slice(8, 12), "big", 0x7FFFF000
+            before, place, order = int.from_bytes(head[4:8], "big"), slice(8, 12), "big"
         case b"riff", _:  # Wave64, whose length includes its name and itself
-            before, place, order, unknown = 0, slice(16, 24), "little", 1 << 62
+            before, place, order = 0, slice(16, 24), "little"
         case _:
             return 0
-    stated = int.from_bytes(head[place], order)
-    return before + stated if 0 < stated < unknown else 0
+    stated = int.from_bytes(field := head[place], order)
+    # Programs that write to a pipe can't fill in the length: they state 0, or the largest number of 31, 32 or
+    # more bits, give or take a header.
+    at_limit = min(abs(stated - 2**31), 2**32 - stated) <= HEADER if len(field) == 4 else stated >= UNKNOWN
+    return before + stated if stated and not at_limit else 0

@@ -24,9 +24,14 @@ log = logging.getLogger(__name__)
 CHANNELS = ("mix", "separate")
 BLOCK_S = 30  # bounds the memory for samples at the file's own rate and number of channels
 AVERAGED = "%s: %d channels are averaged to one; for a call with a speaker on each: channels=separate"
+NEARLY_CANCELLED = (
+    "%s: the channels nearly cancel each other: their average has %.0f %% of the power of unrelated "
+    "channels' average; channels=separate transcribes each"
+)
 CLIPPED_LEVEL = 0.999  # below 1: full scale is 0.99997 with 16 bits, and lossy codecs miss it
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
+CANCELLED = 0.2  # power of an average, relative to that of unrelated channels, below which it is reported
 
 
 def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: str = "") -> list[Samples]:
@@ -71,40 +76,58 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
     except UserError as error:
         log.warning("%s", str(error).replace(str(path), name))
     clipped = total = 0
-    peak = 0.0  # of channels that are averaged
+    peak = 0.0
+    averaged = np.zeros(2)  # sums of squares, see `_check_average`
 
     def checked_blocks() -> Iterator[Samples]:
-        nonlocal clipped, total, peak
+        nonlocal clipped, total, peak, averaged
         for block in _up_to_damage(file, name):
             if not total and block.shape[1] > 1 and channels == "mix":
                 log.warning(AVERAGED, name, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
             total += len(block)
-            mixed = channels == "mix" and block.shape[1] > 1
-            peak = max(peak, float(np.abs(block).max())) if mixed else 0.0
-            samples = block.mean(axis=1, keepdims=True) if mixed else block
-            yield np.ascontiguousarray(samples.T)
+            peak = max(peak, float(np.abs(block).max()))
+            samples = np.ascontiguousarray(block.T)
+            if channels == "mix" and len(samples) > 1:
+                samples, squares = _average(samples)
+                averaged += squares
+            yield samples
 
     if file.rate != sample_rate:
         notice_resampling(file.rate, sample_rate)
     parts = list(resampled(checked_blocks(), file.rate, sample_rate))
     if not total:
         raise UserError(f"{name}: no samples")
-    if clipped > CLIPPED_SHARE * total:
+    # Floats beyond full scale show that nothing was clipped there; decoded MP3 exceeds it even if clipped.
+    if clipped > CLIPPED_SHARE * total and not (file.float_samples and peak > 1):
         log.warning("%s: clipped: %.1f %% of the samples are at full scale", name, 100 * clipped / total)
     recording = np.concatenate(parts, axis=1)
     parts.clear()
-    _check_mixed(recording, peak, name)
+    if averaged.any():
+        _check_average(recording, averaged, peak, name)
     return [checked_samples(channel, name) for channel in recording]
 
 
-def _check_mixed(samples: Samples, peak: float, name: str) -> None:
-    """Raise UserError if an average is silent and channels with this peak were not."""
-    if peak >= SILENT_PEAK and samples.size and is_silent(samples):
+def _average(samples: Samples) -> tuple[Samples, NDArray[np.float64]]:
+    """Return the average of [channels, samples] as [1, samples], and two sums of squares.
+
+    They are those of all channels and of the channels' sum, which are equal if the channels are unrelated.
+    """
+    total = samples.sum(axis=0, keepdims=True)
+    return total / np.float32(len(samples)), np.array([np.vdot(samples, samples), np.vdot(total, total)])
+
+
+def _check_average(average: Samples, squares: NDArray[np.float64], peak: float, name: str) -> None:
+    """Raise UserError if an average is silent and channels with this peak were not; warn if it nearly is."""
+    if peak < SILENT_PEAK:
+        return
+    if is_silent(average):
         raise UserError(
             f"{name}: expected channels that can be averaged, found some that cancel each other: "
             "channels=separate"
         )
+    if squares[1] < CANCELLED * squares[0]:
+        log.warning(NEARLY_CANCELLED, name, 100 * squares[1] / squares[0])
 
 
 def _up_to_damage(file: AudioFile, name: str) -> Iterator[Samples]:
@@ -164,8 +187,9 @@ def channels_of(
     if channels == "mix" and len(samples) > 1:
         log.warning(AVERAGED, name, len(samples))
         peak = float(np.abs(samples).max(initial=0.0))
-        samples = samples.mean(axis=0, keepdims=True)
-        _check_mixed(samples, peak, name)
+        samples, squares = _average(samples)
+        if samples.size:
+            _check_average(samples, squares, peak, name)
     return [checked_samples(convert(checked_samples(own, name), rate, sample_rate), name) for own in samples]
 
 

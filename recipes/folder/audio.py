@@ -6,7 +6,8 @@ import unicodedata
 from collections import defaultdict
 from pathlib import Path
 
-from asr.data.audio_file import AUDIO_SUFFIXES, READ_BY_FFMPEG, READ_BY_LIBSNDFILE
+from asr.data.audio_file import READ_BY_LIBSNDFILE
+from asr.data.facts import recordings_among
 from asr.errors import UserError
 
 VARIABLE = re.compile(r"^(\$\w+|\{\w+\})/")  # `$data_root/` in SpeechBrain's tables
@@ -37,10 +38,10 @@ class AudioFiles:
                 and os.path.abspath(os.path.join(folder, name)) != ours
             ]
             files += [os.path.join(folder, name) for name in names if not name.startswith(".")]
-        fast = {stem(path): path for path in files if path.lower().endswith(READ_BY_LIBSNDFILE)}
-        slow = [path for path in files if path.lower().endswith(READ_BY_FFMPEG)]
-        self.copies = {path: fast[stem(path)] for path in sorted(slow) if stem(path) in fast}
-        found = {path for path in files if path.lower().endswith(AUDIO_SUFFIXES)}
+        found = set(recordings_among(sorted(files)))
+        fast = {path for path in found if path.lower().endswith(READ_BY_LIBSNDFILE)}
+        read = {stem(path): path for path in fast}
+        self.copies = {path: read[stem(path)] for path in sorted(found - fast) if stem(path) in read}
         self.paths = sorted(found - self.copies.keys())
         self._known = found
         self._by_name: dict[str, list[str]] = defaultdict(list)
@@ -82,6 +83,9 @@ class AudioFiles:
                 )
         if os.path.join(self.root, written) in self.copies:  # the table names talk.mp4, talk.wav is read
             return self.copies[os.path.join(self.root, written)]
+        for path in (os.path.join(self.root, beside, written), os.path.join(self.root, written)):
+            if os.path.isfile(path):  # of a suffix that doesn't say so, with sound or damaged
+                return path
         raise UserError(
             f"{where}: expected the recording {name!r} below {self.root}, found none", "missing_audio"
         )

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.data.audio_file import AUDIO_SUFFIXES
 from asr.errors import UserError
 from asr.preparation.rows import text_field
 
@@ -110,8 +109,8 @@ def _extracted(audio: dict[str, Any] | None, target: Path) -> str:
     content, source = (audio or {}).get("bytes"), (audio or {}).get("path") or ""
     if not content:
         return source or str(target)  # the caller reports that there is no such file
-    suffix = Path(source).suffix.lower()
-    target = target.with_suffix(suffix if suffix in AUDIO_SUFFIXES else ".audio").absolute()
+    suffix = Path(source).suffix
+    target = target.with_suffix(suffix if suffix[1:].isalnum() else ".audio").absolute()
     if not (target.is_file() and target.read_bytes() == content):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)

@@ -1,13 +1,14 @@
 """Recipe `folder`: your own audio or a published corpus, with tables or with one transcript per recording."""
 
+import itertools
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from asr.data.audio_file import AUDIO_SUFFIXES
 from asr.data.facts import header_facts
 from asr.errors import UserError
 from asr.files import parse_json
@@ -24,6 +25,7 @@ from .parquet import read_parquet
 from .tables import SUFFIXES, Entry, parse_columns, read_table
 
 SPLITS = {"train", "dev", "test", *SPLIT_NAMES}
+PART = re.compile(r"(.*?)(\d+)-of-(\d+)(\.\w+)")
 EXTRACTED = "audio"  # folder in the output for audio that was embedded in tables
 
 
@@ -49,6 +51,8 @@ def prepare(options: Options, folder: Path) -> None:
         files = AudioFiles(root, preparation.folder)
         columns = parse_columns(options.columns)
         if tables := _tables(transcripts, columns, preparation.folder):
+            if transcripts.is_dir():
+                _check_parts([table.path for table in tables], preparation)
             rows = list(_rows_of_tables(tables, columns, files, preparation))
         else:
             rows = list(_rows_of_texts(transcripts, files, preparation))
@@ -129,6 +133,23 @@ def _parquet_tables(paths: list[Path], folder: Path, output: Path) -> list[Table
         read = partial(read_parquet, output=output / EXTRACTED, name=identifier(stem(inside.as_posix())))
         tables.append(Table(path, split, read))
     return tables
+
+
+def _check_parts(paths: list[Path], preparation: Preparation) -> None:
+    """Report parts of tables that are missing beside others, such as train-00001-of-00002.parquet."""
+    found: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for path in paths:
+        if match := PART.fullmatch(str(path)):
+            found[match[1], match[3], match[4]].add(int(match[2]))
+    for (before, total, after), numbers in found.items():
+        if len(numbers) < int(total):
+            first = int(int(total) in numbers)  # some count from 1
+            missing = next(i for i in itertools.count(first) if i not in numbers)
+            part = f"{before}{missing:0{len(total)}d}-of-{total}{after}"
+            preparation.problem(
+                f"{part}: expected {int(total):,} parts of a table, found {len(numbers):,} without this",
+                "missing_parts",
+            )
 
 
 def _rows_of_tables(
@@ -267,10 +288,7 @@ def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, prepar
     listed = {row.audio for row in rows}
     unlisted = [path for path in files.paths if path not in listed]
     if not (files.paths or rows or preparation.problems):
-        preparation.problem(
-            f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none",
-            "missing_audio",
-        )
+        preparation.problem(f"audio={files.root}: expected recordings below, found none", "missing_audio")
     elif unlisted and not (options.unlisted or "missing_text" in preparation.accepted):
         if preparation.problems:  # transcripts that couldn't be read may name these
             return

@@ -138,10 +138,13 @@ def test_bad_folders_are_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "x.wav").write_text("no audio")
+    (tmp_path / "silent").mkdir()
+    soundfile.write(tmp_path / "silent" / "x.wav", np.resize([0, 1 / 32768], 2 * RATE), RATE)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"noise": str(tmp_path / "none")}, "found no such folder"),
         ({"noise": str(tmp_path / "empty")}, "found none"),
         ({"noise": str(tmp_path / "broken")}, "x.wav: expected an audio file"),
+        ({"noise": str(tmp_path / "silent")}, "expected noise, .*x.wav is silent"),
         ({"impulse_responses": str(tmp_path / "long")}, "hall.wav has 2.00 s"),
     ]
     for options, expected in cases:

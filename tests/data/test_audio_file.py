@@ -10,7 +10,10 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
+from asr.data.audio import read_part
 from asr.data.audio_file import AudioFile, Undecodable, open_audio
+from tests.data.delayed import RATE as VIDEO_RATE
+from tests.data.delayed import write_at
 from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
 
 RATE = 8000
@@ -132,3 +135,67 @@ def test_reading_stops_at_the_end(path: Path) -> None:
         assert len(file.read(1)) == 0
         with pytest.raises(Undecodable):
             file.seek(count + 1)
+
+
+BURST = np.zeros(VIDEO_RATE, np.int16)
+BURST[4000:5000] = 20_000 * np.sin(0.4 * np.arange(1000))
+
+
+def with_ffmpeg(path: Path) -> NDArray[np.float32]:
+    """Return what `ffmpeg -af aresample=async=1:first_pts=0` writes."""
+    with av.open(str(path)) as container:
+        stream = container.streams.audio[0]
+        graph = av.filter.Graph()
+        nodes = graph.add_abuffer(template=stream), graph.add("aresample", "async=1:first_pts=0")
+        graph.link_nodes(
+            *nodes, graph.add("aformat", "sample_fmts=fltp"), graph.add("abuffersink")
+        ).configure()
+        parts = []
+        for frame in (*container.decode(stream), None):
+            if frame:  # the program counts from the container's start
+                frame.pts -= round((container.start_time or 0) / 1e6 / frame.time_base)
+            graph.push(frame)
+            try:
+                while True:
+                    parts.append(graph.pull().to_ndarray()[0])
+            except (av.error.EOFError, av.error.BlockingIOError):
+                pass
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("a.mkv", "pcm_s16le"), ("a.mkv", "aac"), ("a.mp4", "aac"), ("a.webm", "libopus"), ("a.ts", "aac")],
+)
+def test_the_number_of_a_sample_is_its_time_in_a_player(name: str, codec: str, tmp_path: Path) -> None:
+    """Audio that starts 2 s after the video, or has a gap, had its words 2 s early, or as much as the gap."""
+    path = write_at(tmp_path / name, codec, [(2.0, BURST), (5.0, BURST)])
+    with open_audio(path) as audio:
+        samples = audio.read()[:, 0]
+        heard = np.flatnonzero(np.abs(samples) > 0.3) / audio.rate
+        begins = heard[np.diff(heard, prepend=-1) > 0.1]
+        np.testing.assert_allclose(begins, [2.25, 5.25], atol=0.003)
+        audio.seek(0)
+        part = read_part(audio, 5.2, 0.1)
+        np.testing.assert_array_equal(part[:, 0], samples[round(5.2 * audio.rate) :][: len(part)])
+        assert np.abs(part).max() > 0.3
+    np.testing.assert_allclose(samples, with_ffmpeg(path), atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "times"), [("a.ts", [0.0, 40.0]), ("late.mka", [2.0, 3.0])])
+def test_times_that_no_player_shows_make_no_silence(name: str, times: list[float], tmp_path: Path) -> None:
+    """Timestamps of broadcasts start anew; a file's first track begins at 0 s, whatever its timestamps."""
+    path = write_at(tmp_path / name, "aac", [(time, BURST) for time in times], video=False)
+    with open_audio(path) as audio:
+        assert len(audio.read()) / audio.rate == pytest.approx(2, abs=0.15)
+
+
+@pytest.mark.parametrize("times", [[0.0, 4.0], [2.0, 3.0]])
+def test_gaps_and_late_starts_of_opus_are_read_like_a_player(times: list[float], tmp_path: Path) -> None:
+    """Libsndfile leaves out gaps of Opus, though its length counts them: the file seemed truncated."""
+    path = write_at(tmp_path / "a.opus", "libopus", [(time, BURST) for time in times], video=False)
+    with open_audio(path) as audio:
+        heard = np.flatnonzero(np.abs(audio.read()[:, 0]) > 0.3) / audio.rate
+    begins = heard[np.diff(heard, prepend=-1) > 0.1]
+    np.testing.assert_allclose(begins - begins[0], np.array(times) - times[0], atol=0.003)
+    assert begins[0] == pytest.approx(0.25, abs=0.003)

@@ -204,6 +204,22 @@ def test_a_playlist_opens_no_network(tmp_path: Path) -> None:
         open_audio(path)
 
 
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_list_of_other_files_is_no_recording(archived: bool, tmp_path: Path) -> None:
+    """An ffconcat list that was called .wav opened the files that it names."""
+    soundfile.write(tmp_path / "a.wav", NOISE, RATE)
+    path = tmp_path / "list.wav"
+    path.write_text("ffconcat version 1.0\nfile a.wav\n")
+    if archived:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            archive.add(path, "list.wav")
+        with tarfile.open(tmp_path / "a.tar") as archive:
+            member = archive.getmember("list.wav")
+        path = tmp_path / f"a.tar#{member.offset_data}+{member.size}"
+    with pytest.raises(Undecodable):
+        open_audio(path)
+
+
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000])
 def test_lengths_of_mp3_frames_are_those_of_the_encoder(rate: int, tmp_path: Path) -> None:
     with av.open(str(tmp_path / "a.mp3"), "w") as container:

@@ -2,12 +2,13 @@
 
 import os
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from asr.data.facts import audio_facts, header_facts
+from asr.data.facts import audio_facts, header_facts, recordings_among
 from asr.errors import UserError
 
 RATE = 16000
@@ -85,6 +86,35 @@ def test_a_stream_of_unknown_length_is_whole(tmp_path):
         soundfile.write(tmp_path / "a.wav", SAMPLES, RATE)
         patch(tmp_path / "a.wav", 4, value)
         assert audio_facts(tmp_path / "a.wav") == (3 * RATE, RATE, 2)
+
+
+@pytest.mark.parametrize(("size", "whole"), [(0x80000024, True), (0xFFFFFFDB, True), (3_000_000_000, False)])
+def test_a_header_of_more_than_two_gigabytes_is_believed(size, whole, tmp_path):
+    """What remained of a wav file of 2.2 GB or more was taken for a stream of unknown length."""
+    soundfile.write(tmp_path / "a.wav", SAMPLES, RATE)
+    patch(tmp_path / "a.wav", 4, size)
+    if whole:
+        assert header_facts(tmp_path / "a.wav") == (3 * RATE, RATE, 2)
+    else:
+        with pytest.raises(UserError, match="expected 3000000008 bytes, as its header says, found 192044"):
+            header_facts(tmp_path / "a.wav")
+
+
+def test_content_decides_what_is_a_recording(tmp_path):
+    """Recordings called .oga, .caf or .m4b were ignored: `no recording of this name`."""
+    soundfile.write(tmp_path / "a.wav", SAMPLES, RATE)
+    sound = (tmp_path / "a.wav").read_bytes()
+    for name in ("b.oga", "c.M4B", "d", "e.f.caf"):
+        (tmp_path / name).write_bytes(sound)
+    (tmp_path / "damaged.mp3").write_bytes(b"x")
+    np.save(tmp_path / "f.npy", SAMPLES)
+    for number in range(20):
+        (tmp_path / f"README{number}").write_text("Grüße\n\t")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "z").write_bytes(sound)
+    found = recordings_among(sorted(map(str, tmp_path.iterdir())))
+    names = ["a.wav", "b.oga", "c.M4B", "d", "damaged.mp3", "e.f.caf", "z"]
+    assert [Path(path).name for path in found] == names
 
 
 def test_a_named_pipe_is_not_opened(tmp_path):

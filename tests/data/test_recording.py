@@ -208,3 +208,34 @@ def test_channels_that_cancel_each_other_are_not_called_silent(tmp_path: Path) -
         assert len(read("separate")) == 2
     soundfile.write(tmp_path / "a.wav", 0 * both, 16000)
     assert len(read_recording(tmp_path / "a.wav", 16000, "mix")) == 1
+
+
+def test_channels_that_nearly_cancel_each_other_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trace of noise beside an inverted channel hid that the speech was gone."""
+    speech, hum = noise(16000)[:, 0], 0.02 * np.sin(np.arange(16000) / 7)
+    for name, other, said in (
+        ("unrelated", noise(32000)[16000:, 0], False),
+        ("one.silent", 0 * speech, False),
+        ("weaker", -0.3 * speech, False),
+        ("inverted", hum - speech, True),
+    ):
+        both = np.stack([speech, other], axis=1).astype(np.float32)
+        soundfile.write(tmp_path / f"{name}.wav", both, 16000)
+        for read in (
+            lambda name=name: read_recording(tmp_path / f"{name}.wav", 16000),
+            lambda both=both: channels_of(both.T, 16000, 16000),
+        ):
+            caplog.clear()
+            read()
+            assert ("nearly cancel each other" in caplog.text) == said, name
+
+
+def test_floats_beyond_full_scale_are_not_clipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Float files with peaks of 3 were reported as clipped; those cut off at 1 are."""
+    for limit, said in ((9, False), (1, True)):
+        soundfile.write(tmp_path / "x.wav", np.clip(10 * noise(16000), -limit, limit), 16000, "FLOAT")
+        caplog.clear()
+        read_recording(tmp_path / "x.wav", 16000)
+        assert ("clipped" in caplog.text) == said

@@ -13,9 +13,11 @@ from asr_recipes.folder import prepare as folder_recipe
 from asr_recipes.folder.tables import read_table
 
 from asr import cli, config
+from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.options import KINDS
+from tests.data.delayed import write_at
 from tests.recipes.pipeline import train_decode_score
 
 RATE = 16000
@@ -395,6 +397,21 @@ def test_a_recording_that_only_ffmpeg_reads_is_no_missing_one(tmp_path, listed):
     options = {"transcripts": str(write_table(tmp_path / "t.tsv", [*GOOD, ["x/d.m4a", "four"]]))}
     with pytest.raises(UserError, match=r"x/d\.m4a: expected an audio file, found one that can't be read"):
         prepare(tmp_path, **(options if listed else {}))
+
+
+def test_start_and_end_are_a_player_s_times_under_any_suffix(tmp_path):
+    """Cuts from the times of a video's subtitles began 2 s late, because the audio starts 2 s after the
+    video; a recording called .oga wasn't found.
+    """
+    (tmp_path / "audio").mkdir()
+    words = [(2.0 + 2 * i, np.full(RATE, level, np.int16)) for i, level in enumerate((3000, 6000, 9000))]
+    video = write_at(tmp_path / "audio" / "talk.mkv", "pcm_s16le", words)
+    video.rename(video.with_suffix(".oga"))
+    rows = [["audio", "start", "end", "text"]]
+    rows += [["talk.oga", f"{start:.1f}", f"{start + 1:.1f}", f"say {start:.0f}"] for start, _ in words]
+    prepare(tmp_path, transcripts=str(write_table(tmp_path / "t.tsv", rows)), split="test")
+    heard = [load_cut(cut, RATE) for cut in read_cuts(tmp_path / "data" / "test.cuts.jsonl.gz")]
+    assert [round(32768 * float(samples.min())) for samples in heard] == [3000, 6000, 9000]
 
 
 def test_hidden_files_and_folders_are_no_data(tmp_path):

@@ -274,6 +274,18 @@ def test_embedded_audio_is_written_to_files(tmp_path, monkeypatch):
     assert source.read_bytes() == Path("x.flac").read_bytes()
 
 
+@pytest.mark.parametrize(("there", "missing"), [("00000-of-00002", "00001"), ("3-of-3", "1")])
+def test_a_part_of_a_table_that_is_missing_is_a_problem(there, missing, tmp_path, monkeypatch):
+    """With train-00000-of-00002.parquet alone, half of a corpus was prepared as the whole."""
+    monkeypatch.chdir(tmp_path)
+    parquet()
+    [path] = Path("hub_dataset/data").glob("train-*")
+    path.rename(path.with_name(f"train-{there}.parquet"))
+    total = there.split("-")[-1]
+    with pytest.raises(UserError, match=rf"train-{missing}-of-{total}\.parquet: expected {int(total)} parts"):
+        folder_recipe.prepare(folder_recipe.Options(audio="hub_dataset", workers=1), tmp_path / "out")
+
+
 def test_parquet_needs_pyarrow_and_columns(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parquet()
