@@ -48,6 +48,7 @@ STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
 OLDEST_GPU = 80  # sm_80; older ones lack bfloat16 products
 AVX2 = ["-mavx2", "-mfma", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+AMX = [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 
 
 class Unavailable(Exception):
@@ -134,6 +135,7 @@ def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     units += [(SOURCES / "cpu/dispatch.cpp", "dispatch.o", [*compiler, *flags])]
     sets: dict[str, list[str]] = {"generic": [], **({"avx2": AVX2, "avx512": AVX512} if x86 else {})}
     units += [(SOURCES / "isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()]
+    units += [(SOURCES / "amx.cpp", "amx.o", [*compiler, *flags, *AMX])] if x86 else []
     objects = compile_objects(units, objects_folder)
     link(compiler, objects, torch, ["torch_cpu", "c10"], target)
 

@@ -276,7 +276,8 @@ inline void check_lsh(
 
 inline void check_local(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left, int64_t right,
-    int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed) {
+    int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed,
+    const std::optional<Tensor>& bias) {
   check_vectors(q, k, v);
   require_shape(k, {q.size(0), q.size(1), q.size(2), q.size(3)}, "k");
   check_lengths(lengths, q.size(0), q, "lengths");
@@ -284,6 +285,11 @@ inline void check_local(
   if (right < 0) fail("right must be at least 0, found " + std::to_string(right));
   if (chunk < 1) fail("chunk must be at least 1, found " + std::to_string(chunk));
   if (globals < 0) fail("globals must be at least 0, found " + std::to_string(globals));
+  if (bias) {
+    require_shape(*bias, {q.size(0), q.size(2)}, "bias");
+    require_floating(*bias, "bias");
+    require_usable(*bias, q, "bias");
+  }
   check_dropout(dropout, seed, q);
 }
 

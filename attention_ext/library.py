@@ -67,7 +67,8 @@ def instruction_set(name: str = "") -> str:
     """Select the instruction set of the CPU kernels and return its name.
 
     Args:
-        name: "generic", "avx2" or "avx512"; empty for the fastest that this machine supports.
+        name: "generic", "avx2", "avx512" or "amx" (AVX-512 with tiles of bfloat16); empty for the fastest
+            that this machine supports.
 
     Raises:
         RuntimeError: this machine does not support the instruction set.
@@ -76,6 +77,13 @@ def instruction_set(name: str = "") -> str:
     import torch
 
     return torch.ops.attention_ext.choose_instruction_set(name)
+
+
+def has_tiles() -> bool:
+    """Return whether the selected instruction set has tiles of bfloat16; the library must be loaded."""
+    import torch
+
+    return torch.ops.attention_ext.instruction_set() == "amx"
 
 
 def _why_no_gpu() -> str | None:

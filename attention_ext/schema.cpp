@@ -3,6 +3,7 @@
 
 STABLE_TORCH_LIBRARY(attention_ext, library) {
   library.def("choose_instruction_set(str name) -> str");
+  library.def("instruction_set() -> str");
   library.def("hash_sign(Tensor x, Tensor planes) -> Tensor");
   library.def("subtract_mean(Tensor x, Tensor lengths) -> Tensor");
   library.def(
@@ -36,10 +37,11 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "Tensor? seed, Tensor out, Tensor softmax, Tensor order) -> (Tensor, Tensor, Tensor)");
   library.def(
       "local_attention(Tensor q, Tensor k, Tensor v, Tensor lengths, int left, int right, int chunk, "
-      "int globals, float dropout, Tensor? seed) -> (Tensor, Tensor)");
+      "int globals, float dropout, Tensor? seed, Tensor? bias=None) -> (Tensor, Tensor)");
   library.def(
       "local_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int left, int right, "
-      "int chunk, int globals, float dropout, Tensor? seed, Tensor out, Tensor softmax) -> (Tensor, Tensor, Tensor)");
+      "int chunk, int globals, float dropout, Tensor? seed, Tensor? bias, Tensor out, Tensor softmax) "
+      "-> (Tensor, Tensor, Tensor)");
   library.def(
       "near_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor lengths, int clusters, int topk, int window, "
       "float dropout, Tensor? seed, bool keep_weights=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

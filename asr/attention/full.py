@@ -1,5 +1,7 @@
 """Full softmax attention, with separate keys or with keys tied to the queries."""
 
+from itertools import groupby
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,17 +11,28 @@ from asr.attention.local import why_no_local_kernels
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
 from asr.attention.spec import CAUSAL, Schema
 from asr.lengths import keep_mask
+from attention_ext.autograd import needs_gradient
 from attention_ext.flash import flash_attention, why_no_flash
+from attention_ext.library import has_tiles
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
+
+# Positions up to which the compiled kernels are at least as fast as SDPA in float32. SDPA in half precision
+# is about as fast as that forward, and much slower backward: measured with AVX2, AVX-512 and AVX512_BF16.
+# With AMX, which multiplies tiles of bfloat16, the kernels are faster at every length (tools/speed.py full).
+LONGEST_ON_KERNELS = {torch.bfloat16: 2048, torch.float16: 512}
+LARGEST_HEAD_ON_TILES = 256
+# Positions from which SDPA on one sequence after the other is faster than on a padded batch with a mask.
+SHORTEST_ALONE = 256
 
 
 class FullAttention(SoftmaxMechanism):
     """Every query attends to every key, with softmax weights.
 
     A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2. The reference stores
-    N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA). In float16 and bfloat16,
-    self-attention over padded sequences runs on PyTorch's flash attention on CUDA, and on the compiled
-    kernels of local attention on a CPU.
+    N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA), on a CPU for each
+    sequence without its padding. In float16 and bfloat16, self-attention over padded sequences runs on
+    PyTorch's flash attention on CUDA, and on the compiled kernels of local attention on a CPU where they are
+    faster.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
@@ -44,6 +57,8 @@ class FullAttention(SoftmaxMechanism):
             query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
             weights_BHNS = F.dropout(self.dense(q, k, query_lengths, key_lengths), self.active_dropout)
             return weights_BHNS @ zero_padding(v, key_lengths).to(weights_BHNS.dtype)
+        if _readable(q, query_lengths, key_lengths):
+            return self._attend_on_cpu(q, k, v, query_lengths, key_lengths)
         if query_lengths is not None:
             q = zero_padding(q, query_lengths)
         if key_lengths is not None:
@@ -95,28 +110,68 @@ class FullAttention(SoftmaxMechanism):
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
         """Attend with finite padding; the output at padded queries is finite."""
-        if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16):
-            return self._attend_half(q, k, v, query_lengths, key_lengths)
+        if _readable(q, query_lengths, key_lengths):
+            return self._attend_on_cpu(q, k, v, query_lengths, key_lengths, finite=True)
+        if self._kernels_serve(q, k, v, query_lengths, key_lengths):
+            return self._attend_on_kernels(q, k, v, key_lengths)
         one = query_lengths is key_lengths
         if key_lengths is not None and one and not self.causal and why_no_flash(q, k, v) is None:
             return flash_attention(q, k, v, key_lengths, dropout=self.active_dropout)
         return self._attend_sdpa(q, k, v, key_lengths)
 
-    def _attend_half(
-        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    def _attend_on_cpu(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        finite: bool = False,
     ) -> Tensor:
-        """Attend in half precision on a CPU, where SDPA's backward pass is slower than in float32.
+        """Attend on a CPU. Without `finite`, padding may hold anything, and the output there is zero."""
+        if self._kernels_serve(q, k, v, query_lengths, key_lengths):
+            return self._attend_on_kernels(q, k, v, key_lengths)
+        dtype, (B, H, N, _) = q.dtype, q.shape
+        if dtype in LONGEST_ON_KERNELS:
+            q, k, v = q.float(), k.float(), v.float()
+        queries = [N] * B if query_lengths is None else query_lengths.tolist()
+        keys = [k.shape[2]] * B if key_lengths is None else key_lengths.tolist()
+        if min(queries) >= N and min(keys) >= k.shape[2]:
+            return self._attend_sdpa(q, k, v, None).to(dtype)
+        # SDPA's backward pass divides the work by heads alone.
+        idle = torch.get_num_threads() > H and needs_gradient(q, k, v)
+        if finite and (N < SHORTEST_ALONE or idle):
+            return self._attend_sdpa(q, k, v, key_lengths).to(dtype)
+        parts = []
+        runs = [(*lengths, len(list(run))) for lengths, run in groupby(zip(queries, keys, strict=True))]
+        sizes = [size for *_, size in runs]
+        for (n, s, _), *rows in zip(runs, q.split(sizes), k.split(sizes), v.split(sizes), strict=True):
+            rows_q, rows_k, rows_v = rows[0][:, :, :n], rows[1][:, :, :s], rows[2][:, :, :s]
+            # An empty product is zeros that are connected to the inputs.
+            out = self._attend_sdpa(rows_q, rows_k, rows_v, None) if n and s else rows_q @ rows_k.mT @ rows_v
+            parts.append(F.pad(out, (0, 0, 0, N - n)))
+        return torch.cat(parts).to(dtype)
 
-        A window that holds all keys makes local attention full. Its kernels are faster than SDPA of either
-        precision at every length measured, 52 to 6,000, but divide the work by heads only.
-        """
-        one = query_lengths is key_lengths and q.shape[2] == k.shape[2]
-        idle = torch.get_num_threads() > q.shape[0] * q.shape[1]
-        if self.kernels is None or self.causal or not one or idle:
-            return self._attend_sdpa(q.float(), k.float(), v.float(), key_lengths)
-        window = {"left": q.shape[2], "right": q.shape[2], "chunk": 1, "first": 0}
-        lengths_B = filled_lengths(key_lengths, q)
-        return self.kernels.local_attention(q, k, v, lengths_B, **window, dropout=self.active_dropout)
+    def _kernels_serve(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> bool:
+        """Return whether the kernels of local attention can serve a call, and are faster than SDPA."""
+        B, H, N, D = q.shape
+        half = q.device.type == "cpu" and q.dtype in LONGEST_ON_KERNELS
+        if self.kernels is None or not half or query_lengths is not key_lengths or k.shape[2] != N:
+            return False
+        idle = torch.get_num_threads() > B * H  # without tiles, they divide the work by heads
+        if torch.compiler.is_compiling():
+            return not self.causal and not idle
+        if q.dtype == torch.bfloat16 and max(D, v.shape[3]) <= LARGEST_HEAD_ON_TILES and has_tiles():
+            return True
+        return not self.causal and not idle and LONGEST_ON_KERNELS[q.dtype] >= N
+
+    def _attend_on_kernels(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
+        # A window that holds all keys makes local attention full.
+        window = {"left": q.shape[2], "right": 0 if self.causal else q.shape[2], "chunk": 1, "first": 0}
+        dropout = self.active_dropout
+        return self.kernels.local_attention(q, k, v, filled_lengths(lengths, q), **window, dropout=dropout)
 
     def _attend_sdpa(
         self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor | None, bias_BS: Tensor | None = None
@@ -133,6 +188,12 @@ class FullAttention(SoftmaxMechanism):
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask_B11S, dropout_p=self.active_dropout, is_causal=self.causal
         )
+
+
+def _readable(q: Tensor, *lengths: Tensor | None) -> bool:
+    """Return whether q is on a CPU and the lengths can be read, i.e. outside a graph."""
+    plain = all(x is None or type(x) is Tensor for x in lengths)
+    return q.device.type == "cpu" and plain and not torch.compiler.is_compiling()
 
 
 class SharedFullAttention(FullAttention):

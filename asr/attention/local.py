@@ -88,6 +88,6 @@ class LocalAttention(SoftmaxMechanism):
 
 def why_no_local_kernels() -> str | None:
     """Return the reason why the compiled CPU kernels can't run; None if they can."""
-    if lacks("local_attention", "chunk"):
-        return "the kernels were built before windows had two sides: install the package again"
+    if lacks("local_attention", "bias"):
+        return "the kernels were built before keys had addends: install the package again"
     return attention_ext.why_unavailable("cpu")

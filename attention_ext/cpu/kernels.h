@@ -284,6 +284,7 @@ struct BandBlock {
   const T *q, *k, *v;          // of the whole head
   int64_t stride_q, stride_k, stride_v;
   T scale;
+  const T* bias;  // addend of each key's scores, or null
   Dropout dropout;
   uint64_t first_row;  // index of the head's first query among all rows
 };
@@ -478,6 +479,46 @@ struct PointKernels {
       int64_t stride_sums);
 };
 
+// Local attention of one head on tiles of bfloat16, without global positions (local_attention/tile_bands.h).
+struct TileBand {
+  int64_t D, E;
+  int64_t left, right, chunk, length;  // as in BandBlock
+  const uint16_t *q, *k, *v;
+  int64_t stride_q, stride_k, stride_v;
+  float scale;
+  const float* bias;  // addend of each key's scores, or null
+  Dropout dropout;
+  uint64_t first_row;
+};
+
+struct TileTask {
+  TileBand band;
+  int64_t first, end;  // queries
+  float *maximum_N, *inverse_sum_N;
+  uint16_t* out_NE;
+  char *packed, *scratch;  // `packed` is what `pack` wrote
+};
+
+// A whole head. Its gradients are overwritten.
+struct TileBackwardTask {
+  TileBand band;
+  const uint16_t *grad, *out;
+  int64_t stride_grad, stride_out;
+  const float *maximum_N, *inverse_sum_N;
+  uint16_t *grad_q, *grad_k, *grad_v;
+  char *packed, *scratch;
+};
+
+// Kernels on AMX, which has products of bfloat16 in tiles.
+struct TileKernels {
+  int64_t (*packed_bytes)(const TileBand&, bool backward);
+  void (*pack)(const TileBand&, bool backward, char* packed);
+  int64_t (*scratch)(int64_t D, int64_t E);
+  void (*attend)(const TileTask&);
+  int64_t (*backward_scratch)(const TileBand&);
+  void (*backward)(const TileBackwardTask&);
+};
+
 // Conversion of bfloat16 rows (halves.h).
 struct HalfKernels {
   void (*widen)(int64_t rows, int64_t size, const uint16_t* from, int64_t stride, float* to);
@@ -491,6 +532,7 @@ struct InstructionSet {
   WordKernels words;
   PointKernels points;
   HalfKernels halves;
+  const TileKernels* tiles = nullptr;  // if the machine has AMX
 };
 
 // The set selected by `choose_instruction_set`, by default the fastest that this machine supports.

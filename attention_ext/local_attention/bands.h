@@ -7,6 +7,7 @@
 #include "../cpu/gemm.h"
 #include "../cpu/kernels.h"
 #include "../cpu/rows.h"
+#include "sight.h"
 
 namespace attention_ext {
 namespace {
@@ -62,27 +63,17 @@ struct BandPiece {
   bool banded;
 };
 
-inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-inline int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
-
 template <class F>
 void for_run(int64_t query, int64_t count, int64_t key, int64_t end, bool banded, const F& attend) {
   for (; key < end; key += band_piece) attend(BandPiece{query, count, key, earlier(band_piece, end - key), banded});
-}
-
-// First position of the chunk that holds a position.
-template <class T>
-int64_t chunk_start(const BandBlock<T>& block, int64_t position) {
-  return block.chunk == 1 ? position : position - position % block.chunk;
 }
 
 // Call attend(piece) for all pieces of a tile of queries that are not global: the global keys, then the window.
 template <class T, class F>
 void for_pieces(const BandBlock<T>& block, int64_t query, int64_t count, const F& attend) {
   for_run(query, count, 0, block.globals, false, attend);
-  const int64_t start = later(chunk_start(block, query) - block.left, block.globals);
-  const int64_t end = chunk_start(block, query + count - 1) + block.chunk + block.right;
-  for_run(query, count, start, earlier(end, block.length), true, attend);
+  const Sight sight(block, query, count);
+  for_run(query, count, later(sight.from, block.globals), sight.end, true, attend);
 }
 
 // Copy `count` consecutive rows, zero-padded to a whole number of vectors.
@@ -123,22 +114,23 @@ void band_scores(const BandBlock<T>& block, const BandScratch<T>& scratch, const
   gemm<T, Order::rows>(
       piece.keys, columns, block.D, block.k + piece.key * block.stride_k, block.stride_k, scratch.queries_DM, stride,
       scratch.scores, stride, false);
+  for (int64_t s = 0; s < piece.keys && block.bias; ++s)
+    for (int64_t j = 0; j < columns; j += W) {
+      T* score = scratch.scores + s * stride + j;
+      store(score, load(score) + block.bias[piece.key + s]);
+    }
   if (!piece.banded) return;
   Mask<T> lane;
   for (int i = 0; i < W; ++i) lane[i] = i;
-  const int64_t chunk = block.chunk;
-  const int64_t all_from = chunk_start(block, piece.query + piece.count - 1) - block.left;
-  const int64_t all_end = chunk_start(block, piece.query) + chunk + block.right;
+  const Sight sight(block, piece.query, piece.count);
   for (int64_t s = 0; s < piece.keys; ++s) {
     const int64_t key = piece.key + s;
-    if (key >= all_from && key < all_end) continue;  // all queries see it
-    // The chunks that see a key are those from the one of key − right to the one of key + left.
-    const int64_t from = chunk_start(block, later(key - block.right, 0)) - piece.query;
-    const int64_t past = chunk_start(block, key + block.left) + chunk - piece.query;
+    if (key >= sight.all_from && key < sight.all_end) continue;
+    const Seers seers(block, piece.query, key);
     for (int64_t j = 0; j < lanes; j += W) {
       // In numbers that fit the mask's type.
-      const auto first = static_cast<Ordered<T>>(later(earlier(from - j, W), 0));
-      const auto end = static_cast<Ordered<T>>(later(earlier(past - j, W), 0));
+      const auto first = static_cast<Ordered<T>>(later(earlier(seers.first - j, W), 0));
+      const auto end = static_cast<Ordered<T>>(later(earlier(seers.end - j, W), 0));
       T* score = scratch.scores + s * stride + j;
       const Mask<T> seen = (lane >= first) & (lane < end);
       store(score, seen ? load(score) : splat<T>(lowest_score<T>()));

@@ -6,6 +6,12 @@
 namespace attention_ext {
 namespace {
 
+// The addends of the scores, [B, N], in the type of the sums.
+std::optional<Tensor> addends(const std::optional<Tensor>& bias, ScalarType type) {
+  if (!bias) return std::nullopt;
+  return contiguous_as(*bias, type);
+}
+
 // Inputs of one call, checked by check_local. Heads are numbered b · H + h.
 template <class T>
 struct Bands {
@@ -21,11 +27,13 @@ struct Bands {
   T scale;
   std::vector<int64_t> length_B;
   HeadRows<T> q, k, v;
+  std::optional<Tensor> bias;
   Dropout dropout;
 
   Bands(
       const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, int64_t left_, int64_t right_,
-      int64_t chunk_, int64_t globals_, double dropout_probability, const std::optional<Tensor>& seed)
+      int64_t chunk_, int64_t globals_, double dropout_probability, const std::optional<Tensor>& seed,
+      const std::optional<Tensor>& bias_)
       : B(q_.size(0)),
         H(q_.size(1)),
         N(q_.size(2)),
@@ -43,6 +51,7 @@ struct Bands {
         q(q_, type, length_B),
         k(k_, type, length_B),
         v(v_, type, length_B),
+        bias(addends(bias_, type)),
         dropout(dropout_of(dropout_probability, seed)) {}
 
   int64_t length(int64_t head) const { return length_B[head / H]; }
@@ -71,6 +80,7 @@ struct Bands {
         .stride_k = k.stride_n,
         .stride_v = v.stride_n,
         .scale = scale,
+        .bias = bias ? data_of<T>(*bias) + b * N : nullptr,
         .dropout = dropout,
         .first_row = static_cast<uint64_t>(head * N)};
   }
@@ -169,27 +179,177 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   return {grad_q.tensor(), grad_k.tensor(), grad_v.tensor()};
 }
 
+// Inputs of one call in bfloat16 on tiles.
+struct TileBands {
+  const TileKernels& kernel = *instruction_set().tiles;
+  int64_t B, H, N, D, E, heads, left, right, chunk;
+  std::vector<int64_t> length_B;
+  Tensor q_, k_, v_;
+  View<uint16_t> q, k, v;
+  std::optional<Tensor> bias_;
+  Dropout dropout;
+
+  TileBands(
+      const Tensor& q__, const Tensor& k__, const Tensor& v__, const Tensor& lengths, int64_t left_, int64_t right_,
+      int64_t chunk_, double dropout_probability, const std::optional<Tensor>& seed, const std::optional<Tensor>& bias)
+      : B(q__.size(0)),
+        H(q__.size(1)),
+        N(q__.size(2)),
+        D(q__.size(3)),
+        E(v__.size(3)),
+        heads(B * H),
+        left(std::min(left_, N)),
+        right(std::min(right_, N)),
+        chunk(std::max<int64_t>(1, std::min(chunk_, N))),
+        length_B(lengths_of(lengths, N, "lengths")),
+        q_(with_contiguous_rows(q__)),
+        k_(with_contiguous_rows(k__)),
+        v_(with_contiguous_rows(v__)),
+        q(q_),
+        k(k_),
+        v(v_),
+        bias_(addends(bias, ScalarType::Float)),
+        dropout(dropout_of(dropout_probability, seed)) {}
+
+  int64_t length(int64_t head) const { return length_B[head / H]; }
+
+  TileBand band(int64_t head) const {
+    const int64_t b = head / H, h = head % H;
+    return {
+        .D = D,
+        .E = E,
+        .left = left,
+        .right = right,
+        .chunk = chunk,
+        .length = length(head),
+        .q = q.head(b, h),
+        .k = k.head(b, h),
+        .v = v.head(b, h),
+        .stride_q = q.stride_n,
+        .stride_k = k.stride_n,
+        .stride_v = v.stride_n,
+        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(D))),
+        .bias = bias_ ? data_of<float>(*bias_) + b * N : nullptr,
+        .dropout = dropout,
+        .first_row = static_cast<uint64_t>(head * N)};
+  }
+
+  int64_t packed_bytes(bool backward) const {
+    TileBand longest = band(0);
+    longest.length = N;
+    return kernel.packed_bytes(longest, backward);
+  }
+};
+
+std::tuple<Tensor, Tensor> forward(const TileBands& in, const Tensor& like) {
+  const Tensor out = new_tensor(like, {in.B, in.H, in.N, in.E}, ScalarType::BFloat16);
+  const Tensor softmax = new_tensor(like, {in.B, in.H, 2, in.N}, ScalarType::Float);
+  std::fill_n(data_of<float>(softmax), in.heads * 2 * in.N, 0.0f);
+  const int64_t packed = in.packed_bytes(false), scratch = in.kernel.scratch(in.D, in.E);
+  const auto attend = [&](int64_t head, int64_t first, int64_t end, char* keys, char* memory) {
+    float* maximum = data_of<float>(softmax) + 2 * head * in.N;
+    in.kernel.attend(
+        {.band = in.band(head),
+         .first = first,
+         .end = std::min(end, in.length(head)),
+         .maximum_N = maximum,
+         .inverse_sum_N = maximum + in.N,
+         .out_NE = data_of<uint16_t>(out) + head * in.N * in.E,
+         .packed = keys,
+         .scratch = memory});
+  };
+  parallel(in.heads, [&](int64_t head) {  // zeros at padding
+    const int64_t rest = in.N - in.length(head);
+    std::fill_n(data_of<uint16_t>(out) + ((head + 1) * in.N - rest) * in.E, rest * in.E, uint16_t{0});
+  });
+  if (shares_heads(in.heads)) {
+    parallel_with_scratch(in.heads, packed + scratch, [&](int64_t head, char* memory) {
+      in.kernel.pack(in.band(head), false, memory);
+      attend(head, 0, in.N, memory, memory + packed);
+    });
+    return {out, softmax};
+  }
+  const Buffer<char> memory(in.heads * packed + 64);
+  char* keys = memory + (64 - reinterpret_cast<uintptr_t>(memory + 0) % 64) % 64;
+  parallel(in.heads, [&](int64_t head) { in.kernel.pack(in.band(head), false, keys + head * packed); });
+  constexpr int64_t block = 128;  // queries of a task
+  const int64_t blocks = (in.N + block - 1) / block;
+  parallel_with_scratch(in.heads * blocks, scratch, [&](int64_t task, char* memory) {
+    const int64_t head = task / blocks, first = task % blocks * block;
+    attend(head, first, first + block, keys + head * packed, memory);
+  });
+  return {out, softmax};
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(
+    const TileBands& in, const Tensor& like, const Tensor& grad_, const Tensor& out_, const Tensor& softmax) {
+  const auto gradient = [&](int64_t size) { return new_tensor(like, {in.B, in.H, in.N, size}, ScalarType::BFloat16); };
+  const Tensor grad_q = gradient(in.D), grad_k = gradient(in.D), grad_v = gradient(in.E);
+  const Tensor grad = with_contiguous_rows(as_type(grad_, ScalarType::BFloat16)), out = with_contiguous_rows(out_);
+  const View<uint16_t> g(grad), o(out);
+  TileBand longest = in.band(0);
+  longest.length = in.N;
+  const int64_t packed = in.packed_bytes(true), scratch = in.kernel.backward_scratch(longest);
+  parallel_with_scratch(in.heads, packed + scratch, [&](int64_t head, char* memory) {
+    const TileBand band = in.band(head);
+    const int64_t b = head / in.H, h = head % in.H, rest = in.N - band.length;
+    const auto rows = [&](const Tensor& x, int64_t size) {
+      uint16_t* first = data_of<uint16_t>(x) + head * in.N * size;
+      std::fill_n(first + band.length * size, rest * size, uint16_t{0});
+      return first;
+    };
+    in.kernel.pack(band, true, memory);
+    const float* maximum = static_cast<const float*>(softmax.const_data_ptr()) + 2 * head * in.N;
+    in.kernel.backward(
+        {.band = band,
+         .grad = g.head(b, h),
+         .out = o.head(b, h),
+         .stride_grad = g.stride_n,
+         .stride_out = o.stride_n,
+         .maximum_N = maximum,
+         .inverse_sum_N = maximum + in.N,
+         .grad_q = rows(grad_q, in.D),
+         .grad_k = rows(grad_k, in.D),
+         .grad_v = rows(grad_v, in.E),
+         .packed = memory,
+         .scratch = memory + packed});
+  });
+  return {grad_q, grad_k, grad_v};
+}
+
+// Whether tiles serve a call.
+bool on_tiles(const Tensor& q, const Tensor& v, int64_t globals) {
+  return instruction_set().tiles && q.scalar_type() == ScalarType::BFloat16 && globals == 0 && q.numel() > 0 &&
+         q.size(3) <= 256 && v.size(3) <= 256;
+}
+
 std::tuple<Tensor, Tensor> local_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left, int64_t right,
-    int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed) {
-  check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed);
+    int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed,
+    const std::optional<Tensor>& bias) {
+  check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias);
+  if (on_tiles(q, v, globals)) return forward(TileBands(q, k, v, lengths, left, right, chunk, dropout, seed, bias), q);
   if (q.scalar_type() == ScalarType::Double)
-    return forward(Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q);
-  return forward(Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q);
+    return forward(Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias), q);
+  return forward(Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias), q);
 }
 
 std::tuple<Tensor, Tensor, Tensor> local_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left,
-    int64_t right, int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed, const Tensor& out,
-    const Tensor& softmax) {
-  check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed);
+    int64_t right, int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed,
+    const std::optional<Tensor>& bias, const Tensor& out, const Tensor& softmax) {
+  check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias);
   check_grad(grad, q, v);
   const int64_t B = q.size(0), H = q.size(1), N = q.size(2);
   check_saved(out, {B, H, N, v.size(3)}, q.scalar_type(), q, "out");
   check_saved(softmax, {B, H, 2, N}, sum_type(q.scalar_type()), q, "softmax");
+  if (on_tiles(q, v, globals))
+    return backward(TileBands(q, k, v, lengths, left, right, chunk, dropout, seed, bias), q, grad, out, softmax);
   if (q.scalar_type() == ScalarType::Double)
-    return backward(Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q, grad, out, softmax);
-  return backward(Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed), q, grad, out, softmax);
+    return backward(
+        Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias), q, grad, out, softmax);
+  return backward(
+      Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias), q, grad, out, softmax);
 }
 
 }  // namespace

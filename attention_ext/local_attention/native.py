@@ -22,6 +22,7 @@ def local_attention(
     chunk: int,
     first: int,
     dropout: float = 0.0,
+    bias_BN: Tensor | None = None,
 ) -> Tensor:
     """Attend to the keys within a window and to the first positions; equals `reference.local_attention`.
 
@@ -33,6 +34,7 @@ def local_attention(
         lengths_B: valid positions of each sequence.
         left, right, chunk, first: W, R, C and G, see there.
         dropout: dropout probability of the weights; PyTorch's generator seeds each call.
+        bias_BN: addend of each key's logits; it receives no gradient. On CPU only.
 
     Returns:
         [B, H, N, E]; zeros at padding.
@@ -43,7 +45,9 @@ def local_attention(
         require(q_BHND.device.type)
         register()
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout, seed)
+    return _differentiable(
+        q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout, seed, bias_BN
+    )
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:

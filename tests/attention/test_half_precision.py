@@ -52,7 +52,10 @@ def test_the_error_in_bfloat16_is_that_of_pytorch_s_attention(name: str, backend
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_full_attention_with_finite_padding(dtype: torch.dtype, backend: str) -> None:
-    """The layer, which has zeroed its input, lets the mechanism leave padding as it is."""
+    """The layer, which has zeroed its input, lets the mechanism leave padding as it is.
+
+    In float32, short sequences with finite padding are masked, others are cut: last bits differ.
+    """
     mechanism = build_mechanism("full", backend=backend)
     q, k, v, grad = (x.to(dtype) for x in inputs())
     keep_BN = torch.arange(SIZE[2]) < LENGTHS.unsqueeze(-1)
@@ -62,7 +65,8 @@ def test_full_attention_with_finite_padding(dtype: torch.dtype, backend: str) ->
         out = mechanism(*leaves, LENGTHS, finite_padding=finite) * keep_BN[:, None, :, None]
         found.append((out, *torch.autograd.grad(out, leaves, grad)))
     for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+        assert torch.equal(one, other) or dtype == torch.float32
+        assert (one - other).norm() <= 1e-6 * other.norm()
 
 
 def layer_results(layer: nn.Module, dtype: torch.dtype) -> list[Tensor]:

@@ -24,7 +24,7 @@ def instruction_sets() -> list[str]:
     if why_unavailable("cpu") is not None:
         return []
     names = []
-    for name in ("generic", "avx2", "avx512"):
+    for name in ("generic", "avx2", "avx512", "amx"):
         try:
             names.append(instruction_set(name))
         except RuntimeError:
@@ -202,7 +202,13 @@ def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
         "lsh_attention": {**common, "buckets": buckets, **dropout},
         "lsh_attention_backward": {"grad": clustered["grad"], **common, **dropout, **saved},
         "local_attention": {**local, **dropout},
-        "local_attention_backward": {"grad": clustered["grad"], **local, **dropout, **saved_local},
+        "local_attention_backward": {
+            "grad": clustered["grad"],
+            **local,
+            **dropout,
+            "bias": None,
+            **saved_local,
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""Runs the CPU kernels' tests on the AVX-512 source, compiled with emulated 64-byte vectors."""
+"""Runs the CPU kernels' tests on the sources for AVX-512 and AMX, with emulated vectors and tiles."""
 
 import os
 import shutil
@@ -13,7 +13,8 @@ from kernel_cases import instruction_sets
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-KERNELS = ("grouping", "attention", "clustered", "lsh", "near")
+# What a machine with AVX-512 but without AMX has to emulate, and what one without either has to.
+TILES, KERNELS = ("tile",), ("grouping", "attention", "clustered", "lsh", "near", "tile")
 # Tests that do not depend on the instruction set.
 LEFT_OUT = "not opcheck and not graph_breaks"
 RUN = """
@@ -22,7 +23,7 @@ from pathlib import Path
 import pytest
 from attention_ext import library
 library.FOLDER = Path(sys.argv[1])
-assert library.instruction_set() == "avx512"
+assert library.instruction_set() == "amx"
 sys.exit(pytest.main(sys.argv[2:]))
 """
 
@@ -48,10 +49,11 @@ def build(build_once: Callable[..., Path]) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.skipif("avx2" not in instruction_sets(), reason="needs the CPU kernels and AVX2")
-@pytest.mark.skipif("avx512" in instruction_sets(), reason="this machine runs the kernels' tests on AVX-512")
+@pytest.mark.skipif("amx" in instruction_sets(), reason="this machine runs the kernels' tests on AMX")
 def test_the_kernels_tests_pass(build_once: Callable[..., Path]) -> None:
     """In a separate process, so that no other library is loaded; no test may be skipped."""
     folder = build(build_once)
+    kernels = TILES if "avx512" in instruction_sets() else KERNELS
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", LEFT_OUT]
     done = subprocess.run(
         [
@@ -60,7 +62,7 @@ def test_the_kernels_tests_pass(build_once: Callable[..., Path]) -> None:
             RUN,
             str(folder),
             *options,
-            *(str(HERE / f"test_{name}_kernels.py") for name in KERNELS),
+            *(str(HERE / f"test_{name}_kernels.py") for name in kernels),
         ],
         cwd=ROOT,
         env={**os.environ, "MALLOC_PERTURB_": "1"},  # fills new memory with garbage
