@@ -1,8 +1,13 @@
-"""Measure speed on the CPU: loading audio, transcription, threads that wait.
+"""Measure speed on the CPU: full attention, loading audio, transcription, threads that wait.
 
+    python tools/speed.py full
     python tools/speed.py loading
     python tools/speed.py transcription files=200 seconds=3
     python tools/speed.py waiting model=exp/demo/full data=data/demo
+
+full: CPU time of `full` and of PyTorch's attention (SDPA) on the same random input, on one thread, forward
+and with the backward pass. `padded` sequences have 0.6 to 1 of the positions; SDPA masks the others. The last
+column is the time of `full` over that of SDPA: above 1.05, `full` is no baseline to compare anything with.
 
 loading: CPU time of what a training step waits for, by sample rate of the file: decode a 16-bit wav file of
 3 s, check it, resample it to 16 kHz and change its speed by each of the folder recipe's factors. `step` is a
@@ -31,6 +36,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +49,7 @@ from rich.table import Table
 from workers import Turns, Worker, spread
 
 from asr import Recognizer
+from asr.attention import build_mechanism
 from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
 from asr.cli import WAITING
 from asr.config import option
@@ -50,6 +57,7 @@ from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
+from asr.environment import processor
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.preparation.cuts import recording, utterance_cut
@@ -58,7 +66,10 @@ from asr.search.options import DecodeOptions
 from asr.training.config import train_options
 from asr.training.run import train
 from asr.transcription.options import TranscriptionConfig
+from attention_ext.library import instruction_set, why_unavailable
 
+PADDINGS, PASSES = ("none", "padded"), ("forward", "with backward")
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RATES = [8000, 11_025, 16_000, 22_050, 22_255, 24_000, 32_000, 44_100, 48_000, 96_000, 176_400]
 LOADED_S = 3
 WAYS = ("one by one", "together", "decode")
@@ -74,6 +85,18 @@ THREADS: dict[str, tuple[int, dict[str, str]]] = {
     "two threads, passive": (2, {"OMP_WAIT_POLICY": "PASSIVE"}),
     "two threads, as commands do": (2, WAITING),
 }
+
+
+@dataclass
+class Full:
+    """Options of `full`."""
+
+    lengths: list[int] = option([100, 400, 780, 1500, 4096], help="positions, N", affects="result", minimum=1)
+    precisions: list[str] = option(list(TYPES), help="types of the input", affects="result", choices=TYPES)
+    batch: int = option(4, help="sequences, B", affects="result", minimum=2)
+    heads: int = option(6, help="heads, H", affects="result", minimum=1)
+    head_dim: int = option(32, help="head size, D", affects="result", minimum=1)
+    rounds: int = option(9, help="measured rounds", affects="result", minimum=1)
 
 
 @dataclass
@@ -151,6 +174,44 @@ def train_demo(options: Speech, callback: lightning.Callback, *overrides: str) -
     with tempfile.TemporaryDirectory() as folder:
         common = ["recipe=demo", f"data.train=[{options.data}]", f"run={folder}/run"]
         train(train_options([*common, *overrides]), [callback])
+
+
+def measure_full(options: Full) -> None:
+    """Print a line per type, length, padding and pass."""
+    table = Table("type", "N", "padding", "pass", "SDPA, ms", "full, ms", "full / SDPA")
+    with torch_threads(1):
+        for case in product(
+            options.precisions, options.lengths, ("none", "padded"), ("forward", "with backward")
+        ):
+            turns = {way: partial(time_of, work) for way, work in full_works(options, *case).items()}
+            times = in_turns(turns, options.rounds, collect=True)
+            sdpa_ms, full_ms = (1000 * statistics.median(x.cpu_s for x in times[way]) for way in turns)
+            table.add_row(*map(str, case), f"{sdpa_ms:.2f}", f"{full_ms:.2f}", f"{full_ms / sdpa_ms:.2f}")
+    print(f"{processor()}, kernels: {why_unavailable('cpu') or instruction_set()}")
+    open_console().print(table)
+
+
+def full_works(
+    options: Full, precision: str, n: int, padding: str, passes: str
+) -> dict[str, Callable[[], None]]:
+    """Return SDPA and `full` on the same input."""
+    shape = (options.batch, n, options.heads, options.head_dim)  # as projections leave it
+    vectors = (torch.randn(shape).to(TYPES[precision]).transpose(1, 2) for _ in range(4))
+    q, k, v, grad = (x.requires_grad_(passes == "with backward") for x in vectors)
+    lengths = torch.linspace(0.6 * n, n, options.batch).ceil().long() if padding == "padded" else None
+    mask = None if lengths is None else (torch.arange(n) < lengths[:, None])[:, None, None]
+    full = build_mechanism("full")
+    ways: dict[str, Callable[[], torch.Tensor]] = {
+        "SDPA": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask),
+        "full": lambda: full(q, k, v, lengths, finite_padding=True),
+    }
+
+    def work(attend: Callable[[], torch.Tensor]) -> None:
+        out = attend()
+        if out.requires_grad:
+            out.backward(grad.detach())
+
+    return {way: partial(work, attend) for way, attend in ways.items()}
 
 
 def measure_loading(options: Loading) -> None:
@@ -346,6 +407,7 @@ def measure_waiting(options: Waiting) -> None:
 
 
 MEASUREMENTS = {
+    "full": (Full, measure_full),
     "loading": (Loading, measure_loading),
     "transcription": (Transcription, measure_transcription),
     "waiting": (Waiting, measure_waiting),

@@ -168,6 +168,7 @@ class FullAttention(SoftmaxMechanism):
         return not self.causal and not idle and LONGEST_ON_KERNELS[q.dtype] >= N
 
     def _attend_on_kernels(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
+        assert self.kernels is not None
         # A window that holds all keys makes local attention full.
         window = {"left": q.shape[2], "right": 0 if self.causal else q.shape[2], "chunk": 1, "first": 0}
         dropout = self.active_dropout
