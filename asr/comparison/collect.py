@@ -9,7 +9,7 @@ from typing import Any
 
 from asr.comparison.cell import STATE, Cell, current_state, log_path, result_of, training_result
 from asr.comparison.differences import differences
-from asr.comparison.options import STEPS
+from asr.comparison.options import STEPS, TIMING_THREADS
 from asr.comparison.plan import Plan, timing_cells
 from asr.comparison.records import (
     Candidate,
@@ -94,7 +94,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
         "metric": options.metric,
         **plan.decoding.described(),
         "timing_repeats": options.timing_repeats,
-        "timing_threads": options.timing_threads,
+        "timing_threads": TIMING_THREADS,
         "device": options.device,
         "threads": plan.protocol.trainer.threads,
     }

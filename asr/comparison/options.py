@@ -11,6 +11,8 @@ from asr.search.options import SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
 
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
+# With one thread, CPU time per wall-clock time shows whether the machine was busy, see `Conditions`.
+TIMING_THREADS = 1  # of timed forward passes
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 LARGEST_SEED = 2**32 - 1  # NumPy seeds are 32 bits wide
 STEPS = "steps"
@@ -100,10 +102,6 @@ class CompareConfig(SearchOptions):
         affects="result",
         minimum=1,
         maximum=100_000,
-    )
-    # With one thread, CPU time per wall-clock time shows whether the machine was busy, see `Conditions`.
-    timing_threads: int = option(
-        1, help="CPU threads of timed forward passes; 0: PyTorch's default", affects="result", maximum=1024
     )
     device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda", affects="cost")
     precision: str = option(

@@ -23,7 +23,7 @@ from asr.comparison.cell import (
     trained_run,
     training_result,
 )
-from asr.comparison.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
+from asr.comparison.options import LENGTHS, ORACLE, OWN, STEPS, TIMING_THREADS, CompareConfig
 from asr.comparison.records import Candidate
 from asr.comparison.request import Decoding, Request, plan_decoding
 from asr.comparison.reuse import finished_runs, read_run
@@ -301,7 +301,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
             "repeats": plan.options.timing_repeats,
             "device": plan.options.device,
             "precision": plan.options.precision,
-            "threads": plan.options.timing_threads,
+            "threads": TIMING_THREADS,
         }
         settings |= code_entry(*(str(model["attention"]) for model in models))
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])

@@ -13,6 +13,8 @@ from asr.scoring.estimates import DASH, percent
 from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score, by_length, confusions
 from asr.scoring.significance import PairedScores
 
+MOST_FREQUENT, WORST = 10, 5  # errors and utterances shown; the files beside score.json have all
+
 
 def counts_line(counts: ErrorCounts) -> str:
     """Return substitutions, deletions, insertions and the error rate on one line."""
@@ -69,9 +71,7 @@ def _comparison_table(systems: Sequence[str], scores: Sequence[Score]) -> Table:
     return Table.of("Error rates in %, with 95 % intervals", names, rows, wrap=False)
 
 
-def print_score(
-    console: Console, folder: Path, result: Score, worst: int, most_frequent: int = 0, *, details: bool = True
-) -> None:
+def print_score(console: Console, folder: Path, result: Score, *, details: bool = True) -> None:
     """Print one system's rates and its most frequent errors.
 
     With details, also print its rates by speaker and by length, and the worst utterances.
@@ -91,7 +91,7 @@ def print_score(
     for metric in headlines:
         if details:
             console.print(_length_table(result, metric))
-        pairs = confusions(result.utterances, metric)[: max(most_frequent, 0)]
+        pairs = confusions(result.utterances, metric)[:MOST_FREQUENT]
         if pairs:
             shown = ", ".join(f"{pair.reference} → {pair.hypothesis} {pair.times}×" for pair in pairs)
             line = f"most frequent errors ({TOKEN_OF[metric]}s): {shown}"
@@ -99,9 +99,8 @@ def print_score(
     if not details:
         console.print("details=true prints speakers, lengths and the worst utterances", highlight=False)
         return
-    if worst > 0:
-        console.print("[bold]Worst utterances[/]")
-    for entry in result.utterances[: max(worst, 0)]:
+    console.print("[bold]Worst utterances[/]")
+    for entry in result.utterances[:WORST]:
         for metric in headlines:
             counts = counts_line(entry.counts[metric])
             console.print(f"[bold]{escape(entry.id)}[/]  {metric.upper()}  {counts}", highlight=False)

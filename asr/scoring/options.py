@@ -26,7 +26,6 @@ class ScoreOptions:
         affects="result",
         choices=COSTS,
     )
-    worst: int = option(5, help="number of worst utterances to print", affects="cost", only=("details",))
     samples: int = option(
         1000,
         help="number of bootstrap samples for the 95 % intervals",
@@ -66,7 +65,6 @@ class ScoreOptions:
         affects="result",
         only=("paths", (FOLDER, FOLDERS)),
     )
-    confusions: int = option(10, help="number of most frequent errors to print", affects="cost")
     trn: bool = option(
         False,
         help="also write ref.trn and hyp.trn for NIST sclite",

@@ -89,7 +89,7 @@ def score_paths(
             console=console,
         )
         heard, _ = in_order(files)
-        print_score(console, heard, result, options.worst, options.confusions, details=options.details)
+        print_score(console, heard, result, details=options.details)
         return [result]
     folders = decode_folders(files)
     check_effect(options, paths=FOLDER if len(folders) == 1 else FOLDERS)
@@ -104,7 +104,7 @@ def score_paths(
             result = _score_folder(folder, hypotheses, options, console)
         scores.append(result)
         if options.details or len(folders) == 1:
-            print_score(console, folder, result, options.worst, options.confusions, details=options.details)
+            print_score(console, folder, result, details=options.details)
             console.print(f"{SCORE}, {', '.join(TABLES)}: {folder}", soft_wrap=True, markup=False)
     if len(scores) > 1:
         shared = [_restricted(result, idents, options) for result, idents in zip(scores, kept, strict=True)]

@@ -60,7 +60,6 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 words=words,
                 lexicon=lexicon,
                 beam=weights.size,
-                threshold=beam.threshold,
                 tokens=beam.tokens,
                 lm=beam.lm or None,
                 lm_weight=weights.lm_weight,

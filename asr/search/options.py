@@ -35,14 +35,6 @@ class BeamConfig:
         minimum=1,
         maximum=100_000,
     )
-    threshold: float = option(
-        100.0,
-        help="prune hypotheses that score this much below the best",
-        affects="result",
-        only=("decoder", "beam"),
-        unit="nats",
-        maximum=1e6,
-    )
     tokens: int = option(
         0,
         help="most probable labels tried in a frame; 0: all",

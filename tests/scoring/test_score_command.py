@@ -98,8 +98,8 @@ def test_a_run_stands_for_what_it_has_decoded(tmp_path):
 
 def test_the_number_of_worst_utterances_needs_details(tmp_path):
     """It had no effect."""
-    with pytest.raises(UserError, match="worst=1: has no effect"):
-        scored([make_folder(tmp_path)], worst=1)
+    with pytest.raises(UserError, match=r"save=x\.json: has no effect"):
+        scored([make_folder(tmp_path)], save="x.json")
 
 
 def test_sclite_files_on_request(tmp_path):
