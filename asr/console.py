@@ -221,6 +221,18 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def hours(seconds: float) -> str:
+    """Return an amount of audio: hours, or minutes below an hour, or seconds below a minute.
+
+    Example:
+        >>> hours(3960.0), hours(252.0), hours(8.25)
+        ('1.10 h', '4.2 min', '8 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
 class _Grouping(logging.Handler):
     """Collects log records by their message before arguments are filled in."""
 

@@ -88,7 +88,7 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
                 f"{where}: {path} has {rate} Hz, expected {sample_rate} Hz with data.resample=false"
             )
         if rate != sample_rate:
-            notice_resampling(rate, sample_rate)
+            notice_resampling([rate], sample_rate)
         sources.append(Source(path, samples, rate))
     return sources
 

@@ -1,9 +1,10 @@
 """Load the waveform of an utterance: read, check, resample to the model's rate."""
 
-import functools
 import logging
 import math
 import threading
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 log = logging.getLogger(__name__)
 _WARNING = threading.Lock()
+_noticed: defaultdict[int, set[int]] = defaultdict(set)  # rates by the model's rate
 
 # As in lhotse, so that a manifest gives the same samples in both: an utterance may lack this much at the end
 # of its file, and one shorter than its recording by less than WHOLE_S counts as all of it.
@@ -48,7 +50,7 @@ def load_cut(cut: "MonoCut", sample_rate: int, *, resample: bool = True, speed: 
     if cut.sampling_rate != sample_rate and not resample:
         raise UserError(f"{utterance}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
     if cut.sampling_rate != sample_rate:
-        notice_resampling(cut.sampling_rate, sample_rate)
+        notice_resampling([cut.sampling_rate], sample_rate)
     # Played faster, audio has a higher sample rate: one resampling changes speed and rate.
     return convert(samples, cut.sampling_rate * speed, sample_rate)
 
@@ -124,12 +126,12 @@ def convert(samples: Samples, rate: float, sample_rate: int) -> Samples:
     return soxr.resample(samples, rate, sample_rate)
 
 
-def notice_resampling(rate: int, sample_rate: int) -> None:
-    """Warn once per pair of rates that audio is resampled."""
+def notice_resampling(rates: Iterable[int], sample_rate: int) -> None:
+    """Warn that audio at other rates is resampled, once of each pair of rates."""
     with _WARNING:  # threads read ahead
-        _warn_of_rate(rate, sample_rate)
-
-
-@functools.cache
-def _warn_of_rate(rate: int, sample_rate: int) -> None:
-    log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
+        new = sorted({rate for rate in rates if rate != sample_rate} - _noticed[sample_rate])
+        _noticed[sample_rate].update(new)
+        if new:
+            log.warning(
+                "audio at %s Hz is resampled to the model's %d Hz", ", ".join(map(str, new)), sample_rate
+            )

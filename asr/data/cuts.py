@@ -70,6 +70,7 @@ class Manifest:
         lines: JSON of each cut, checked.
         transcripts: transcript of each cut.
         durations_s: duration of each cut in seconds.
+        rates: sample rates of the recordings in Hz.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,12 +78,14 @@ class Manifest:
         self.lines = PackedLines()
         self.transcripts = Transcripts()
         self.durations_s = array("d")
+        self.rates: set[int] = set()
 
     def append(self, line: str, entry: dict[str, Any]) -> None:
         """Add a checked line of a manifest; `entry` is its content."""
         self.lines.append(line)
         self.transcripts.append(entry["supervisions"][0].get("text") or "")
         self.durations_s.append(entry["duration"])
+        self.rates.add(entry["recording"]["sampling_rate"])
 
 
 class Cuts(Sequence["MonoCut"]):
@@ -98,6 +101,7 @@ class Cuts(Sequence["MonoCut"]):
     Attributes:
         rows: [cuts] numbers of the cuts.
         durations_s: [cuts] durations in seconds.
+        rates: sample rates of the manifests' recordings in Hz.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Cuts(Sequence["MonoCut"]):
         self._starts = np.cumsum([0, *(len(manifest.lines) for manifest in manifests)]).tolist()
         self.rows = np.arange(self._starts[-1]) if rows is None else rows
         self.durations_s = np.concatenate([manifest.durations_s for manifest in manifests])[self.rows]
+        self.rates = set().union(*(manifest.rates for manifest in manifests))
 
     def __len__(self) -> int:
         return len(self.rows)

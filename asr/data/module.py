@@ -15,7 +15,9 @@ from torch.utils.data import DataLoader
 from asr.augmentation.options import WaveformConfig
 from asr.augmentation.sources import sources_digests
 from asr.augmentation.stages import Waveforms
-from asr.data.audio import load_cut
+from asr.console import hours
+from asr.data import audio
+from asr.data.audio import load_cut, notice_resampling
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
@@ -97,6 +99,8 @@ class SpeechData(TrainingData):
         self.durations_s = self.train_cuts.durations_s / augment.slowest
         longest_s = float(self.train_cuts.durations_s.max())
         resample = config.resample
+        if resample:  # before processes load data, each of which would say it
+            notice_resampling(self.train_cuts.rates | self.dev_cuts.rates, sample_rate)
         self.waveforms = Waveforms(augment, sample_rate, seed, longest_s=longest_s, resample=resample)
         self.concatenation = None
         if config.concatenate_s:
@@ -236,12 +240,12 @@ class SpeechData(TrainingData):
 
     def describe(self) -> str:
         """Return the number of utterances, their total duration and the fraction of padding."""
-        hours = self.train_cuts.durations_s.sum() / 3600
+        audio_s = float(self.train_cuts.durations_s.sum())
         joined = f", joined up to {self.config.concatenate_s:g} s" if self.config.concatenate_s else ""
         if self.config.concatenate_epochs:
             joined += f" from epoch {self.config.concatenate_epochs} on"
         padding = f"{100 * self.padding_share():.1f} % padding"
-        return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"
+        return f"{len(self.train_cuts)} utterances ({hours(audio_s)}{joined}), {padding}"
 
     def digests(self) -> dict[str, str]:
         """Return the hash of each training manifest, the development manifest and each augmenting folder."""
@@ -271,7 +275,8 @@ class SpeechData(TrainingData):
 
 
 def _begin_worker(index: int) -> None:
-    """Leave Ctrl-C to the parent, undo its handling of SIGTERM, and end with it, also if it is killed."""
+    """Leave Ctrl-C and warnings of rates to the parent, undo its handling of SIGTERM, and end with it."""
+    audio.log.setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()

@@ -94,7 +94,7 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
             yield samples
 
     if file.rate != sample_rate:
-        notice_resampling(file.rate, sample_rate)
+        notice_resampling([file.rate], sample_rate)
     parts = list(resampled(checked_blocks(), file.rate, sample_rate))
     if not total:
         raise UserError(f"{name}: no samples")

@@ -56,8 +56,8 @@ def prepare_rows(
     inputs = [*sources, *filter(None, [options.lexicon])]
     if preparation.is_done(inputs):
         return
+    # Problems of texts don't keep those of the audio from being found: all are listed at once.
     spoken = list(normalised_rows(read(preparation), preparation, rule, options.language))
-    preparation.check()
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
     preparation.watch(paths)

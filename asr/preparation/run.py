@@ -229,8 +229,9 @@ class Preparation:
         if not problems:
             return
         first, count = problems[0].message, len(problems)
-        kinds = ",".join(kind for kind in KINDS if kind in self.accepted | count_kinds(problems).keys())
-        hint = f"allow_partial=[{kinds}] leaves such parts out"
+        found = count_kinds(problems)
+        kinds = ",".join(kind for kind in KINDS if kind in self.accepted | found.keys())
+        hint = f"allow_partial={kinds} leaves such parts out"
         fetched = [str(source) for source in self._sources if source.is_relative_to(self.folder)]
         if damaged := [source for source in fetched if source in first]:
             hint += f"; delete {damaged[0]} to fetch it again"
@@ -239,11 +240,17 @@ class Preparation:
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = self.folder / PROBLEMS
         write_problems(listed, problems)
-        for problem in problems[:SHOWN_PROBLEMS]:
-            self.say(f"* {problem.message}")
-        if count > SHOWN_PROBLEMS:
-            self.say(f"  … and {count - SHOWN_PROBLEMS} more")
-        raise UserError(f"{count} problems, the first: {first} (all are listed in {listed}; {hint})")
+        for kind in found:  # otherwise many problems of one kind would hide the others
+            same = [problem.message for problem in problems if problem.kind == kind]
+            shown = same[: max(1, SHOWN_PROBLEMS // len(found))]
+            for message in shown:
+                self.say(f"* {message}")
+            if len(same) > len(shown):
+                self.say(f"  … and {len(same) - len(shown):,} more × {kind}")
+        raise UserError(
+            f"{count} problems ({describe_kinds(found)}), the first: {first} (all are listed in {listed}; "
+            f"{hint})"
+        )
 
     def finish(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import as_overrides
-from asr.console import Table
+from asr.console import Table, hours
 from asr.files import file_digest
 from asr.preparation.options import KINDS
 from asr.preparation.problems import Problem, count_kinds, describe_kinds
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
 
 CARD_TITLE = "# Data card: "
-COLUMNS = ["split", "utterances", "hours", "speakers", "words", "OOV words"]
+COLUMNS = ["split", "utterances", "audio", "speakers", "words", "OOV words"]
 
 
 @dataclass
@@ -85,7 +85,7 @@ def screen_lines(
     if excluded:
         reasons = ", ".join(f"{count:,} × {reason}" for reason, count in _by_reason(excluded))
         yield f"{len(excluded):,} dropped, listed in {folder / 'excluded.tsv'}: {reasons}"
-    else:
+    elif not problems:
         yield "nothing dropped"
     if any(split.unknown for split in splits):
         yield f"words outside the lexicon (trained as SPN) are listed in {folder / 'oov.tsv'}"
@@ -160,7 +160,7 @@ def _split_rows(splits: list[SplitSummary], with_lexicon: bool) -> Iterator[list
         yield [
             split.name,
             f"{split.utterances:,}",
-            f"{split.duration_s / 3600:.2f}",
+            hours(split.duration_s),
             f"{len(split.speakers):,}",
             f"{split.words:,}",
             unknown,

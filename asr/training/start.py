@@ -60,7 +60,11 @@ def _suits(options: TrainConfig, run: RunFolder) -> bool:
     try:
         other = run_options(run)
         run.read_summary()
-    except (OSError, UserError):  # unfinished, or from another version of the program
+        exchangeable = _exchangeable(options.attention, other.attention)
+    except (
+        OSError,
+        UserError,
+    ):  # unfinished, of another version, or of code that isn't loaded
         return False
     if recipe_task(other.recipe.name) or other.data.train == options.data.train:
         return False
@@ -68,7 +72,7 @@ def _suits(options: TrainConfig, run: RunFolder) -> bool:
     unit = other.tokenizer.kind
     if unit != options.tokenizer.kind and not (unit == "phone" and lexicon):
         return False
-    return _exchangeable(options.attention, other.attention)
+    return exchangeable
 
 
 def _exchangeable(one: str, other: str) -> bool:

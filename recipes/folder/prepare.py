@@ -289,8 +289,13 @@ def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, prepar
     unlisted = [path for path in files.paths if path not in listed]
     if not (files.paths or rows or preparation.problems):
         preparation.problem(f"audio={files.root}: expected recordings below, found none", "missing_audio")
+    elif unlisted and len(unlisted) == len(files.paths) and not (options.transcripts or preparation.problems):
+        raise UserError(
+            f"audio={files.root}: expected transcripts, found none: name a table with transcripts=, or put a "
+            ".txt file beside each recording"
+        )
     elif unlisted and not (options.unlisted or "missing_text" in preparation.accepted):
-        if preparation.problems:  # transcripts that couldn't be read may name these
+        if preparation.problems and not rows:  # the table as a whole can't be read
             return
         examples = ", ".join(files.inside(path) for path in unlisted[:3])
         preparation.problem(

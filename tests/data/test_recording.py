@@ -56,7 +56,7 @@ def test_threads_warn_once_of_resampling(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def read() -> None:
         together.wait()
-        audio_module.notice_resampling(8001, 16000)
+        audio_module.notice_resampling([8001], 16000)
 
     threads = [threading.Thread(target=read) for _ in range(2)]
     for thread in threads:
@@ -239,3 +239,10 @@ def test_floats_beyond_full_scale_are_not_clipped(tmp_path: Path, caplog: pytest
         caplog.clear()
         read_recording(tmp_path / "x.wav", 16000)
         assert ("clipped" in caplog.text) == said
+
+
+def test_each_rate_is_noticed_once_for_all_corpora_and_processes(caplog: pytest.LogCaptureFixture) -> None:
+    """Each process that loaded data said it again."""
+    audio_module.notice_resampling({8003, 16000, 8002}, 16000)
+    audio_module.notice_resampling([8003], 16000)
+    assert caplog.messages == ["audio at 8002, 8003 Hz is resampled to the model's 16000 Hz"]

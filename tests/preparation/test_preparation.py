@@ -92,7 +92,7 @@ def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     assert (folder / "excluded.tsv").read_text() == "utterance\treason\ttext\nu9\ttoo short\tgo\n"
     card = (folder / "README.md").read_text()
     assert """asr prepare toy 'tokenizers=["phone"]' flavour=salt""" in card
-    assert "| train | 2 | 0.00 | 2 | 6 | 2 (1 distinct) |" in card
+    assert "| train | 2 | 2 s | 2 | 6 | 2 (1 distinct) |" in card
     assert "* 1 × too short" in card
     assert "## Licence\n\nFree." in card
     assert LEXICON.digest in card
@@ -295,7 +295,7 @@ def test_bad_cuts_are_rejected_and_existing_output_is_kept(start, wav, tmp_path,
     after = contents(tmp_path / "data")
     after.pop("problems.tsv", None)
     assert after == before
-    assert re.search(rf"allow_partial=\[.*{kind}.*\] leaves such parts out", str(error.value))
+    assert re.search(rf"allow_partial=\S*{kind}\S* leaves such parts out", str(error.value))
     assert "\n" not in str(error.value)
 
 
@@ -304,12 +304,13 @@ def test_several_problems_are_shown_counted_and_listed(start, tmp_path):
     for number in range(12):
         run.problem(f"file{number}.wav: expected audio,\nfound none")
     run.expect("index si84", 7138, 7137)
-    with pytest.raises(UserError, match=r"^13 problems, the first: file0.wav: expected audio, found none"):
+    with pytest.raises(UserError, match=r"^13 problems .12 × .*, 1 × counts., the first: file0.wav"):
         run.check()
     printed = run.console.export_text()
-    assert "file9.wav" in printed
-    assert "file10.wav" not in printed
-    assert "… and 3 more" in printed
+    assert "file4.wav" in printed
+    assert "file5.wav" not in printed
+    assert "… and 7 more × damaged_text" in printed
+    assert "* index si84: expected 7138, found 7137" in printed  # ten of another kind hid it
     listed = (tmp_path / "data/problems.tsv").read_text().splitlines()
     assert listed[0] == "kind\tproblem"
     assert listed[-1] == "counts\tindex si84: expected 7138, found 7137"
@@ -340,7 +341,7 @@ def test_problems_of_other_kinds_are_not_accepted(start, wav):
     run.check()
     wav.write_bytes(wav.read_bytes()[:-100])
     assert run.map(audio_facts, [str(wav)], "audio") == [None]
-    with pytest.raises(UserError, match=r"file\?\) \(allow_partial=\[truncated_audio,damaged_text\]"):
+    with pytest.raises(UserError, match=r"file\?\) \(allow_partial=truncated_audio,damaged_text leaves"):
         run.check()
 
 

@@ -296,6 +296,37 @@ def test_a_column_that_the_options_name_must_be_there(tmp_path, monkeypatch, nam
     assert {found[1] for split in splits.values() for found in split.values()} == {"ann", "ben", "cy"}
 
 
+def test_problems_of_texts_and_audio_are_reported_at_once(tmp_path, capsys):
+    """Damaged audio was found when the transcripts had been mended, and missing transcripts after that."""
+    for name in "abcd":
+        write_audio(tmp_path / "audio" / f"{name}.wav")
+    (tmp_path / "audio" / "a.wav").write_bytes(b"junk")
+    table = str(write_table(tmp_path / "t.tsv", [["a.wav", "one"], ["b.wav", "two"], ["b.wav", "two"]]))
+    with pytest.raises(UserError) as error:
+        prepare(tmp_path, transcripts=table)
+    assert str(error.value).startswith("3 problems (1 × damaged_audio, 1 × missing_text, 1 × duplicates)")
+    assert "allow_partial=damaged_audio,missing_text,duplicates leaves" in str(error.value)
+    (tmp_path / "only").mkdir()
+    write_audio(tmp_path / "only" / "b.wav").with_suffix(".txt").write_text("two")
+    (tmp_path / "only" / "a.wav").write_bytes(b"junk")
+    (tmp_path / "only" / "a.txt").write_text("one")
+    prepare(tmp_path, audio=str(tmp_path / "only"), allow_partial=["damaged_audio"])
+    printed = capsys.readouterr().out
+    assert "accepted 1 × damaged_audio" in printed
+    assert "nothing dropped" not in printed
+
+
+def test_recordings_alone_lack_transcripts(tmp_path):
+    """All recordings were said to lack an entry, and unlisted=true, which leaves nothing, was suggested."""
+    write_audio(tmp_path / "audio" / "a.wav")
+    message = (
+        "expected transcripts, found none: name a table with transcripts=, or put a .txt file beside each"
+    )
+    for accepted in ([], ["missing_text"]):
+        with pytest.raises(UserError, match=message):
+            prepare(tmp_path, allow_partial=accepted)
+
+
 def test_some_lines_of_json_may_lack_a_named_column(tmp_path):
     for letter in "abc":
         write_audio(tmp_path / "audio" / f"{letter}.wav")
