@@ -57,7 +57,7 @@ class InputToLogProbs(nn.Module):
         super().__init__()
         self.model = model
         self.subsampling = model.config.model.subsampling
-        self.extra_frames = self.subsampling * _most_needed(model)
+        self.extra_frames = self.subsampling * max(model.encoder.factors) * _most_needed(model)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, T, F] log-mel energies or [B, samples], with [B] lengths, to [B, T', V] and [B] frames."""
@@ -195,6 +195,7 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
         "symbols": json.dumps(list(symbols), ensure_ascii=False),
         "features": json.dumps(to_dict(model.config.features)),
         "attention": model.config.attention,
+        "frames": model.config.model.frames,
         "frame_s": str(model.frame_s),
         "topology": model.config.topology,
     }

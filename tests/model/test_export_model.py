@@ -14,6 +14,7 @@ from sounds import odd_sounds
 
 from asr.commands import export
 from asr.errors import UserError
+from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.graph import sherpa_tokens, write_program
 from asr.model.options import ExportOptions, FeatureConfig, ModelConfig
@@ -31,7 +32,7 @@ KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=2"
 
 
 def tiny(
-    attention: str = "full", block: str = "transformer", topology: str = "ctc", **sizes: int
+    attention: str = "full", block: str = "transformer", topology: str = "ctc", **sizes: int | str
 ) -> Recognizer:
     torch.manual_seed(1)
     architecture = dataclasses.replace(TINY, block=block, **sizes)
@@ -280,6 +281,24 @@ def test_torch_export_agrees_with_pytorch_on_utterances(tmp_path, attention, blo
             assert (alone[0] - expected[i, :n]).abs().max() <= 1e-4
         shortest, _ = program(features[:1, :3], torch.tensor([3]))
     assert shortest.shape[:2] == (1, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["full", "local-3"])
+@torch.no_grad()
+def test_a_program_has_the_model_s_frame_rates(tmp_path, attention):
+    """From one frame of a layer to many, at odd and even lengths."""
+    model = tiny(attention, layers=2, frames="1,3").model
+    write_program(model, tmp_path / "m.pt2")
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    for frames in (1, 2, 7, 12, 41):
+        features, lengths = torch.randn(2, frames, 20), torch.tensor([frames, max(1, frames - 3)])
+        features = zero_padding(features, lengths)
+        expected, counts = model.emit(model.normalisation(features, lengths), lengths)
+        found, same = program(features, lengths)
+        assert torch.equal(same, counts)
+        for row, count in enumerate(counts.tolist()):
+            torch.testing.assert_close(found[row, :count], expected[0][row, :count], rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
