@@ -351,6 +351,7 @@ def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
         "trainer.loggers",
         "data.prefetch",
         "augment.examples",
+        "dry_run",
     }
     cost = {"data.workers", "trainer.accelerator", "trainer.threads"}
     trainer = "accumulate devices nodes average_best budget early_stopping keep_best max_epochs max_steps"

@@ -1,8 +1,5 @@
 import json
-import random
-import re
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +8,9 @@ from asr_recipes.folder import prepare as folder_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import config
-from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.splits import hash_position, split_groups
 from asr.text.normalise import normalise
-
-RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
 
 
 @settings(max_examples=50, deadline=None)
@@ -152,51 +145,6 @@ def test_normalisation_is_idempotent(text):
         once = normalise(text, rule)
         assert normalise(once, rule) == once
         assert "  " not in once
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """The recipe in recipes/README.md, imported as a module, and a corpus for it."""
-    [source] = re.findall(r"^```python\n(.*?)^```$", RECIPES.read_text(), flags=re.S | re.M)
-    (tmp_path / "toy_recipe.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import toy_recipe
-
-    corpus = tmp_path / "corpus"
-    (corpus / "wav").mkdir(parents=True)
-    draw = random.Random(1)
-    for split, count in {"train": 6, "dev": 2}.items():
-        lines = []
-        for number in range(count):
-            name = f"s{number % 2}-{split}{number}"
-            soundfile.write(corpus / "wav" / f"{name}.wav", np.full(8000 + number, 0.1), 16000)
-            lines.append(f"{name} {draw.choice(['GO ON', 'STOP IT'])}\n")
-        (corpus / f"{split}.txt").write_text("".join(lines))
-    with open(corpus / "train.txt", "r+") as file:
-        content = file.read().replace("s1-train5 GO ON", "s1-train5 [laughter]")
-        content = content.replace("s1-train5 STOP IT", "s1-train5 [laughter]")
-        file.seek(0)
-        file.truncate()
-        file.write(content)
-    yield toy_recipe, corpus
-    monkeypatch.delitem(__import__("sys").modules, "toy_recipe")
-
-
-def test_the_documented_recipe_works(toy, tmp_path, capsys):
-    recipe, corpus = toy
-    (tmp_path / "lexicon").write_text("go G OW1\non AA1 N\nstop S T AA1 P\nit IH1 T\n")
-    options = config.parse(
-        recipe.Options, [f"corpus={corpus}", "workers=1", f"lexicon={tmp_path / 'lexicon'}"]
-    )
-    recipe.prepare(options, tmp_path / "data")
-    assert len(read_cuts(tmp_path / "data" / "train.cuts.jsonl.gz")) == 5
-    assert [c.id for c in read_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")] == ["s0-dev0", "s1-dev1"]
-    assert "1 dropped" in capsys.readouterr().out
-    recipe.prepare(options, tmp_path / "data")
-    assert "nothing to do" in capsys.readouterr().out
-    (corpus / "wav" / "s0-train0.wav").unlink()
-    with pytest.raises(UserError, match=r"s0-train0\.wav: expected an audio file, found none"):
-        recipe.prepare(options, tmp_path / "data")
 
 
 @pytest.mark.parametrize("text", ["हिन्दी भाषा", "தமிழ்", "สวัสดี", "می\u200cخواهم", "ве́рный i̇stanbul"])
