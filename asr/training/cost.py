@@ -78,6 +78,12 @@ class Cost(lightning.Callback):
         allocated = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         return max(self.peak_gpu_before_resume_mib, allocated / 2**20)
 
+    @property
+    def spent(self) -> float:
+        """Fraction of the time budget spent, as this process measured it; may exceed 1."""
+        assert self.budget is not None
+        return (self.cpu_s if self.budget.clock == "cpu" else self.seconds) / self.budget.seconds
+
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Set the position in the schedule when a run resumes."""
         self._update_spent(trainer, task)
@@ -87,8 +93,7 @@ class Cost(lightning.Callback):
         if self.budget is None:
             return False
         assert isinstance(task, TrainingTask)
-        spent = (self.cpu_s if self.budget.clock == "cpu" else self.seconds) / self.budget.seconds
-        task.spent = min(1.0, trainer.strategy.broadcast(spent))
+        task.spent = min(1.0, trainer.strategy.broadcast(self.spent))
         return task.spent >= 1.0
 
     def on_train_batch_start(

@@ -218,6 +218,7 @@ def _check_steps(point: ResumePoint, schedule: Any) -> None:
         raise UserError(
             f"{point.path}: lr_schedulers: expected the rates {schedule.base_lrs}, found {str(rates)[:60]}"
         )
+    _check_like({"_last_lr": schedule.get_last_lr()}, found, f"{point.path}: lr_schedulers")
 
 
 def _check_cursor(point: ResumePoint, data: TrainingData) -> None:
@@ -328,9 +329,24 @@ def finished(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> bool:
     """Return whether a checkpoint ends this plan, which may be longer than when it was written."""
     if point.step >= plan.steps or point.state.get("stopped") == plan.stopping_rules:
         return True
-    totals = point.state["callbacks"][cost.state_key]
-    clock = "cpu_s" if plan.budget and plan.budget.clock == "cpu" else "seconds"
-    return plan.budget is not None and totals[clock] >= plan.budget.seconds
+    return plan.budget is not None and cost.spent >= 1
+
+
+def raised_rate(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> list[str]:
+    """Return a line if the learning rate rises because the plan is longer than when it fell; else none."""
+    from asr.training.optimizer import rate_factor
+
+    options = plan.options.optimizer
+    if options.schedule != "cosine":
+        return []
+    factor = rate_factor(point.step, plan.steps, options, cost.spent if plan.budget else None)
+    before, now = point.state["lr_schedulers"][0]["_last_lr"][0], options.learning_rate * factor
+    if now <= 1.001 * before:
+        return []
+    return [
+        f"the learning rate rises again, from {before:.3g} to {now:.3g}: optimizer.schedule=cosine now falls "
+        f"over {plan.length}"
+    ]
 
 
 def clear_partial(folder: Path) -> None:

@@ -40,6 +40,7 @@ from asr.training.resume import (
     find_resume_point,
     finished,
     identity,
+    raised_rate,
     replanned,
     start_digest,
 )
@@ -138,9 +139,9 @@ def _train(
             return
     if _is_first_process(options):
         _begin(options, task, data, folder, environment, point)
-        if point is None:
-            for line in [*notes, *starts(options, folder, data)]:
-                print(f"  {line}", flush=True)
+        lines = raised_rate(point, task.plan, cost) if point else [*notes, *starts(options, folder, data)]
+        for line in lines:
+            print(f"  {line}", flush=True)
 
     log_options(loggers, options)
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers, loggers)
@@ -297,13 +298,13 @@ def _finish(
     """Average the best checkpoints if requested, and write training.json.
 
     Raises:
-        UserError: no step changed the weights.
+        UserError: less than half of the steps changed the weights.
     """
-    # With fewer batches than SKIP_PATIENCE, nothing else ends a training that learns nothing.
-    if not task.counts["taken"]:
+    # SKIP_PATIENCE ends a training whose skipped batches follow one another, and are enough of them.
+    if 2 * task.counts["taken"] < steps:
         raise UserError(
-            f"{folder}: expected finite losses and gradients, found none in {steps} steps: lower "
-            "optimizer.learning_rate or check the data"
+            f"{folder}: expected finite losses and gradients, found {task.counts['taken'] or 'none'} in "
+            f"{steps} steps: lower optimizer.learning_rate or check the data"
         )
     _average(options, folder)
     epochs = data.epochs()

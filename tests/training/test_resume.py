@@ -546,3 +546,28 @@ def test_a_damaged_state_is_named(message: str, stopped: Path, corpus_of_two: Pa
     with pytest.raises(UserError, match=re.escape(message)) as found:
         two_steps(corpus_of_two, 3, folder)
     assert str(found.value).startswith(f"{path}: ")
+
+
+def test_a_longer_plan_says_that_the_rate_rises_again(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A finished cosine schedule jumped from a hundredth of the peak rate to half of it without a word."""
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.schedule=cosine"]
+    overrides += ["optimizer.warmup_steps=0", "optimizer.learning_rate=1e-3", "resume=auto"]
+    said = []
+    for length in ("max_steps=2", "max_steps=4"):
+        train(train_options([*overrides, f"trainer.{length}"]))
+        said.append([x for x in capsys.readouterr().out.splitlines() if "rises again" in x])
+    with killed(5):
+        train(train_options([*overrides, "trainer.max_steps=6", "trainer.checkpoint_every=1"]))
+    capsys.readouterr()
+    train(train_options([*overrides, "trainer.max_steps=6"]))  # as planned
+    said.append([x for x in capsys.readouterr().out.splitlines() if "rises again" in x])
+    assert said == [
+        [],
+        [
+            "  the learning rate rises again, from 1e-05 to 0.000505: optimizer.schedule=cosine now falls "
+            "over 4 steps"
+        ],
+        [],
+    ]
