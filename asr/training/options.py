@@ -113,7 +113,8 @@ class TrainerConfig:
     )
     accumulate: int = option(
         1,
-        help="gradient accumulation: batches per optimiser step",
+        help="gradient accumulation: batches per optimiser step, which is that of one batch with all their "
+        "utterances",
         affects="plan",
         minimum=1,
         maximum=1_000_000,

@@ -49,7 +49,9 @@ class TrainingTask(lightning.LightningModule):
         self.batch: StreamBatch | None = None  # the current one
         self.usable = False  # whether its loss is finite
         self.usable_in_window = False
-        self.window_loss = torch.zeros(2)  # sum of the losses of a step's batches, and their number
+        self.window = torch.zeros(2)  # sum of the losses and number of targets of a step's batches
+        self.most_targets = 1.0  # targets of the largest batch on all ranks
+        self.skipped_before = 0  # successive batches and steps skipped before the current step
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
         self.dev_loss = float("nan")  # per target
@@ -91,12 +93,13 @@ class TrainingTask(lightning.LightningModule):
         try:
             # In float32, the largest batches that fit at the precision of training would be refused.
             with self.trainer.precision_plugin.forward_context():
-                losses, _ = self.losses(batch.to(self.device))
+                losses, targets = self.losses(batch.to(self.device))
             losses.sum().backward()
         except torch.OutOfMemoryError as error:
             raise UserError(f"out of memory on the largest batch: {self._data.advice(batch)}") from error
         finally:
             self.zero_grad(set_to_none=True)
+        self.most_targets = max(1.0, float(self.trainer.strategy.reduce(targets.float(), reduce_op="sum")))
 
     def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
         """Seed the step's random numbers with (seed, batch, rank), and set its learning rate."""
@@ -105,7 +108,10 @@ class TrainingTask(lightning.LightningModule):
         self.step_started = time.perf_counter()
 
     def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:
-        """Return the loss per target; skip a batch that doesn't fit in memory or has no finite loss."""
+        """Return the loss per target; skip a batch that doesn't fit in memory or has no finite loss.
+
+        With several batches in a step, it is divided by `most_targets` until the step's targets are known.
+        """
         self.batch, self.usable = batch, False
         self._data.consumed(batch)
         fits = True
@@ -116,7 +122,7 @@ class TrainingTask(lightning.LightningModule):
         if not fits:  # not in the handler, whose traceback would keep the memory
             self.trainer.strategy.reduce_boolean_decision(False, all=True)
             return self._skip_out_of_memory()
-        loss = losses.sum() / targets.clamp(min=1)
+        loss = losses.sum() / (targets.clamp(min=1) if self._batches == 1 else self.most_targets)
         if self.fixed_parameters() and self.trainer.world_size > 1:
             # The parameters of a frozen encoder, too, need a gradient in DDP.
             loss = loss + self._no_gradient()
@@ -131,7 +137,7 @@ class TrainingTask(lightning.LightningModule):
             )
             return loss if self._scaled else self._no_gradient()
         self.usable = True
-        self.window_loss += torch.stack([loss.detach().float().cpu(), torch.ones(())])
+        self.window += torch.stack([losses.detach().sum(), targets]).float().cpu()
         return loss
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -139,13 +145,14 @@ class TrainingTask(lightning.LightningModule):
         try:
             super().backward(loss, *args, **kwargs)
             if self.usable:
-                self.counts["successive"] = 0
+                self.counts["successive"] = self.skipped_before
                 self.usable_in_window = True
             return
         except torch.OutOfMemoryError:
             pass
         self.zero_grad(set_to_none=True)  # some have been added to those of the window
         self.usable_in_window = False
+        self.window.zero_()
         if self.trainer.world_size > 1:
             self._end_out_of_memory()
         super().backward(self._skip_out_of_memory(), *args, **kwargs)
@@ -161,6 +168,11 @@ class TrainingTask(lightning.LightningModule):
     @property
     def _data(self) -> TrainingData:
         return self.trainer.datamodule.data  # type: ignore[attr-defined]
+
+    @property
+    def _batches(self) -> int:
+        """Number of batches in a step, those of all ranks."""
+        return self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     @property
     def _scaled(self) -> bool:
@@ -202,32 +214,44 @@ class TrainingTask(lightning.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Clip gradients, log their norm, and discard them if they aren't finite."""
+        """Clip gradients, log their norm, and discard them if they aren't finite.
+
+        Raises:
+            UserError: they weren't for more than `trainer.skip_patience` successive steps.
+        """
         for parameter in self.fixed_parameters():
             parameter.grad = None  # the optimiser skips it, weight decay included
+        if self.usable_in_window:
+            self._per_target()
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.plan.options.trainer.clip or float("inf")
         )
         self.log("gradient_norm", norm)
-        self._log_loss()
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
-        finite = bool(norm.isfinite())
-        if self.usable_in_window and finite:
+        if self.usable_in_window and bool(norm.isfinite()):
             self.counts["taken"] += 1
-        elif not self._scaled:
+            self.counts["successive"] = 0
+        else:
             if self.usable_in_window:
-                self.counts["skipped"] += 1
-                log.warning("step %d skipped: the gradient norm is %s", self.global_step, norm.item())
-            optimizer.zero_grad(set_to_none=True)
+                norm_is = f"the gradient norm of step {self.global_step} is {norm.item()}"
+                self._skip(norm_is, ": lower optimizer.learning_rate or check the data")
+            if not self._scaled:
+                optimizer.zero_grad(set_to_none=True)
+        self.skipped_before = self.counts["successive"]
         self.usable_in_window = False
 
-    def _log_loss(self) -> None:
-        """Log the mean loss of a step's batches on all ranks, whose gradients are averaged."""
-        sums = self.trainer.strategy.reduce(self.window_loss.to(self.device), reduce_op="sum")
-        total, count = sums.tolist()
-        if count:
-            self.log("loss", total / count)
-        self.window_loss.zero_()
+    def _per_target(self) -> None:
+        """Log the loss of a step per target, and make the gradients those of this loss.
+
+        They are means over the batches of all ranks, each divided by `most_targets`.
+        """
+        sums = self.trainer.strategy.reduce(self.window.to(self.device), reduce_op="sum")
+        loss, targets = sums[0].item(), max(1.0, sums[1].item())
+        self.window.zero_()
+        self.log("loss", loss / targets)
+        if self._batches > 1:
+            gradients = [x.grad for x in self.parameters() if x.grad is not None]
+            torch._foreach_mul_(gradients, self.most_targets * self._batches / targets)
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and its schedule."""
@@ -271,4 +295,5 @@ class TrainingTask(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters."""
         self.counts = checkpoint["counts"]
+        self.skipped_before = self.counts["successive"]
         self.dev_error = checkpoint["dev_error"]

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from processes import Asr
@@ -92,7 +93,7 @@ def test_progress_if_no_loss_is_finite_before_the_first_validation(
 ) -> None:
     """Printing progress raised a KeyError."""
     break_losses(monkeypatch, range(2))
-    train(options(tone_corpus, tmp_path, "trainer.max_steps=3", "trainer.validate_every=2"))
+    train(options(tone_corpus, tmp_path, "trainer.max_steps=4", "trainer.validate_every=2"))
     first, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert "loss nan" in first
 
@@ -125,12 +126,50 @@ def test_steps_with_a_nonfinite_gradient_are_skipped(
 
     def broken(*args: torch.Tensor) -> torch.Tensor:
         losses = ctc_loss(*args)
-        return losses if next(calls) == 0 else InfiniteGradient.apply(losses)
+        return InfiniteGradient.apply(losses) if next(calls) in (1, 2) else losses
 
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
-    folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
+    folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=4"))
     assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 2
     assert all(x.isfinite().all() for x in weights(folder).values())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_training_stops_when_no_gradient_is_finite(
+    accumulate: int, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """59 of 60 steps were skipped, and a comparison called the run better: finite losses reset the count."""
+    calls = itertools.count(-1)
+
+    def broken(*args: torch.Tensor) -> torch.Tensor:
+        losses = ctc_loss(*args)
+        return InfiniteGradient.apply(losses) if next(calls) >= 2 * accumulate else losses
+
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
+    overrides = [f"trainer.accumulate={accumulate}", "trainer.skip_patience=3", "trainer.max_steps=20"]
+    overrides.append("trainer.validate_every=99")
+    with pytest.raises(
+        UserError, match=r"4 successive .* skipped; the last: the gradient norm of step 5 is "
+    ):
+        train(options(tone_corpus, tmp_path / "run", *overrides))
+
+
+def test_training_that_skips_most_of_its_steps_fails(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never more than skip_patience in a row, but a model of a quarter of the steps stood in a comparison."""
+    calls = itertools.count(-1)
+
+    def broken(*args: torch.Tensor) -> torch.Tensor:
+        losses = ctc_loss(*args)
+        return (
+            losses if not torch.is_grad_enabled() or next(calls) % 4 == 0 else InfiniteGradient.apply(losses)
+        )
+
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
+    with pytest.raises(UserError, match="expected finite losses and gradients, found 2 in 8 steps"):
+        train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=8"))
+    assert not (tmp_path / "run" / "training.json").exists()
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -281,16 +320,31 @@ def test_the_logged_loss_is_the_mean_of_a_steps_batches(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With accumulation, it was that of the last batch."""
-    step, losses = RecognitionTask.training_step, []
+    compute, sums = RecognitionTask.losses, []
 
-    def training_step(task: RecognitionTask, batch: Any, index: int) -> torch.Tensor:
-        loss = step(task, batch, index)
-        losses.append(loss.item())
-        return loss
+    def losses(task: RecognitionTask, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        found, targets = compute(task, batch)
+        sums.append((found.sum().item(), targets.item()))
+        return found, targets
 
-    monkeypatch.setattr(RecognitionTask, "training_step", training_step)
+    monkeypatch.setattr(RecognitionTask, "losses", losses)
     options = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.accumulate=3"]
     train(train_options([*options, "trainer.max_steps=2", "tokenizer.kind=character"]))
     logged = [float(row["loss"]) for row in metrics(tmp_path)]
-    assert logged == pytest.approx([sum(losses[:3]) / 3, sum(losses[3:]) / 3], rel=1e-5)
-    assert losses[2] != pytest.approx(logged[0], rel=1e-3)
+    _, *batches = sums  # the first is the trial of the largest batch
+    steps = [[sum(x) for x in zip(*batches[i : i + 3], strict=True)] for i in (0, 3)]
+    assert logged == pytest.approx([loss / targets for loss, targets in steps], rel=1e-5)
+    assert batches[2][0] / batches[2][1] != pytest.approx(logged[0], rel=1e-3)
+
+
+def test_accumulated_batches_make_the_step_of_one_batch(tone_corpus: Path, tmp_path: Path) -> None:
+    """Each batch counted the same, however many targets it had: utterances in small batches counted more."""
+    found = []
+    for size, accumulate in ((60, 1), (10, 6)):
+        own = [f"data.utterances_per_batch={size}", f"trainer.accumulate={accumulate}", "model.dropout=0"]
+        own += ["data.frames_per_batch=0", "data.length_jitter=0", "optimizer.learning_rate=1e-3"]
+        own += ["trainer.max_steps=2", "trainer.validate_every=9", "trainer.clip=0"]
+        folder = train(options(tone_corpus, tmp_path / str(size), *own))
+        rows = [(float(row["loss"]), float(row["gradient_norm"])) for row in metrics(folder) if row["loss"]]
+        found.append(rows)
+    assert np.array(found[0]) == pytest.approx(np.array(found[1]), rel=1e-4)
