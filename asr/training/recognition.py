@@ -133,6 +133,8 @@ class RecognitionTask(TrainingTask):
 
     def _scored(self, labels: list[list[int]]) -> list[list[str]]:
         """Return the symbols that `asr score` counts, of every utterance."""
+        if self.tokenizer.unit == "character":  # repeated spaces are one
+            return [list(self.tokenizer.text(ids) or "") for ids in labels]
         symbols = [self.tokenizer.tokens(ids) for ids in labels]
         # Otherwise a missing noise would be an error in dev_per, but not in the PER of `asr score`.
         return [scored_phones(x) for x in symbols] if self.tokenizer.unit == "phone" else symbols

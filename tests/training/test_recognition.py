@@ -18,7 +18,7 @@ from asr.data.module import load_training_cuts
 from asr.losses.loss import CTCLoss
 from asr.model.acoustic_model import AcousticModel
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import PhoneTokenizer, Tokenizer
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, Tokenizer
 from asr.training.config import train_options
 from asr.training.recognition import RecognitionTask, initialise, training_tokenizer
 
@@ -68,13 +68,21 @@ def test_joint_training_merges_the_lexicons_of_all_corpora(
     assert tokenizer_of(overrides).oov("cat zoo be") == ["cat"]
 
 
-def test_the_dev_error_leaves_noises_out_as_asr_score_does():
-    """A recognised or missing NSN or SPN was an error in dev_per, but not in the PER of `asr score`."""
-    tokenizer = PhoneTokenizer(Lexicon({"go": [("G", "OW")], "noise": [("NSN",)], "odd": [("SPN",)]}))
-    spoken, heard = (
-        [tokenizer.symbols.index(phone) for phone in phones.split()]
-        for phones in ("NSN G OW G SPN", "G SPN OW OW")
-    )
+@pytest.mark.parametrize(
+    ("tokenizer", "spoken", "heard", "counted"),
+    [
+        (
+            PhoneTokenizer(Lexicon({"go": [("G", "OW")], "noise": [("NSN",)], "odd": [("SPN",)]})),
+            "NSN G OW G SPN",
+            "G SPN OW OW",
+            (1, 3, 5),
+        ),
+        (CharacterTokenizer.train(["go on"]), "g o | o n", "| g o | | o |", (1, 5, 5)),
+    ],
+)
+def test_the_dev_error_counts_what_asr_score_does(tokenizer, spoken, heard, counted):
+    """A recognised or missing NSN or SPN, or a repeated space, was an error in training alone."""
+    spoken, heard = ([tokenizer.symbols.index(x) for x in symbols.split()] for symbols in (spoken, heard))
     frames = [label for label in heard for label in (label, 0)]  # blanks separate equal labels
     log_probs = one_hot(torch.tensor([frames]), len(tokenizer)).float().log_softmax(-1)
 
@@ -92,7 +100,7 @@ def test_the_dev_error_leaves_noises_out_as_asr_score_does():
     lengths = torch.tensor([len(spoken)])
     batch = Batch(["u"], None, torch.zeros(1, 1), torch.tensor([1]), padded, lengths)
     errors, wanted, _, targets = Task().dev_counts(batch)
-    assert (errors, wanted, targets) == (1, 3, 5)
+    assert (errors, wanted, targets) == counted
 
 
 def test_trainings_share_a_lexicon_until_its_file_changes(
