@@ -112,7 +112,7 @@ class Training:
         reused: whether the run existed before the comparison.
         parameters: number of trained parameters.
         steps: optimiser steps taken.
-        skipped_batches: batches whose loss was not finite, or which did not fit in memory.
+        skipped_batches: batches whose loss or gradient was not finite, or which did not fit in memory.
         epochs: passes over the training data, fractional.
         frames: feature frames that the first process trained on, without padding.
         train_s: wall-clock time of training steps, including the wait for data but not validation.

@@ -79,7 +79,7 @@ class TrainingSummary:
         epochs: passes over the training data, fractional.
         dev_error_rate: last validation measure.
         padding_share: fraction of padding in the first epoch.
-        skipped_batches: batches whose loss was not finite, or which did not fit in memory.
+        skipped_batches: batches whose loss or gradient was not finite, or which did not fit in memory.
     """
 
     frames: int

@@ -167,7 +167,7 @@ def _missing(results: Results) -> Iterator[Finding]:
         counts = [f"{label}: {count:,}" for label, count in skipped.items() if count]
         yield Finding(
             "Skipped",
-            "Training skipped batches whose loss was not finite, or that did not fit in memory "
+            "Training skipped batches whose loss or gradient was not finite, or that did not fit in memory "
             f"({', '.join(counts)}).",
         )
     # Cells that need a failed one have its name as their error, and don't run.

@@ -67,6 +67,11 @@ def cost_table(results: Results) -> Table | None:
             for label, found in trainings.items()
         ],
     )
+    skipped = [sum(x.skipped_batches or 0 for x in found) for found in trainings.values()]
+    add(
+        Column("skipped", "batches without a finite loss or gradient, or that did not fit in memory"),
+        [TableCell(f"{x:,}", sort=x) if x else TableCell(DASH) for x in skipped],
+    )
     what = "CPU" if clock == "cpu" else "wall-clock"
     epoch = {label: spread([x.epoch_s(clock) for x in found], "seeds") for label, found in trainings.items()}
     best = {label: spread([x.best_s(clock) for x in found], "seeds") for label, found in trainings.items()}

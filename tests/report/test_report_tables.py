@@ -154,6 +154,7 @@ def test_findings_name_the_best_the_fastest_and_the_front(results: Results) -> N
     results.trainings[0].skipped_batches = 3
     texts = {finding.head: finding.text for finding in findings(results)}
     assert f"in memory ({results.trainings[0].candidate}: 3)" in texts["Skipped"]
+    assert [x.text for x in column(cost_table(results), "skipped")].count("3") == 1
     assert texts["Most accurate"].startswith("full has the lowest PER on test: 8.00")
     assert texts["Fastest"] == (
         "lsh-1 takes 4.10 s (4.06–4.18 s) wall-clock time for a forward pass over test. "
