@@ -151,8 +151,7 @@ def decode_split(
     print(
         f"decoded {len(work.results)} utterances, {duration(audio_s)} of audio, in "
         f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
-        f"{_ratio(times['encode_s'], audio_s):.4f}, search on one core "
-        f"{times['search_real_time_factor_per_core']:.4f})"
+        f"{_ratio(times['encode_s'], audio_s):.4f}, search {_ratio(times['search_s'], audio_s):.4f})"
     )
     if references and not shard:
         references.report(manifest)
@@ -161,7 +160,8 @@ def decode_split(
 
 def joined_record(work: Work) -> dict[str, Any]:
     """Return the record of all shards, decode.json: durations are summed, the rest is that of the first."""
-    sums = dict.fromkeys(("audio_s", "decode_s", "encode_s", "search_cpu_s"), 0.0) | work.seconds()
+    names = ("audio_s", "decode_s", "encode_s", "search_s", "search_cpu_s")
+    sums = dict.fromkeys(names, 0.0) | work.seconds()
     return {
         **work.record,
         **sums,
@@ -198,15 +198,16 @@ def _search(
         def collect(results: Iterator[Found]) -> None:
             nonlocal started
             for result in results:
-                position = result.key
+                position, now = result.key, time.perf_counter()
                 seconds = {
                     "audio_s": float(cuts.durations_s[position]),
-                    "decode_s": time.perf_counter() - started,
+                    "decode_s": now - started,
                     "encode_s": encode_s[position],
+                    "search_s": result.cpu_s / options.jobs,
                     "search_cpu_s": result.cpu_s,
                 }
+                started = now  # with the time to write lines, beside which encoder and search run
                 work.add(position, Result({HYPOTHESES: line(position, result.path)}, seconds=seconds))
-                started = time.perf_counter()  # without the time to write the line
             bars.update(row, completed=len(work.results))
             advance(len(work.results) / len(cuts))
 

@@ -213,7 +213,8 @@ class Encoded:
     Attributes:
         positions: [B] positions of the sources.
         posteriors: log-probabilities.
-        encode_s: time of features and encoder in seconds, in a thread of its own.
+        encode_s: time of features and encoder in seconds, divided by the number of threads that encode side
+            by side.
     """
 
     positions: list[int]
@@ -241,8 +242,9 @@ def encoded(model: AcousticModel, sources: Sequence[Source], groups: list[list[i
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)  # otherwise the encoder's time would count as search time
         positions = [channel.position for channel in channels]
-        return Encoded(positions, batch, time.perf_counter() - started)
+        return Encoded(positions, batch, (time.perf_counter() - started) / beside)
 
+    beside = encoders(model, len(groups))
     return in_threads(model, partial(_read_group, model.sample_rate, sources), encode_group, groups)
 
 
@@ -279,6 +281,15 @@ def _raised(result: Result | Exception) -> Result:
     return result
 
 
+def encoders(model: AcousticModel, items: int) -> int:
+    """Return the number of items that are encoded side by side.
+
+    On a CPU, it is PyTorch's number of threads, which they share: the threads of a single batch would wait
+    for each other after every operation. On a GPU, it is one.
+    """
+    return max(1, min(torch.get_num_threads(), items)) if model.device.type == "cpu" else 1
+
+
 def in_threads(
     model: AcousticModel,
     read: Callable[[Item], Content],
@@ -287,18 +298,14 @@ def in_threads(
 ) -> Iterator[Result]:
     """Yield encode(read(item)) of each item in order.
 
-    On a CPU, as many items are encoded side by side as PyTorch has threads, which they share: the threads of
-    a single batch would wait for each other after every operation. On a GPU, one item is encoded at a time.
-
     Args:
         model: acoustic model used by `encode`, in evaluation mode meanwhile.
         read: loads an item, before its turn and beside the encoding of others.
         encode: maps what `read` returns to a result.
         items: arguments of `read`.
     """
-    threads = torch.get_num_threads()
-    encoders = max(1, min(threads, len(items))) if model.device.type == "cpu" else 1
-    turn = threading.Semaphore(encoders)
+    threads, beside = torch.get_num_threads(), encoders(model, len(items))
+    turn = threading.Semaphore(beside)
 
     def work(item: Item) -> Result:
         content = read(item)
@@ -308,13 +315,13 @@ def in_threads(
     waiting: deque[Future[Result]] = deque()
     # PyTorch's number of threads is one of the calling thread, and the default of threads started later.
     pool = ThreadPoolExecutor(
-        encoders + READERS, initializer=torch.set_num_threads, initargs=(threads // encoders,)
+        beside + READERS, initializer=torch.set_num_threads, initargs=(threads // beside,)
     )
     try:
         with evaluating(model):
             for item in items:
                 waiting.append(pool.submit(work, item))
-                if len(waiting) > encoders + READERS:
+                if len(waiting) > beside + READERS:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
