@@ -20,7 +20,8 @@ from asr.training.optimizer import configure, follow_plan
 from asr.training.plan import TrainingPlan
 
 log = logging.getLogger(__name__)
-SKIP_PATIENCE = 10  # more batches in succession without a finite loss, or out of memory, are no accident
+# More batches in succession without finite loss and gradient, or out of memory, are no accident.
+SKIP_PATIENCE = 10
 
 
 class TrainingTask(lightning.LightningModule):
@@ -217,7 +218,7 @@ class TrainingTask(lightning.LightningModule):
         """Clip gradients, log their norm, and discard them if they aren't finite.
 
         Raises:
-            UserError: they weren't for more than `trainer.skip_patience` successive steps.
+            UserError: they weren't for more than SKIP_PATIENCE successive steps.
         """
         for parameter in self.fixed_parameters():
             parameter.grad = None  # the optimiser skips it, weight decay included
