@@ -16,7 +16,7 @@ from asr.files import check_writable, write_text
 from asr.preparation.outputs import UNFINISHED
 from asr.recognizer import Recognizer
 from asr.text.files import read_text, write_table
-from asr.text.normalise import normalise
+from asr.text.normalise import normalise, not_said
 from asr.text.numbers import check_numbers
 from asr.transcription.options import SegmentOptions
 from asr.transcription.pipeline import Advance, Channel, Pipeline
@@ -41,6 +41,10 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
     if folder.is_dir() and any(path != unfinished for path in folder.iterdir()):
         raise UserError(f"{folder}: expected a new or empty folder (output=)")
     lines = [(line, normalise(line, options.text, options.language)) for line in sentences(read_text(text))]
+    unsaid = [x for line, _ in lines for x in not_said(line, options.language)]
+    if options.text == "spoken" and unsaid:
+        signs = " ".join(sorted(set(unsaid)))
+        print(f"{text}: {len(unsaid)} signs without words are left out: {signs}", file=sys.stderr)
     if not any(spoken for _, spoken in lines):
         raise UserError(f"{text}: expected the words of the recording, found none")
     check_writable(folder / LEFT_OUT)

@@ -10,9 +10,10 @@ from asr.records.options import ShardOptions
 TEXT_RULES = {
     "none": "nothing else is changed",
     "lower": "lower-cased",
-    "words": "lower-cased, punctuation removed except apostrophes and hyphens within words",
-    "spoken": "numbers as they are spoken, lower-cased, punctuation removed except apostrophes and hyphens "
-    "within words",
+    "words": "lower-cased, sounds in brackets and punctuation removed except apostrophes and hyphens within "
+    "words",
+    "spoken": "numbers and signs as they are spoken, lower-cased, sounds in brackets and punctuation removed "
+    "except apostrophes and hyphens within words",
 }
 # Accepted kinds are left out of the data and listed.
 KINDS = {
@@ -28,8 +29,9 @@ KINDS = {
 }
 PARTIAL_HELP = f"kinds of problems to accept; affected items are left out and listed ({', '.join(KINDS)})"
 TEXT_HELP = (
-    "none: unchanged | lower: lower-case | words: lower-case without punctuation | spoken: as words, and "
-    "numbers as they are spoken | auto: spoken if the language's numbers are known, else words"
+    "none: unchanged | lower: lower-case | words: lower-case without punctuation and [sounds] | spoken: as "
+    "words, and numbers and signs as they are spoken | auto: spoken if the language's numbers are known, "
+    "else words"
 )
 HOLD_OUT = ["auto", "speaker", "text"]
 SHARE_RULE = "5 %, but at least 10 utterances, or a sixth of fewer than 60"

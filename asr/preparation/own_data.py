@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,9 @@ from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, normal
 from asr.preparation.run import Preparation
 from asr.preparation.splits import split_rows, usual_split_name
 from asr.text.files import write_table
+from asr.text.normalise import is_removed
 from asr.text.numbers import check_numbers, knows_numbers
+from asr.text.tokenizer import NOISE_WORDS
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -81,12 +84,15 @@ def prepare_rows(
     recordings = _recordings(placed, facts)
     changes = f"{TEXT_RULES[rule]} (`text={rule}`)"
     notes = {"Splits": how, "Text": f"Unicode composed (NFC), one space between words, {changes}."}
-    numbered = [row for row in placed if row.written]
-    if numbered:
+    changed = [row for row in placed if row.written]
+    if changed:
         notes["Text"] += (
-            f" {len(numbered):,} of {len(placed):,} transcripts had digits; {WRITTEN} lists them as written "
-            "and as used."
+            f" {len(changed):,} of {len(placed):,} transcripts had digits or sounds in brackets; {WRITTEN} "
+            "lists them as written and as used."
         )
+    for line in _sounds(placed, rule):
+        notes["Text"] += f" {line}."
+        preparation.say(line)
     ends = {row.name: row.start_s + row.duration_s for row in spoken if row.duration_s is not None}
     shortened = sum(ends.get(row.name, 0.0) > recordings[row.audio].duration + TOLERANCE_S for row in placed)
     if shortened:
@@ -95,7 +101,7 @@ def prepare_rows(
         {split: _cuts(members, recordings, options.language) for split, members in splits.items()},
         lexicon=lexicon,
         texts={"train": (row.text for row in splits["train"])} if "train" in splits else {},
-        files={WRITTEN: partial(_list_written, numbered)} if numbered else {},
+        files={WRITTEN: partial(_list_written, changed)} if changed else {},
         sources=inputs,
         notes=notes,
     )
@@ -108,6 +114,20 @@ def text_rule(options: OwnDataOptions) -> str:
     if options.text == "auto":
         return "spoken" if knows_numbers(options.language) else "words"
     return options.text
+
+
+def _sounds(rows: Iterable[Row], rule: str) -> Iterator[str]:
+    """Yield a sentence each about the sounds and remarks that were left out, and those that are now words."""
+    counts = Counter(sound for row in rows for sound in row.sounds)
+    removed = {x for x in counts if is_removed(x) and rule in ("words", "spoken")}
+    for names, outcome in (
+        (removed, f"left out; {WRITTEN} lists their transcripts"),
+        (counts.keys() - removed - NOISE_WORDS, "words to train on now: remove those that nobody says"),
+    ):
+        if names:
+            found = sorted(names, key=lambda name: (-counts[name], name))
+            shown = ", ".join(f"{name} {counts[name]}×" for name in found[:5]) + (", …" if found[5:] else "")
+            yield f"{sum(counts[x] for x in names):,} sounds or remarks in brackets ({shown}) are {outcome}"
 
 
 def _list_written(rows: list[Row], path: Path) -> None:

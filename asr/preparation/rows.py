@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.preparation.options import is_split
 from asr.preparation.run import Preparation
 from asr.text.files import CONTROL
-from asr.text.normalise import normalise, plain_text
+from asr.text.normalise import is_removed, normalise, not_said, plain_text, sounds
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.
 ROUNDING_S = 0.1
@@ -35,7 +35,8 @@ class Row:
         times: file and line of the times, for messages; empty: `where`.
         channel: channel of the file; None: the file must have one channel.
         recording: recording id; empty: derived from the file name.
-        written: transcript with numbers in digits; empty: it has none, or keeps them.
+        written: transcript with digits or sounds in brackets, if `text` lacks them; else empty.
+        sounds: sounds and remarks in the transcript as written.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Row:
     channel: int | None = None
     recording: str = ""
     written: str = ""
+    sounds: tuple[str, ...] = ()
 
 
 def text_field(value: Any, name: str, where: str) -> str:
@@ -93,7 +95,8 @@ def channel_field(value: Any, where: str) -> int | None:
 def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, language: str) -> Iterator[Row]:
     """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems.
 
-    Texts whose numbers were written in digits keep them as `Row.written`.
+    Transcripts with signs or numbers that `spoken` can't say are left out. Texts that had digits, or sounds
+    in brackets, keep them as `Row.written`.
     """
     first: dict[str, str] = {}
     for row in rows:
@@ -110,10 +113,15 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, la
                 raise UserError(
                     f"{row.where}: expected a transcript of {row.name}, found none", "missing_text"
                 )
-            if text := normalise(row.text, rule, language):
-                digits = rule == "spoken" and any(x.isdecimal() for x in row.text)
-                written = plain_text(row.text) if digits else ""
-                yield replace(row, text=text, speaker=row.speaker or row.name, written=written)
+            text, heard = normalise(row.text, rule, language), tuple(sounds(row.text))
+            if rule == "spoken" and (signs := not_said(row.text, language)):
+                preparation.drop(row.name, f"text=spoken has no words for '{' '.join(signs)}'", row.text)
+            elif text:
+                digits = rule == "spoken" and any(x.isnumeric() for x in row.text)
+                removed = rule in ("words", "spoken") and any(map(is_removed, heard))
+                written = plain_text(row.text) if digits or removed else ""
+                speaker = row.speaker or row.name
+                yield replace(row, text=text, speaker=speaker, written=written, sounds=heard)
             else:
                 preparation.drop(row.name, f"no words left by text={rule}", row.text)
 

@@ -1,12 +1,20 @@
 """Transcripts as models are trained on them: Unicode's composed form; case, marks and numbers by a rule."""
 
 import functools
+import html
 import re
 import unicodedata
 
-from asr.text.numbers import spoken_numbers
+from asr.text.numbers import knows_numbers, spoken_numbers, unspoken, without_signs
 
-_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
+# One apostrophe and one hyphen for all that look or serve like them, also Armenian and Hebrew ones.
+_APOSTROPHES = str.maketrans(dict.fromkeys("’‘‛ʼ＇՚′`´", "'") | dict.fromkeys("‑‐֊־－﹣", "-"))
+# Marks within words, no letters: Armenian stress, exclamation, question, abbreviation; Arabic kashida.
+_WITHIN = re.compile("[՛՜՞՟ـ]")
+# Sounds and remarks, [laughter], {breath}, <i>: no words, unlike those in round brackets; <NOISE> stays.
+_SOUND = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|<(?!\w+>)[^\s<>][^<>]*>")
+_ASIDE = re.compile(r"\([^()]*[^\W\d_][^()]*\)|\*[^\s*]+\*")
+_ENTITY = re.compile(r"&(?:\w+|#\d+|#x[0-9a-fA-F]+);")
 # Marks without a shape, which editors and browsers leave: soft hyphens, zero-width spaces, directions, byte
 # order marks, variants. The joiners U+200C and U+200D change the shape of letters, so they are kept.
 _INVISIBLE = re.compile(
@@ -17,8 +25,9 @@ _DOTTED = str.maketrans({"I": "ı", "İ": "i"})  # Turkish and Azeri
 _DOTTED_LANGUAGES = frozenset(["tr", "tur", "az", "aze"])
 _COLON_LANGUAGES = frozenset(["fi", "fin", "sv", "swe"])  # `EU:n`, a suffix of an abbreviation
 # Between letters, these are parts of a word, as in Unicode's annex 29 (MidLetter): Catalan's middle dot and
-# the Hebrew geresh and gershayim. Between Chinese or Korean words, the dot divides.
+# the Hebrew geresh and gershayim, often written as quotes. Between Chinese or Korean words, the dot divides.
 _MID_LETTER = r"(?<=[A-Za-z])·(?=[A-Za-z])|[׳״]"
+_HEBREW = {re.compile(rf"(?<=[א-ת]){quote}(?=[א-ת])"): mark for quote, mark in (("'", "׳"), ('["“”]', "״"))}
 _COLON = r"(?<!\d):(?!\d)"
 
 
@@ -47,8 +56,8 @@ def normalise(text: str, rule: str, language: str = "") -> str:
 
     Args:
         text: transcript as written.
-        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`), `words` (also no punctuation) or
-            `spoken` (also numbers as words).
+        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`), `words` (also no punctuation and no
+            `sounds`) or `spoken` (also numbers and signs as words, without those in `not_said`).
         language: code of the language; for `spoken` one of which `knows_numbers` is true, English if empty.
 
     >>> normalise("It’s  “well-known”, isn't it? <NOISE>", "words")
@@ -57,16 +66,48 @@ def normalise(text: str, rule: str, language: str = "") -> str:
     'it costs five dollars'
     >>> normalise("Una col·lecció: l’art.", "words", "ca")
     "una col·lecció l'art"
+    >>> normalise("[laughter] R&amp;D", "spoken")
+    'r and d'
     """
     text = plain_text(text)
     if rule == "none":
         return text
     if rule in ("words", "spoken"):
-        text = spoken_numbers(text, language or "en") if rule == "spoken" else text
-        marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
+        text = _SOUND.sub(" ", _unescaped(text))
+        if rule == "spoken" and knows_numbers(language or "en"):
+            text = without_signs(spoken_numbers(text, language or "en"))
+        marks = unicodedata.normalize("NFC", _WITHIN.sub("", text.translate(_APOSTROPHES)))
+        for quote, mark in _HEBREW.items():
+            marks = quote.sub(mark, marks)
         word = _word(_base(language) in _COLON_LANGUAGES)
         return " ".join(_lower(found, language) for found in word.findall(marks))
     return lower(text, language) if "<" not in text else " ".join(_lower(x, language) for x in text.split())
+
+
+def sounds(text: str) -> list[str]:
+    """Return the sounds and remarks of a transcript as written, in brackets or between asterisks.
+
+    Those in square, curly and angle brackets are no words; in round ones or between asterisks, they may be.
+
+    >>> sounds("[inaudible 00:01:02] well (coughs) <NOISE> *sighs*")
+    ['[inaudible 00:01:02]', '(coughs)', '*sighs*']
+    """
+    return [*_SOUND.findall(text), *_ASIDE.findall(_SOUND.sub(" ", text))]
+
+
+def is_removed(sound: str) -> bool:
+    """Return whether the rules `words` and `spoken` take one of `sounds` for no word."""
+    return _SOUND.fullmatch(sound) is not None
+
+
+def not_said(text: str, language: str = "") -> list[str]:
+    """Return the numbers and signs of a transcript whose words in a language aren't known."""
+    return unspoken(_SOUND.sub(" ", _unescaped(plain_text(text))), language or "en")
+
+
+def _unescaped(text: str) -> str:
+    """Return a text with HTML's `&amp;` as the character that it stands for."""
+    return _ENTITY.sub(lambda found: html.unescape(found[0]), text) if "&" in text else text
 
 
 @functools.cache

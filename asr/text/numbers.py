@@ -1,36 +1,45 @@
-"""Numbers in transcripts as they are spoken: cardinals, ordinals, years, money, percentages, times and dates.
+"""Numbers and signs in transcripts as they are spoken: ordinals, fractions, years, money, dates and so on.
 
-The words are num2words'; how a number is written decides how it is read.
+The words are num2words', and those of `number_words`; how a number is written decides how it is read.
 """
 
 import functools
 import re
+import sys
+import unicodedata
 from decimal import Decimal
 
 from num2words import CONVERTER_CLASSES, num2words
 
 from asr.errors import UserError
+from asr.text.number_words import (
+    COUNTED_PERCENT,
+    GERMAN_ENDINGS,
+    GERMAN_MONTHS,
+    GERMAN_PREPOSITIONS,
+    LARGEST_PART,
+    ONE,
+    OTHER_MARK,
+    PART_ENDINGS,
+    PARTS,
+    SIGNS,
+    WITH_PART,
+)
 
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
-SIGNS = re.escape("".join(CURRENCIES))
-PERCENT = {
-    "en": "percent",
-    "de": "Prozent",
-    "fr": "pour cent",
-    "es": "por ciento",
-    "it": "per cento",
-    "pt": "por cento",
-    "nl": "procent",
-    "sv": "procent",
-    "da": "procent",
-    "no": "prosent",
-    "pl": "procent",
-    "cs": "procent",
-    "fi": "prosenttia",
-    "ru": "процентов",
-    "uk": "відсотків",
+# Ordinals with an ending, and those with a full stop, where nouns are in lower case: den 3. maj.
+ORDINALS = {
+    "en": "st|nd|rd|th",
+    "fr": "er|[èe]?re|i?[èe]mes?|es?|nde?s?",
+    "es": r"\.?[ºª]|\.?er|[rdtmvn][oa]",
+    "it": "[ºª]",
+    "pt": r"\.?[ºª]",
+    "nl": "ste|de|e",
+    "sv": ":[ea]",
 }
-ORDINALS = {"en": "st|nd|rd|th", "fr": "er|re|ère|e|ème", "es": "º|ª|er", "it": "º|ª", "pt": "º|ª"}
+STOPPED_ORDINALS = frozenset(["da", "no", "hu", "tr"])
+# Where the ordinal's case is unknown: kolmas, kolmannen, kolmanteen.
+INFLECTED_ORDINALS = frozenset(["cs", "fi", "is", "lt", "lv", "pl", "sk", "sl", "sr"])
 # Elsewhere the comma is the decimal mark.
 DECIMAL_POINT = frozenset(["en", "he", "ja", "ko", "th", "bn", "te", "kn", "ar", "fa"])
 # Where a year differs from the number: nineteen eighty four. Of other languages, num2words names eras
@@ -53,6 +62,7 @@ POINT = {
     "ar": "فاصلة",
     "bn": "দশমিক",
     "cy": "pwynt",
+    "es": "coma",
     "fa": "ممیز",
     "id": "koma",
     "it": "virgola",
@@ -65,6 +75,20 @@ FRACTION_AS_NUMBER = frozenset(["az", "be", "cs", "kz", "lt", "lv", "pl", "sk", 
 UNSPACED = frozenset(["ja", "th"])
 LONG = 7  # digits without a mark between them: a telephone number or a code, read digit by digit
 TAG = re.compile(r"(<\w+>)")
+SCALES = {"": "", "C": "Celsius", "F": "Fahrenheit"}
+SCALE_WORDS = {
+    "k": "thousand",
+    "m": "million",
+    "mn": "million",
+    "b": "billion",
+    "bn": "billion",
+    "tn": "trillion",
+}
+KINDS = re.compile(
+    "telephone|date|time|fraction|money|paid|percent|degree|hash|ordinal|short|stopped|decade|sign|cardinal"
+)
+MOST_PARTS = frozenset([*range(2, 11), 12, 16, 20, 32, 64, 100, 1000])  # of fractions: 24/7 and 9/11 are none
+ORNAMENTS = frozenset("|~^")
 
 
 def knows_numbers(language: str) -> bool:
@@ -86,7 +110,7 @@ def check_numbers(language: str) -> None:
 
 
 def spoken_numbers(text: str, language: str) -> str:
-    """Return a text with its numbers as words; tags such as `<NOISE>` stay.
+    """Return a text with its numbers and signs as words; tags such as `<NOISE>` stay.
 
     Args:
         text: transcript as written.
@@ -98,10 +122,51 @@ def spoken_numbers(text: str, language: str) -> str:
         >>> spoken_numbers("Am 3.10.1990 kostete es 2,50 €", "de")
         'Am drei zehn neunzehnhundertneunzig kostete es zwei Euro fünfzig Cent'
     """
-    if not re.search(r"\d", text) or not knows_numbers(language):
-        return text
-    reader = _Reader.of(language)
-    return "".join(part if TAG.fullmatch(part) else reader.read(part) for part in TAG.split(text))
+    return _read(text, language)[0]
+
+
+def unspoken(text: str, language: str) -> list[str]:
+    """Return the signs and numbers of a text for which the language's words aren't known, in order.
+
+    Example:
+        >>> unspoken("½ cup at 20 °C, 5 ₪", "en"), unspoken("3/8 z 2³", "pl")
+        (['₪'], ['3/8', '³'])
+    """
+    return list(_read(text, language)[1])
+
+
+def without_signs(text: str) -> str:
+    """Return a text with spaces for the numbers and signs that remain, except in tags.
+
+    >>> without_signs("three ₪ <5>")
+    'three   <5>'
+    """
+    return "".join(x if TAG.fullmatch(x) else _signs().sub(" ", x) for x in TAG.split(text))
+
+
+@functools.lru_cache(maxsize=64)  # both functions are called with a text
+def _read(text: str, language: str) -> tuple[str, tuple[str, ...]]:
+    if not _signs().search(text) or not knows_numbers(language):
+        return text, ()
+    parts, missed = [], []
+    for part in TAG.split(text):
+        spoken = part
+        if not TAG.fullmatch(part):
+            spoken, found = _Reader.of(language).read(part)
+            missed += [*found, *_signs().findall(spoken)]
+        parts.append(spoken)
+    return "".join(parts), tuple(dict.fromkeys(missed))
+
+
+@functools.cache
+def _signs() -> re.Pattern[str]:
+    """Match digits, other numbers, and signs that are spoken: of money, of mathematics, and &, %, #, @, °."""
+    spoken = [
+        character
+        for character in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(character) in ("Nl", "No", "Sc", "Sm") and character not in ORNAMENTS
+    ]
+    return re.compile(rf"\d|[{re.escape(''.join(spoken))}&%‰#@§°№℃℉]")
 
 
 def _converter(language: str) -> str:
@@ -109,6 +174,10 @@ def _converter(language: str) -> str:
     base, _, region = language.replace("-", "_").partition("_")
     codes = (f"{base.lower()}_{region.upper()}", base.lower())
     return next((code for code in codes if code in CONVERTER_CLASSES), "")
+
+
+class _NotKnown(Exception):
+    """The words of a number as it is written aren't known."""
 
 
 class _Reader:
@@ -121,28 +190,50 @@ class _Reader:
     def __init__(self, code: str) -> None:
         self.code, self.base = code, code.partition("_")[0]
         self.space = "" if self.base in UNSPACED else " "
+        self.signs = SIGNS.get(self.base, {})
         converter = CONVERTER_CLASSES[code]
         self.minus = MINUS.get(self.base) or converter.negword.strip()
         self.point = POINT.get(self.base) or converter.pointword
-        decimal, group = (r"\.", "[,]") if self.base in DECIMAL_POINT else (",", "[.\u00a0\u202f ’']")
+        self.decimal, group = (".", "[,]") if self.base in DECIMAL_POINT else (",", "[.\u00a0\u202f ’']")
         self.group = re.compile(group)
         thousands = rf"\d{{1,3}}(?:{group}\d{{3}})+(?!\d)"
-        self.grouped = re.compile(rf"{thousands}(?:{decimal}\d+)?")
+        self.grouped = re.compile(rf"{thousands}(?:{re.escape(self.decimal)}\d+)?")
         self.number = re.compile(rf"{self.grouped.pattern}|\d+(?:[.,]\d+)?")
         number = f"(?:{self.number.pattern})"
+        currencies = re.escape(
+            "".join(x for x in map(chr, range(0x10000)) if unicodedata.category(x) == "Sc")
+        )
+        # R$ and A$ are other currencies than $.
+        own = "".join(rf"{re.escape(x)}|" for x in self.signs if len(x) > 1)
+        money = rf"(?:{own}(?<![A-Za-z])(?:US(?=\$))?[{currencies}])"
         forms = [  # the first that fits is taken
+            r"(?P<telephone>(?=(?:[+(]?\d\D{0,2}){7})(?:\+\d[\d ()./-]+\d|\(\d+\) ?\d[\d ./-]+\d|"
+            r"0\d{1,5}(?:[ /-]\d{2,})+|(?<![\d.,-])\d{3}(?:[ .-]\d{3}[ .-]\d{4}|-\d{4})))(?![\d-]|[.,]\d)",
             r"(?P<date>\d{1,4}(?P<mark>[./-])\d{1,2}(?P=mark)\d{1,4})(?!\d)",
             r"(?P<time>(?:[01]?\d|2[0-3]):[0-5]\d)(?!\d)",
-            # R$ and A$ are other currencies than $.
-            rf"(?<![A-Za-z])(?:US(?=\$))?[{SIGNS}]\s?{number}(?:\s(?:thousand|million|billion|trillion)\b)?",
-            rf"{number}\s?[{SIGNS}](?!\s?\d)",
+            r"(?P<fraction>(?<![\d/.,])(?:\d+ )?\d+[/⁄]\d+(?![\d/]|[.,]\d)|(?:\d+ ?)?[¼-¾⅐-⅞])",
+            rf"(?P<money>{money}\s?{number}(?:[\s-]?(?:thousand|million|billion|trillion|k|m|mn|bn|b|tn)\b)?)",
+            rf"(?P<paid>{number}\s?{money}(?!\s?\d))",
             rf"(?P<percent>{number})\s?%",
+            rf"(?P<degree>(?:(?<!\S)[-−])?{number})\s?(?:°\s?(?P<scale>[CF]?)\b|°|(?P<whole>[℃℉]))",
+            r"(?P<hash>#)(?=\s?\d)",
             rf"(?P<cardinal>(?:(?<!\S)[-−])?{number})",
+            rf"(?P<sign>{money}|[&+=×@%§²³−])",
         ]
         if endings := ORDINALS.get(self.base):
-            forms.insert(0, rf"(?P<ordinal>{thousands}|\d+)(?:{endings})\b")
-        if self.base == "en":
-            forms.insert(0, r"(?P<decade>\d*\d0)['’]?s\b")
+            forms.insert(0, rf"(?P<ordinal>{thousands}|\d+)(?P<ending>{endings})\b")
+        if self.base == "it":  # a degree sign is easier to type
+            forms.insert(0, r"(?<![\w'’])(?P<short>1|(?<=[lL] )\d+|(?<=[lL]a )\d+)°(?=\s[^\W\dCF]{2})")
+        if self.base == "de":
+            forms.insert(
+                0, r"(?P<stopped>\d{1,4})\.(?=\s+(?:(?:und|oder|bis|sowie|/)\s+\d{1,4}\.\s+)*[^\W\d])"
+            )
+        elif self.base in STOPPED_ORDINALS | INFLECTED_ORDINALS:
+            forms.insert(0, r"(?P<stopped>\d{1,4})\.(?=\s+[^\W\d])")
+        if self.base in ("en", "de"):
+            forms.insert(
+                0, rf"(?P<decade>\d*\d0){'er' if self.base == 'de' else chr(91) + chr(39) + '’]?s'}\b"
+            )
         self.forms = re.compile("|".join(forms))
 
     @classmethod
@@ -151,41 +242,161 @@ class _Reader:
         """Return the reader of a language."""
         return cls(_converter(language))
 
-    def read(self, text: str) -> str:
-        """Return a text with its numbers as words."""
-        return self.forms.sub(self._replaced, text)
+    def read(self, text: str) -> tuple[str, list[str]]:
+        """Return a text with its numbers and signs as words, and the numbers that can't be read so."""
+        missed: list[str] = []
 
-    def _replaced(self, found: re.Match[str]) -> str:
-        try:
-            spoken = self._words_of(found)
-        except Exception:  # num2words lacks forms of some languages, and fails in many ways
-            spoken = self.number.sub(lambda part: self._cardinal_or_digits(part[0]), found[0])
-        before, after = found.string[: found.start()][-1:], found.string[found.end() :][:1]
-        return f"{self._gap(before)}{spoken.strip()}{self._gap(after)}"
+        def replaced(found: re.Match[str]) -> str:
+            try:
+                spoken = self._words_of(found).strip()
+            except Exception as error:  # num2words lacks forms of some languages, and fails in many ways
+                spoken = self.number.sub(lambda part: self._cardinal_or_digits(part[0]), found[0])
+                if isinstance(error, _NotKnown):
+                    missed.append(found[0].strip())
+            before, after = found.string[: found.start()][-1:], found.string[found.end() :][:1]
+            return f"{self._gap(before)}{spoken}{self._gap(after)}"
+
+        return re.sub(r"(?<=\S) {2,}(?=\S)", " ", self.forms.sub(replaced, text)), missed
 
     def _gap(self, beside: str) -> str:
         """Return what divides a number from the character beside it, with which it would make one word."""
         if beside in ("-", "–", "/", ":"):
             return " "
-        return self.space if beside.isalnum() else ""
+        return self.space if beside.isalnum() or _signs().match(beside) else ""
 
     def _words_of(self, found: re.Match[str]) -> str:
-        written = found[found.lastgroup] if found.lastgroup else found[0]
-        match found.lastgroup:
-            case "date" | "mark":
-                return " ".join(self._cardinal(x.lstrip("0") or "0") for x in re.split(r"\D", found["date"]))
+        kind = next((x for x in found.groupdict() if KINDS.fullmatch(x) and found[x] is not None), "")
+        written = found[kind]
+        match kind:
+            case "telephone":
+                plus = f"{self._sign('+')} " if written[0] == "+" else ""
+                return plus + self._digits(written)
+            case "date":
+                return " ".join(self._cardinal(x.lstrip("0") or "0") for x in re.split(r"\D", written))
             case "time":
                 return self._time(*written.split(":"))
+            case "fraction":
+                return self._fraction(written)
+            case "money" | "paid":
+                return self._money(written)
             case "percent":
-                return f"{self._number(written)} {PERCENT.get(self.base, '')}"
-            case "ordinal":
-                return self._words(int(self._plain(written)), to="ordinal")
+                word = self._sign("%")
+                one = written == "1" and self.base in COUNTED_PERCENT
+                return f"{ONE[self.base] if one else self._number(written)}{self.space}{word}"
+            case "degree":
+                scale = found["scale"] or {"℃": "C", "℉": "F"}.get(found["whole"] or "", "")
+                if self.base == "ja" and scale == "F":
+                    raise _NotKnown
+                scale = "" if self.base == "ja" else SCALES[scale]
+                return f"{self._counted(written, '°')} {scale}".strip()
+            case "hash":
+                return self._sign("#")
+            case "ordinal" | "short":
+                return self._ordinal(written, found["ending"] if kind == "ordinal" else "º")
+            case "stopped":
+                return self._stopped(found)
             case "decade":
+                if self.base == "de":
+                    return f"{self._cardinal(written)}er"
                 singular = self._cardinal(written)
                 return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
-            case "cardinal":
-                return self._cardinal(written)
-        return self._money(written)
+            case "sign":
+                return self.minus if written == "−" else self._sign(written)
+        return self._cardinal(written)
+
+    def _sign(self, sign: str) -> str:
+        """Return the word of a sign, in the plural if it is a unit."""
+        sign = sign.removeprefix("US")
+        if sign in self.signs:
+            return self.signs[sign].rpartition("|")[2]
+        if sign in CURRENCIES:
+            return self._paid(Decimal(2), CURRENCIES[sign])[0].split(maxsplit=1)[1]
+        raise KeyError(sign)
+
+    def _counted(self, written: str, unit: str) -> str:
+        """Return a number with its unit, one of `signs`."""
+        singular, _, plural = self.signs[unit].partition("|")
+        if written == "1":
+            return f"{ONE.get(self.base) or self._words(1)}{self.space}{singular}"
+        return f"{self._cardinal(written)}{self.space}{plural}"
+
+    def _ordinal(self, written: str, ending: str) -> str:
+        spoken = self._words(int(self._plain(written)), to="ordinal")
+        feminine = ending.strip(".").endswith(("ª", "a"))
+        match self.base:
+            case "es" | "it" | "pt" if feminine:
+                return re.sub(r"o\b", "a", spoken)
+            case "es" if ending.endswith("er"):
+                return spoken.removesuffix("o")
+            case "fr" if ending.startswith("nd"):
+                return {"deuxième": "seconde" if "e" in ending else "second"}.get(spoken, spoken)
+            case "fr" if ending.endswith("re"):
+                return re.sub(r"premier$", "première", spoken)
+        return spoken
+
+    def _stopped(self, found: re.Match[str]) -> str:
+        """Return the words of a number with a full stop: an ordinal, or the end of a sentence."""
+        number, after = found["stopped"], re.match(r"\s*(\w+)", found.string[found.end() :])
+        follower = after[1] if after else ""
+        if self.base != "de" and not follower[:1].islower():
+            return f"{self._cardinal(number)}."
+        if self.base in INFLECTED_ORDINALS:
+            raise _NotKnown
+        ordinal = self._words(int(number), to="ordinal")
+        if self.base != "de":
+            return ordinal
+        # Of several, the first has the article: am dritten und vierten Mai.
+        before = re.sub(r"(?:\d{1,4}\.\s+(?:und|oder|bis|sowie|/)\s+)+$", "", found.string[: found.start()])
+        earlier, article = ["", "", *re.findall(r"\w+", before.lower())][-2:]
+        if not re.search(r"\w\s+$", before):
+            article = ""
+        if article == "der":
+            return ordinal + ("n" if earlier in GERMAN_PREPOSITIONS else "")
+        for ending, articles in GERMAN_ENDINGS.items():
+            if article in articles.split():
+                return ordinal + ending
+        if follower.lower() in GERMAN_MONTHS or follower[:1].islower():
+            return f"{ordinal}r"
+        return f"{self._cardinal(number)}."
+
+    def _fraction(self, written: str) -> str:
+        """Return the words of a fraction, perhaps after a whole number, or of two numbers with a slash."""
+        plain = unicodedata.normalize("NFKC", re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", written)).replace("⁄", "/")
+        whole, _, part = plain.rpartition(" ")
+        count, parts = map(int, part.split("/"))
+        if not 0 < count < parts or parts not in MOST_PARTS:
+            if whole:
+                raise _NotKnown
+            return " ".join(map(self._cardinal, part.split("/")))
+        said = self._parts(count, parts, bool(whole))
+        if not whole:
+            return said
+        number = self._cardinal(whole)
+        if self.base == "ja":
+            return f"{number}と{said}"
+        if self.base == "de" and parts == 2:
+            return f"{ONE['de'] if whole == '1' else number}{said}"
+        return " ".join(filter(None, [number, WITH_PART.get(self.base, ""), said]))
+
+    def _parts(self, count: int, parts: int, with_whole: bool) -> str:
+        if self.base == "ja":
+            return f"{self._words(parts)}分の{self._words(count)}"
+        if self.base not in PART_ENDINGS or parts > LARGEST_PART.get(self.base, 1000):
+            raise _NotKnown
+        singular, _, plural = PARTS[self.base].get(parts, "").partition("|")
+        if not singular:
+            stem = self._words(parts, to="ordinal")
+            stem = stem.removesuffix("de") if stem.endswith("nde") and self.base == "sv" else stem
+            stem = stem.removesuffix("o") if self.base == "it" else stem
+            singular, plural = (f"{stem}{ending}" for ending in PART_ENDINGS[self.base])
+            if self.base == "de":
+                singular, plural = singular.capitalize(), plural.capitalize()
+        if count > 1:
+            return f"{self._words(count)} {plural}"
+        if with_whole and parts == 2 and self.base in ("fr", "es", "it", "pt", "de"):
+            return f"ein{singular}" if self.base == "de" else singular
+        one = ONE.get(self.base) or ("a" if with_whole and parts == 2 else "one")
+        return f"{one} {singular}"
 
     def _cardinal(self, written: str) -> str:
         negative = written[0] in "-−"
@@ -210,6 +421,9 @@ class _Reader:
 
     def _number(self, written: str) -> str:
         """Return the words of a number without sign."""
+        plain = self.group.sub("", written) if self.grouped.fullmatch(written) else written
+        mark = next((x for x in plain if x in ".,"), self.decimal)
+        point = self.point if mark == self.decimal else OTHER_MARK.get(self.base, self.point)
         whole, _, fraction = self._plain(written).partition(".")
         if not fraction:
             return self._words(int(whole))
@@ -218,7 +432,7 @@ class _Reader:
         # num2words would lose zeros at the end.
         last = fraction.lstrip("0") if self.base in FRACTION_AS_NUMBER else ""
         first, *others = (self._words(int(x)) for x in (whole, *fraction.removesuffix(last), last) if x)
-        return self.space.join([first, self.point, *others])
+        return self.space.join([first, point, *others])
 
     def _time(self, hour: str, minute: str) -> str:
         minutes = "" if minute == "00" else self._words(int(minute))
@@ -227,21 +441,30 @@ class _Reader:
         return f"{self._words(int(hour))} {minutes}"
 
     def _money(self, written: str) -> str:
-        currency = next(CURRENCIES[x] for x in written if x in CURRENCIES)
         number = self.number.search(written)
         assert number is not None
+        sign = (written[: number.start()].strip() or written[number.end() :].strip()).removeprefix("US")
         amount = Decimal(self._plain(number[0]))
         scale = re.findall(r"[a-z]+$", written)
-        if scale or amount != round(amount, 2):
-            unit = self._paid(Decimal(2), currency)[0].split(maxsplit=1)[1]
-            return " ".join([self._number(number[0]), *scale, unit])
-        whole, rest = self._paid(amount, currency)
-        return f"{whole} {rest}" if amount % 1 else whole
+        scale = [SCALE_WORDS.get(x, x) for x in scale]
+        if scale or (amount != round(amount, 2) and sign not in self.signs):
+            return " ".join([self._number(number[0]), *scale, self._sign(sign)])
+        if sign in self.signs:
+            return self._counted(number[0], sign)
+        whole, rest = self._paid(amount, CURRENCIES[sign])
+        if not amount % 1:
+            return whole
+        return f"{whole} {rest}" if amount >= 1 else rest
 
     def _paid(self, amount: Decimal, currency: str) -> tuple[str, str]:
         """Return the words of a sum, for the units and for the hundredths."""
         value = amount.quantize(Decimal("0.01"))
-        whole, _, rest = self._words(value, to="currency", currency=currency, separator=" |").partition("|")
+        form = {"to": "currency", "currency": currency, "separator": " |"}
+        try:
+            said = self._words(value, **form)
+        except (TypeError, NotImplementedError):  # of Brazil, but not of Portugal
+            said = num2words(value, lang=self.base, **form)
+        whole, _, rest = said.partition("|")
         return whole.strip(), rest.strip()
 
     def _plain(self, written: str) -> str:

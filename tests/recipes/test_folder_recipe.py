@@ -82,6 +82,29 @@ def test_table_without_header(audio, tmp_path):
     assert (tmp_path / "data" / "oov.tsv").exists()
 
 
+def test_sounds_and_signs_are_counted_and_listed(audio, tmp_path, capsys):
+    """`[laughter]`, `(coughs)` and `[inaudible 00:01:02]` were words, ½ a label, and ₪ gone, unsaid."""
+    texts = ["well [laughter] no", "um (coughs) ok", "[inaudible 00:01:02] go &amp; rest", "½ cup", "5 ₪"]
+    rows = [[name, texts[number % 5]] for number, name in enumerate(names(tmp_path))]
+    found = prepare(tmp_path, transcripts=str(write_table(tmp_path / "t.tsv", rows)), split="test")
+    assert {x[0] for x in found["test"].values()} == {
+        "well no",
+        "um coughs ok",
+        "go and rest",
+        "one half cup",
+    }
+    said = " ".join(capsys.readouterr().out.split())
+    assert "10 sounds or remarks in brackets ([inaudible 00:01:02] 5×, [laughter] 5×) are left out" in said
+    assert "5 sounds or remarks in brackets ((coughs) 5×) are words to train on now" in said
+    assert "4 dropped" in said
+    listed = (tmp_path / "data" / "excluded.tsv").read_text()
+    assert listed.count("\ttext=spoken has no words for '₪'\t5 ₪\n") == 4
+    assert "\tum (coughs)" not in (tmp_path / "data" / "written.tsv").read_text()
+    card = (tmp_path / "data" / "README.md").read_text()
+    assert "4 × text=spoken has no words for" in card
+    assert "[laughter] 5×" in card
+
+
 def test_split_and_id_columns_of_a_csv_with_usual_names(audio, tmp_path):
     wavs = names(tmp_path)
     splits = ["train"] * 20 + ["validation"] * 2 + ["test"] * 2

@@ -9,7 +9,7 @@ from asr.errors import UserError
 from asr.preparation.options import OwnDataOptions
 from asr.preparation.own_data import text_rule
 from asr.text.normalise import normalise
-from asr.text.numbers import knows_numbers, spoken_numbers
+from asr.text.numbers import knows_numbers, spoken_numbers, unspoken
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ from asr.text.numbers import knows_numbers, spoken_numbers
         ),
         ("fr", "le 1er mai, 80 %", "le premier mai quatre vingts pour cent"),
         ("es", "1.000.000 y 5 €", "un millón y cinco euros"),
-        ("tr", "5 €", "beş"),  # num2words has no amounts of money in Turkish
+        ("tr", "5 €", "beş avro"),  # num2words has no amounts of money in Turkish
     ],
 )
 def test_numbers_are_read_as_they_are_written(language: str, written: str, spoken: str) -> None:
@@ -148,8 +148,129 @@ def test_ordinals_have_marks_between_their_digits() -> None:
     assert spoken_numbers("le 1 000e", "fr") == "le millième"
 
 
-def test_text_without_digits_stays() -> None:
-    assert spoken_numbers("Twenty-one % of $", "en") == "Twenty-one % of $"
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("de", "der 3. Mai, am 3. und 4. Mai", "der dritte Mai, am dritten und vierten Mai"),
+        (
+            "de",
+            "im 21. Jahrhundert, in der 2. Klasse",
+            "im einundzwanzigsten Jahrhundert, in der zweiten Klasse",
+        ),
+        (
+            "de",
+            "Das war 2010. Danach kam die 3. Auflage.",
+            "Das war zweitausendzehn. Danach kam die dritte Auflage.",
+        ),
+        ("it", "la 3ª volta, il 2° posto, 1° maggio", "la terza volta, il secondo posto, primo maggio"),
+        ("nl", "de 3e, 20ste en 2de", "de derde, twintigste en tweede"),
+        ("sv", "den 3:e och 1:a", "den tredje och första"),
+        ("da", "den 3. maj", "den tredje maj"),
+        ("es", "1ª, 3.er, 21ª y 2do", "primera, tercer, vigésima primera y segundo"),
+        ("fr", "la 1re, le 2nd et la 21e", "la première, le second et la vingt et unième"),
+    ],
+)
+def test_ordinals_have_their_endings(language: str, written: str, spoken: str) -> None:
+    """`3. Mai` became drei Mai, `3ª` terzo, Dutch `3e` drie e, Swedish `3:e` tre e."""
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("en", "$3 billion, $3bn", "three billion dollars, three billion dollars"),
+        ("en", "¥500, ¥1 and ₹5", "five hundred yen, one yen and five rupees"),
+        ("en", "$0.50 or 50¢", "fifty cents or fifty cents"),
+        ("en", "5 million $, 2 % and a few %", "five million dollars, two percent and a few percent"),
+        ("pt-BR", "R$ 5 e 5 €", "cinco reais e cinco euros"),
+        ("es", "3 millones de €", "tres millones de euros"),
+        ("sv", "5 € och 1 %", "fem euro och en procent"),
+        ("ja", "10%と5€", "十パーセントと五ユーロ"),
+    ],
+)
+def test_money_has_its_unit(language: str, written: str, spoken: str) -> None:
+    """¥1 became one, and in Japanese, € and % were gone."""
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("en", "1/2 of 3/4, 2½ and 2 1/2", "one half of three quarters, two and a half and two and a half"),
+        ("en", "24/7, 9/11", "twenty four seven, nine eleven"),
+        ("de", "½, 2½, 3/8", "ein halb, zweieinhalb, drei Achtel"),
+        ("fr", "2½, 2/3, 3/8", "deux et demi, deux tiers, trois huitièmes"),
+        ("es", "2½, 1/3, 3/5", "dos y medio, un tercio, tres quintos"),
+        ("it", "½, 3/4, 3/8", "un mezzo, tre quarti, tre ottavi"),
+        ("pt", "½, 3/4", "um meio, três quartos"),
+        ("nl", "2½, 3/8", "twee en een half, drie achtste"),
+        ("sv", "½, 3/8", "en halv, tre åttondelar"),
+        ("ja", "½", "二分の一"),
+        ("en", "2³, m², R&D, #1 @2", "two cubed, m squared, R and D, number one at two"),
+        ("en", "20 °C, -5°", "twenty degrees Celsius, minus five degrees"),
+        ("de", "§ 5, 5 °C", "Paragraph fünf, fünf Grad Celsius"),
+        ("ja", "5℃", "五度"),
+        ("es", "3,5 y 3.5", "tres coma cinco y tres punto cinco"),
+        ("pt", "3,5 e 3.5", "três vírgula cinco e três ponto cinco"),
+    ],
+)
+def test_signs_and_fractions_are_said(language: str, written: str, spoken: str) -> None:
+    """½ and ³ stayed as labels, and 1/2 of 3/4 was one two of three four; Spanish 3,5 had a punto."""
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("written", "digits"),
+    [
+        ("555-1234", "5551234"),
+        ("(555) 123-4567", "5551234567"),
+        ("555 123 4567", "5551234567"),
+        ("0171/1234567", "01711234567"),
+        ("01 23 45 67 89", "0123456789"),
+    ],
+)
+def test_telephone_numbers_are_read_digit_by_digit(written: str, digits: str) -> None:
+    """555-1234 was five hundred and fifty five twelve thirty four."""
+    assert spoken_numbers(written, "en") == " ".join(spoken_numbers(x, "en") for x in digits)
+    assert spoken_numbers("1990-1995", "en") == "nineteen ninety - nineteen ninety five"
+    assert spoken_numbers("+44 20 7946 0958", "en").startswith("plus four four two zero seven")
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "missed"),
+    [
+        ("en", "½ cup at 20 °C for 5 ₪", ["₪"]),
+        ("en", "R$ 5 ± 2, 5 ≤ 6", ["$", "±", "≤"]),
+        ("en", "a 😀 ♪ ~ | b", []),
+        ("pl", "3. miejsce, 3/8 i 2³ za 5%", ["3.", "3/8", "³"]),
+        ("fi", "3. kerros", ["3."]),
+        ("am", "5 €", ["€"]),
+        ("en", "<NOISE> <5>", []),
+    ],
+)
+def test_what_cannot_be_said_is_listed(language: str, written: str, missed: list[str]) -> None:
+    """Signs without words vanished or became labels."""
+    assert unspoken(written, language) == missed
+    assert not unspoken(normalise(written, "spoken", language), language)
+
+
+def test_text_without_numbers_or_signs_stays() -> None:
+    assert spoken_numbers("Twenty-one,  so what?", "en") == "Twenty-one,  so what?"
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "words"),
+    [
+        ("hy", "ինչպե՞ս ես, Հայաստա՛ն", "ինչպես ես հայաստան"),
+        ("he", 'צה"ל, צה״ל וצ\'יפס "שלום"', "צה״ל צה״ל וצ׳יפס שלום"),
+        ("en", "It＇s, don´t and rock`n`roll", "it's don't and rock'n'roll"),
+        ("ar", "كـــتاب", "كتاب"),
+        ("en", "[inaudible 00:01:02] R&amp;D {breath} <NOISE> </i>", "r and d <NOISE>"),
+    ],
+)
+def test_marks_within_words_do_not_divide_them(language: str, written: str, words: str) -> None:
+    """Armenian and Hebrew words fell apart at their marks, and [laughter] was a word."""
+    assert normalise(written, "spoken", language) == words
 
 
 def test_a_language_without_numbers() -> None:
