@@ -73,6 +73,15 @@ def test_finetuned_candidates_follow_their_parents() -> None:
     assert [x.label for x in candidates(f"candidates=[{last},{middle},{first}]")] == ["a", "b", "c"]
 
 
+def test_a_candidate_of_another_size_than_its_parent_is_refused_before_anything_is_trained() -> None:
+    """The parent was trained first, and PyTorch's state_dict then listed the weights that didn't fit."""
+    entries = (
+        "{attention: full, model.layers: 2, label: a}, {attention: clustered-25, init_from: a, label: b}"
+    )
+    with pytest.raises(UserError, match=r"^model\.layers=4: expected 2 with init_from=a$"):
+        candidates(f"candidates=[{entries}]")
+
+
 @pytest.mark.parametrize("start", ["exp/demo/full", "parent"])
 def test_lora_starts_from_a_run_or_another_candidate(start: str) -> None:
     """It was refused as having random weights."""

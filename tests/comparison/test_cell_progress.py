@@ -1,6 +1,7 @@
 """The progress display of a comparison."""
 
 import io
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from comparisons import arguments
 from rich.console import Console
 
+from asr.cli import main
 from asr.comparison import progress as progress_module
 from asr.comparison.cell import Cell, write_cell, write_state
 from asr.comparison.plan import Plan, make_plan
@@ -117,6 +119,23 @@ def test_evaluations_of_a_failed_training_need_no_time(tmp_path: Path, clock: li
         write_state(tmp_path, cell, status, seconds=60.0)
         progress.update(cell, 1.0)
     assert text.getvalue().endswith("FAILED: None  about 60.0 s left\n")
+
+
+def test_an_interrupted_comparison_says_how_to_go_on(
+    corpus_maker: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It said `interrupted`: whether hours of training were lost stood in the documentation."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asr.comparison.run.run_plan", interrupt)
+    asked = arguments(corpus_maker(train=2), tmp_path / "out", "attentions=[full]", "evaluate=[own]")
+    assert main(asked) == 130
+    assert capsys.readouterr().out.endswith(f"to go on: {shlex.join(['asr', *asked])}\n")
 
 
 def test_the_dry_run_has_one_row_for_seeds_that_cost_the_same(
