@@ -115,7 +115,7 @@ def test_quoted_measurements_have_these_options(name: str) -> None:
 
 
 def test_quoted_benchmarks_have_these_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT / "docs/examples")  # where the documents' own mechanism lies
+    monkeypatch.chdir(ROOT)
     commands = [overrides for overrides in quoted("asr bench") if overrides]
     assert len(commands) > 15
     for overrides in commands:
