@@ -65,8 +65,6 @@ UNSUPPORTED = {
 }
 # Options of the model that a folder doesn't determine.
 OWN_OPTIONS = {"model.encoder", "model.freeze_encoder_steps", "model.lora", "model.self_conditioned"}
-# Options that may differ from the folder's values.
-ADJUSTABLE = {"model.dropout", "model.attention_dropout", "model.layer_drop"}
 SIZES = (
     "hidden_size",
     "intermediate_size",
