@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from asr.config import option
 from asr.errors import UserError
+from asr.preparation.options import TEXT_RULES
 
 # unit is the default because validation and tuning use it: a hypothesis then has one error rate.
 COSTS = ("unit", "sclite")
@@ -34,23 +35,17 @@ class ScoreOptions:
         maximum=1_000_000,
     )
     seed: int = option(0, help="random seed for the bootstrap", affects="result", maximum=2**32 - 1)
-    case: str = option(
+    text: str = option(
         "lower",
-        help="lower: compare words and characters case-insensitively, as sclite does",
+        help="how texts are compared: none: as they are | lower: without case, as in sclite | words: also "
+        "without punctuation and [sounds] | spoken: as words, and numbers as they are spoken",
         affects="result",
-        choices=("lower", "keep"),
+        choices=tuple(TEXT_RULES),
     )
     language: str = option(
         "",
-        help="language code of the words; tr, az: lower-case I is ı, and İ is i",
+        help="language code of the words, English if empty; tr, az: lower-case I is ı, and İ is i",
         affects="result",
-    )
-    punctuation: str = option(
-        "keep",
-        help="remove: compare words without punctuation",
-        affects="result",
-        only=("paths", (FOLDER, FOLDERS, TEXT)),
-        choices=("keep", "remove"),
     )
     hotwords: str = option(
         "",
@@ -98,5 +93,5 @@ class ScoreOptions:
 
     def check(self) -> None:
         """Raise UserError if there are no letters to pair."""
-        if self.language and self.case == "keep":
-            raise UserError(f"language={self.language}: has no effect with case=keep, only with case=lower")
+        if self.language and self.text == "none":
+            raise UserError(f"language={self.language}: has no effect with text=none")

@@ -31,9 +31,8 @@ def score_files(
     paths: Sequence[Path],
     *,
     align: str = "unit",
-    case: str = "lower",
+    text: str = "lower",
     language: str = "",
-    punctuation: str = "keep",
     samples: int = 1000,
     seed: int = 0,
     console: Console | None = None,
@@ -63,9 +62,8 @@ def score_files(
         return score(
             hypotheses,
             align="sclite" if trn else align,
-            case=case,
+            text=text,
             language=language,
-            punctuation=punctuation,
             samples=samples,
             seed=seed,
         )

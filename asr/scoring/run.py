@@ -81,8 +81,7 @@ def score_paths(
         result = score_files(
             files,
             align=options.align,
-            punctuation=options.punctuation,
-            case=options.case,
+            text=options.text,
             language=options.language,
             samples=options.samples,
             seed=options.seed,
@@ -210,9 +209,8 @@ def _scored(
             hypotheses,
             align=options.align,
             filter_words=rules,
-            case=options.case,
+            text=options.text,
             language=options.language,
-            punctuation=options.punctuation,
             samples=options.samples,
             seed=options.seed,
         )
@@ -244,7 +242,7 @@ def _score_folder(
         summary["word_filter"] = asdict(rules)
     if options.hotwords and "wer" in result.rates:
         phrases = [" ".join(x.words) for x in read_hotwords(options.hotwords)]
-        listed = scored_words(phrases, None, options.case, options.language, options.punctuation)
+        listed = scored_words(phrases, None, options.text, options.language)
         found = ListedWords.of(result.utterances, {word for words in listed for word in words})
         summary["hotwords"] = found.as_dict()
         console.print(f"{folder}: {options.hotwords}: {found}", soft_wrap=True, markup=False, highlight=False)

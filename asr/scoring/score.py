@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-import jiwer
 import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
-from asr.text.normalise import lower, plain_text
+from asr.text.normalise import lower, normalise, plain_text
+from asr.text.numbers import check_numbers
 from asr.text.pronunciation import WordCounts
 
 Metric = Literal["per", "wer", "cer"]
@@ -97,9 +97,8 @@ def score(
     *,
     align: str = "unit",
     filter_words: WordFilter | None = None,
-    case: str = "lower",
+    text: str = "lower",
     language: str = "",
-    punctuation: str = "keep",
     samples: int = 1000,
     seed: int = 0,
 ) -> Score:
@@ -113,9 +112,8 @@ def score(
         hypotheses: hypotheses of one corpus, all with the same unit.
         align: costs of the alignment: unit | sclite.
         filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
-        case: lower compares words and characters case-insensitively, as sclite does; keep doesn't.
-        language: code of the language, for case=lower.
-        punctuation: keep, or remove (Unicode category P) from words, which may then be empty and left out.
+        text: rule of `normalise` by which texts are compared; `lower` does so as sclite does.
+        language: code of the language; for `spoken`, English if empty.
         samples: number of bootstrap samples for the 95 % intervals.
         seed: random seed for the bootstrap.
 
@@ -128,7 +126,7 @@ def score(
     _check_ids_and_units(hypotheses)
     found = {
         metric: align_all(*pair, align)
-        for metric, pair in _tokens(hypotheses, filter_words, case, language, punctuation).items()
+        for metric, pair in _tokens(hypotheses, filter_words, text, language).items()
     }
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
@@ -185,9 +183,8 @@ def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
 def _tokens(
     hypotheses: Sequence[Hypothesis],
     filter_words: WordFilter | None,
-    case: str,
+    text: str,
     language: str,
-    punctuation: str,
 ) -> dict[Metric, tuple[list[list[str]], list[list[str]]]]:
     """Return the tokens of all references and of all hypotheses, for each metric that applies."""
     for hypothesis in hypotheses:
@@ -201,10 +198,10 @@ def _tokens(
             [scored_phones(hypothesis.tokens) for hypothesis in hypotheses],
         )
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
-        spoken = scored_words([x.reference for x in hypotheses], filter_words, case, language, punctuation)
-        heard = scored_words([x.text for x in hypotheses], filter_words, case, language, punctuation)
+        spoken = scored_words([x.reference for x in hypotheses], filter_words, text, language)
+        heard = scored_words([x.text for x in hypotheses], filter_words, text, language)
         tokens["wer"] = spoken, heard
-        tokens["cer"] = [list(" ".join(text)) for text in spoken], [list(" ".join(text)) for text in heard]
+        tokens["cer"] = [list(" ".join(x)) for x in spoken], [list(" ".join(x)) for x in heard]
     if not tokens:
         raise UserError(
             f"utterance {hypotheses[0].id!r}: expected reference phones, or reference and recognised words; "
@@ -229,17 +226,16 @@ def _all_have(
 def scored_words(
     texts: Iterable[str | None],
     filter_words: WordFilter | None = None,
-    case: str = "lower",
+    rule: str = "lower",
     language: str = "",
-    punctuation: str = "keep",
 ) -> list[list[str]]:
-    """Return the words of each text that WER counts, as `plain_text`; arguments as in `score`."""
+    """Return the words of each text that WER counts, by a rule of `normalise`; arguments as in `score`."""
+    if rule == "spoken":
+        check_numbers(language or "en")
     kept = [" ".join((filter_words or list)(plain_text(text or "").split())) for text in texts]
-    if case == "lower":
-        kept = [lower(text, language) for text in kept]
-    if punctuation == "remove":
-        kept = jiwer.RemovePunctuation()(kept)
-    return [text.split() for text in kept]
+    if rule == "lower":  # tags, too
+        return [lower(text, language).split() for text in kept]
+    return [normalise(text, rule, language).split() for text in kept]
 
 
 def scored_phones(tokens: Iterable[str]) -> list[str]:

@@ -369,14 +369,14 @@ def test_changed_scoring_rules_and_references_repeat_only_the_evaluations(
 def test_a_score_with_other_options_is_refused(
     compared: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rates after `asr score case=keep` were taken for those of the comparison."""
+    """Rates after `asr score text=none` were taken for those of the comparison."""
     compare = shutil.copytree(compared, tmp_path / "compare")
     asked = arguments(tone_corpus, compare, "attentions=[full]")
     folder = str(compare / read_results(compare).evaluations[0].folder)
     before = (compare / "results.json").read_text()
-    assert main(["score", folder, "case=keep", "samples=10"]) == 0
+    assert main(["score", folder, "text=none", "samples=10"]) == 0
     assert main(asked) == 1
-    message = f"found one with case=keep samples=10: run asr score {folder}"
+    message = f"found one with samples=10 text=none: run asr score {folder}"
     assert message in capsys.readouterr().err.replace("\n", " ")
     assert (compare / "results.json").read_text() == before
     assert main(["score", folder]) == 0

@@ -88,7 +88,7 @@ def test_words_are_filtered_on_both_sides_and_compared_case_insensitively():
     result = score([utterance], filter_words=without_noise)
     assert result.rates["wer"].counts == ErrorCounts(0, 0, 0, 2)
     assert result.rates["cer"].counts == ErrorCounts(0, 0, 0, 5)
-    assert score([utterance], filter_words=without_noise, case="keep").rates["wer"].rate == 1.0
+    assert score([utterance], filter_words=without_noise, text="none").rates["wer"].rate == 1.0
 
 
 def test_the_worst_utterances_come_first_by_rate_then_errors():

@@ -175,8 +175,8 @@ def test_language_gives_the_pairs_of_upper_and_lower_case(tmp_path):
         (tmp_path / f"{name}.trn").write_text(f"{side} (u-1)\n", encoding="utf-8")
     (result,) = scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"], samples=1, language="tr")
     assert result.rates["wer"].counts.errors == 0
-    with pytest.raises(UserError, match="language=tr: has no effect with case=keep"):
-        ScoreOptions(language="tr", case="keep").check()
+    with pytest.raises(UserError, match="language=tr: has no effect with text=none"):
+        ScoreOptions(language="tr", text="none").check()
 
 
 def test_errors_name_file_and_utterance(tmp_path):

@@ -289,18 +289,15 @@ def test_the_table_has_the_name_of_the_hypotheses(names, tmp_path, monkeypatch):
     assert title.strip() == heard
 
 
-@pytest.mark.parametrize("case", ["keep", "lower"])
-@pytest.mark.parametrize("punctuation", ["keep", "remove"])
-def test_case_and_punctuation_are_treated_as_by_jiwer(case, punctuation, tmp_path):
+@pytest.mark.parametrize("text", ["none", "lower"])
+def test_case_is_treated_as_by_jiwer(text, tmp_path):
     spoken, said = ["Don't, please!", "WELL - known «Straße»"], ["dont please", "well known straße ?"]
     (tmp_path / "ref").write_text("\n".join(spoken))
     (tmp_path / "hyp").write_text("\n".join(said))
-    transforms = [jiwer.ToLowerCase()] * (case == "lower") + [jiwer.RemovePunctuation()] * (
-        punctuation == "remove"
-    )
+    transforms = [jiwer.ToLowerCase()] * (text == "lower")
     words = jiwer.Compose([*transforms, jiwer.ReduceToListOfListOfWords()])
     expected = jiwer.process_words(spoken, said, words, words)
-    (result,) = scored([tmp_path / "ref", tmp_path / "hyp"], case=case, punctuation=punctuation)
+    (result,) = scored([tmp_path / "ref", tmp_path / "hyp"], text=text)
     counts = result.rates["wer"].counts
     assert result.rates["wer"].rate == expected.wer
     assert (counts.substitutions, counts.deletions, counts.insertions) == (
@@ -310,10 +307,26 @@ def test_case_and_punctuation_are_treated_as_by_jiwer(case, punctuation, tmp_pat
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "errors"),
+    [("lower", "", 4), ("words", "", 2), ("spoken", "", 0), ("spoken", "de", 2)],
+)
+def test_texts_are_compared_by_the_rules_of_preparation(text, language, errors, tmp_path):
+    """`punctuation=remove` wrote don't as dont, and a reference's `3 dollars` never was three dollars."""
+    (tmp_path / "ref").write_text("Don’t [laughter], please: $3!\n")
+    (tmp_path / "hyp").write_text("don't please three dollars\n")
+    (result,) = scored([tmp_path / "ref", tmp_path / "hyp"], text=text, language=language)
+    assert result.rates["wer"].counts.errors == errors
+
+
+def test_numbers_of_an_unknown_language_are_refused(tmp_path):
+    (tmp_path / "ref").write_text("3\n")
+    with pytest.raises(UserError, match="language=xx: text=spoken expects a language whose numbers"):
+        scored([tmp_path / "ref", tmp_path / "ref"], text="spoken", language="xx")
+
+
 def test_options_without_effect_on_files_are_refused(tmp_path):
     (tmp_path / "ref.trn").write_text("go (s-1)\n")
-    with pytest.raises(UserError, match="punctuation=remove: has no effect for TRN files, only for"):
-        scored([tmp_path / "ref.trn", tmp_path / "ref.trn"], punctuation="remove")
     with pytest.raises(UserError, match="word_filter=false: has no effect for TRN files, only for"):
         scored([tmp_path / "ref.trn", tmp_path / "ref.trn"], word_filter=False)
 
