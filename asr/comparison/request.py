@@ -12,7 +12,7 @@ from asr.comparison.records import TriedRate
 from asr.config import affecting, flat, to_dict
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
-from asr.files import file_digest
+from asr.files import file_digest, near_path
 from asr.search.options import DecodeOptions, SearchOptions
 from asr.text.hotwords import read_hotwords
 from asr.training.config import chosen_recipe, train_options
@@ -176,7 +176,7 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     given = {"beam.lm": beam.lm, "beam.lexicon": beam.lexicon, "beam.hotwords": beam.hotwords}
     for key, path in given.items():
         if path and not Path(path).is_file():
-            raise UserError(f"{key}={path}: expected a file, found none")
+            raise UserError(f"{key}={path}: expected a file, found none{near_path(path)}")
         if path:
             files[key] = file_digest(Path(path))
     if beam.hotwords:

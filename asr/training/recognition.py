@@ -173,14 +173,15 @@ def build_recognition(
     """
     cuts = load_training_cuts(options.data)
     start = Recognizer.load(options.init_from) if options.init_from and not resuming else None
-    known = start.tokenizer if start else None
-    if options.init_from and stored:
-        known = tokenizer_from_state(stored["tokenizer"])
-    tokenizer = training_tokenizer(options, cuts, known)
     encoder = options.model.encoder
-    pretrained: dict[str, Any] = read_pretrained(encoder) if encoder and not start else {}
+    known, pretrained = None, {}
     if start:
-        pretrained = start.model.config.pretrained
+        known, pretrained = start.tokenizer, start.model.config.pretrained
+    elif options.init_from and stored:
+        known, pretrained = tokenizer_from_state(stored["tokenizer"]), stored["config"]["pretrained"]
+    elif encoder:
+        pretrained = read_pretrained(encoder)
+    tokenizer = training_tokenizer(options, cuts, known)
     model = AcousticModel(
         AcousticModelConfig(
             options.attention,

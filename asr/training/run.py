@@ -133,7 +133,14 @@ def _train(
             if RunFolder(folder).summary.exists():
                 if _is_first_process(options):
                     _average(options, folder)
-                print(f"{folder}: training is already finished")
+                print(
+                    "\n".join(
+                        [
+                            f"{folder}: training is already finished",
+                            *closing(options, folder, task.error_rate_name),
+                        ]
+                    )
+                )
             elif _is_first_process(options):  # killed before it could write its summary
                 _finish(options, folder, point.step, task, data, cost)
             return
@@ -328,8 +335,7 @@ def _finish(
         f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:.0f} frames/s, "
         f"{100 * summary.data_wait_share:.1f} % waiting for data)"
     )
-    for line in closing(options, folder, task.error_rate_name):
-        print(line, flush=True)
+    print("\n".join(closing(options, folder, task.error_rate_name)), flush=True)
 
 
 def _average(options: TrainConfig, folder: Path) -> None:

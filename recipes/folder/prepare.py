@@ -11,7 +11,7 @@ from pathlib import Path
 
 from asr.data.facts import header_facts
 from asr.errors import UserError
-from asr.files import parse_json
+from asr.files import near_path, parse_json
 from asr.preparation.own_data import prepare_rows
 from asr.preparation.rows import Row, channel_field, number_field, text_field
 from asr.preparation.run import Preparation
@@ -70,7 +70,7 @@ def _root(options: Options) -> Path:
     if root.is_file():
         raise UserError(f"audio={root}: expected a folder, found a file; use audio={root.parent}")
     if not root.is_dir():
-        raise UserError(f"audio={root}: expected a folder with recordings, found none")
+        raise UserError(f"audio={root}: expected a folder with recordings, found none{near_path(root)}")
     return root
 
 
@@ -81,7 +81,8 @@ def _tables(transcripts: Path, columns: dict[str, str], output: Path) -> list[Ta
         UserError: there are no transcripts, or they have no columns though the options name some.
     """
     if not transcripts.exists():
-        raise UserError(f"transcripts={transcripts}: expected a table or a folder, found none")
+        near = near_path(transcripts)
+        raise UserError(f"transcripts={transcripts}: expected a table or a folder, found none{near}")
     if transcripts.is_dir():
         if named := _tables_per_split(transcripts):
             return named

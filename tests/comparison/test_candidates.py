@@ -1,6 +1,7 @@
 """Candidates: syntax, labels, and mechanisms of evaluation."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -83,8 +84,11 @@ def test_a_candidate_of_another_size_than_its_parent_is_refused_before_anything_
 
 
 @pytest.mark.parametrize("start", ["exp/demo/full", "parent"])
-def test_lora_starts_from_a_run_or_another_candidate(start: str) -> None:
+def test_lora_starts_from_a_run_or_another_candidate(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was refused as having random weights."""
+    monkeypatch.chdir(tmp_path)
     entries = (
         f"{{attention: full, label: parent}}, {{attention: full, init_from: {start}, model.lora.rank: 4}}"
     )

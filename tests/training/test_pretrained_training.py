@@ -166,6 +166,16 @@ def test_options_that_contradict_the_folder_are_refused(override: str, message: 
         train_options(["recipe=folder", f"model.encoder={tmp_path}", override])
 
 
+def test_a_published_model_is_a_start_like_a_run(tmp_path: Path) -> None:
+    """`init_from=` a folder of transformers was `expected a checkpoint`."""
+    pytest.importorskip("published_models").save_ctc(tmp_path)
+    options = train_options(["recipe=demo", f"init_from={tmp_path}"])
+    assert (options.init_from, options.model.encoder) == ("", str(tmp_path))
+    assert (options.tokenizer.kind, options.model.layers) == ("character", 2)
+    with pytest.raises(UserError, match=r"^tokenizer.kind=phone: expected character with init_from="):
+        train_options(["recipe=demo", f"init_from={tmp_path}", "tokenizer.kind=phone"])
+
+
 def test_the_folder_replaces_the_sizes_of_a_recipe(tmp_path: Path) -> None:
     save_model(tmp_path)
     options = train_options(["recipe=prompts", f"model.encoder={tmp_path}", "model.dropout=0.2"])
