@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.approximation.inputs import JoinedInput
+from asr.approximation.options import FULL, rival_of
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
@@ -49,7 +50,7 @@ class CTCModel:
             )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.rate, self.layers = model.sample_rate, len(model.attention_layers())
-        self.device = str(model.device)
+        self.frames, self.device = model.config.model.frames, str(model.device)
 
     def digest(self) -> list[str]:
         """Return hashes of weights and vocabulary."""
@@ -73,8 +74,10 @@ class CTCModel:
         """Do nothing: inputs have any length."""
 
     def use(self, attention: str, backend: str) -> None:
-        """Exchange the attention."""
-        self.model.set_attention(attention, backend)
+        """Exchange the attention, or the schedule of frames, with full attention."""
+        _, frames = rival_of(attention)
+        self.model.set_attention(FULL if frames else attention, backend)
+        self.model.set_frames(frames or self.frames)
 
     @torch.inference_mode()
     def batch(self, inputs: Sequence[JoinedInput]) -> dict[str, Tensor]:

@@ -13,10 +13,19 @@ TEXT_TASKS = (*TASKS, SQUAD)
 ALL_TASKS = (*TEXT_TASKS, TRANSCRIPTION)
 FULL = "full"
 LAYERS = "layers"
-HALF_LAYERS, HALF_FRAMES = "half-layers", "half-frames"
-RIVALS = (HALF_LAYERS, HALF_FRAMES)
 CLASSIFIED = tuple(name for name, task in TASKS.items() if task.classes)
 PLACE = "{task}"
+
+
+def rival_of(row: str) -> tuple[str, str]:
+    """Return option and value of a row of `Options.rivals`; both are empty for a mechanism.
+
+    Example:
+        >>> rival_of("frames=1,2*3"), rival_of("lsh-4:chunk=16")
+        (('frames', '1,2*3'), ('', ''))
+    """
+    name, _, value = row.partition("=")
+    return (name, value) if name in ("frames", LAYERS) else ("", "")
 
 
 @dataclass
@@ -69,13 +78,20 @@ class Options:
         only=("task", TRANSCRIPTION),
         choices=("", LAYERS),
     )
-    rivals: list[str] = option(
+    frames: list[str] = option(
         [],
-        help=f"cheaper encoders of Whisper with full attention, as further rows: {HALF_LAYERS} (every second "
-        f"layer left out), {HALF_FRAMES} (pairs of frames averaged before the first layer)",
+        help="further rows: full attention with fewer frames, a schedule for each: 2, '1,2*3', or pad-10 "
+        "(Whisper's padding in runs of 10)",
         affects="result",
         only=("task", TRANSCRIPTION),
-        choices=RIVALS,
+    )
+    layers: list[int] = option(
+        [],
+        help="further rows: full attention in this many of Whisper's encoder layers, evenly spread",
+        affects="result",
+        only=("task", TRANSCRIPTION),
+        minimum=1,
+        maximum=1000,
     )
     baseline: str = option(
         FULL, help="denominator of the ratios, one of attentions", affects="result", suggested=MECHANISMS
@@ -173,7 +189,7 @@ class Options:
                 f"task={TRANSCRIPTION} measures the divergence from it"
             )
         if self.sweep and self.rivals:
-            raise UserError(f"rivals={','.join(self.rivals)}: have no effect with sweep={self.sweep}")
+            raise UserError(f"{self.rivals[0]}: has no effect with sweep={self.sweep}")
         if self.sweep and (self.baseline != FULL or len(self.attentions) < 2):
             raise UserError(f"sweep={self.sweep}: expected baseline={FULL} and other attentions beside it")
         if len({task.partition("-")[0] for task in self.task}) > 1 and PLACE not in self.model:
@@ -181,6 +197,12 @@ class Options:
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "
                 f"{PLACE} for its name"
             )
+
+    @property
+    def rivals(self) -> list[str]:
+        """Names of the further rows, which have full attention: `frames=2`, `layers=3`."""
+        rows = [f"frames={frames}" for frames in self.frames]
+        return list(dict.fromkeys([*rows, *(f"layers={layers}" for layers in self.layers)]))
 
     def model_of(self, task: str) -> Path:
         """Return the folder of a task's model; both sets of MNLI share one."""

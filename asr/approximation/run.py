@@ -141,7 +141,7 @@ class TaskEvaluation:
             model: Any = self.model  # of transcription
             self.names = swept(options.attentions, model.layers)
         if name == TRANSCRIPTION:
-            self.names = [*self.names, *dict.fromkeys(options.rivals)]
+            self.names = [*self.names, *options.rivals]
         self.journal = KeyedRecord(folder / "outputs.jsonl", self._job())
         keys = [key for attention in self.names for key in self._keys(attention)]
         self.todo = len(set(keys) - self.journal.stored.keys())

@@ -63,10 +63,8 @@ class TranscriptionTask:
             if self.options.join_s > 30:
                 raise UserError(f"join_s={self.options.join_s:g}: expected at most 30 for Whisper")
         else:
-            for name, value in (
-                ("language", self.options.language),
-                ("rivals", ",".join(self.options.rivals)),
-            ):
+            layers = ",".join(map(str, self.options.layers))
+            for name, value in (("language", self.options.language), ("layers", layers)):
                 if value:
                     raise UserError(f"{name}={value}: has no effect with a CTC model")
             assert self.open_model is not None

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from asr.approximation.inputs import JoinedInput
-from asr.approximation.options import FULL, HALF_FRAMES, HALF_LAYERS, RIVALS
+from asr.approximation.options import FULL, rival_of
 from asr.approximation.pretrained import TransformersModel, require_model
 from asr.attention.transformers_adapter import quiet
+from asr.config.schedule import layer_factors
 from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.files import read_json
+from asr.model.pretrained_whisper import WhisperEncoder
 
 PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
@@ -53,7 +55,7 @@ class Whisper(TransformersModel):
         # Without them, transformers makes a tokenizer that knows no text.
         if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
             raise UserError(f"model={folder}: expected tokenizer.json or vocab.json, found neither")
-        self.rival = ""
+        self.rival = "", ""
         super().__init__(folder, "WhisperForConditionalGeneration", "WhisperProcessor", device)
         self.extractor, self.tokenizer = self.processor.feature_extractor, self.processor.tokenizer
         config, frames = self.model.config, 2 * self.model.config.max_source_positions
@@ -71,6 +73,7 @@ class Whisper(TransformersModel):
             if not isinstance(getattr(settings, name, None), int):
                 raise UserError(f"model={folder}: expected {name} in generation_config.json, found none")
         self.settings = _settings(settings, folder, language)
+        self.ours = WhisperEncoder(self.model.model.encoder, FULL, "auto").eval()
         self.normalise = _normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
 
     measures: ClassVar = {
@@ -136,31 +139,42 @@ class Whisper(TransformersModel):
         return self.features([speech.samples(self.rate) for speech in inputs])
 
     def features(self, audio: list[Samples]) -> dict[str, Tensor]:
-        """Return the log-mel features of samples at `rate`, padded or cut to an input's length."""
+        """Return log-mel features of samples at `rate`, extended or cut to an input's length, and `heard_B`.
+
+        The latter are the encoder positions of the samples alone.
+        """
         found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt")
-        return {"input_features": found.input_features.to(self.device)}
+        shift = 2 * self.extractor.hop_length
+        heard_B = torch.tensor([-(-len(samples) // shift) for samples in audio], device=self.device)
+        return {"input_features": found.input_features.to(self.device), "heard_B": heard_B}
 
     def use(self, attention: str, backend: str) -> None:
         """Exchange the attention, or make the encoder cheaper and keep full attention."""
-        self.rival = attention if attention in RIVALS else ""
-        super().use(FULL if self.rival else attention, backend)
+        self.rival = kind, value = rival_of(attention)
+        super().use(FULL if kind else attention, backend)
+        if kind == "layers" and int(value) > self.layers:
+            raise UserError(f"{attention}: expected at most {self.layers}, the layers of {self.folder}")
+        if kind == "frames":
+            merged = re.fullmatch(r"pad-([1-9]\d{0,3})", value)
+            self.silence = int(merged[1]) if merged else 1
+            self.ours.factors = layer_factors("1" if merged else value, self.layers)
 
+    @torch.inference_mode()
     def run(self, inputs: dict[str, Tensor], attention: str) -> Any:
         """Return the states of the encoder, [B, N, M]; errors as in `TransformersModel`."""
-        return super().run(inputs, FULL if attention in RIVALS else attention)
+        kind, _ = rival_of(attention)
+        return self.forward(inputs) if kind == "frames" else super().run(inputs, FULL if kind else attention)
 
     def forward(self, inputs: dict[str, Tensor]) -> Any:
-        """Return the states of the encoder, [B, N, M]; the state of averaged frames stands at both places."""
-        encoder = self.model.model.encoder
-        with _halved_layers(encoder) if self.rival == HALF_LAYERS else nullcontext():
-            if self.rival != HALF_FRAMES:
-                return encoder(**inputs).last_hidden_state
-            hook = encoder.layers[0].register_forward_pre_hook(_halved_frames)
-            try:
-                # A key that stands twice has the weight of one that stands once, as all others do too.
-                return encoder(**inputs).last_hidden_state.repeat_interleave(2, dim=1)
-            finally:
-                hook.remove()
+        """Return the states of the encoder, [B, N, M]."""
+        features, (kind, value) = inputs["input_features"], self.rival
+        if kind != "frames":
+            encoder = self.model.model.encoder
+            with _with_layers(encoder, int(value)) if kind else nullcontext():
+                return encoder(features).last_hidden_state
+        lengths = features.new_full(features.shape[:1], features.shape[2], dtype=torch.int64)
+        silence = (inputs["heard_B"], self.silence) if self.silence > 1 else None
+        return self.ours(features.mT, lengths, silence=silence)[0]
 
     def tokens(self, text: str) -> list[int]:
         """Return the prompt, the tokens of a transcript and the end mark, as the model was trained."""
@@ -222,20 +236,14 @@ class Whisper(TransformersModel):
 
 
 @contextmanager
-def _halved_layers(encoder: Any) -> Iterator[None]:
-    """Leave out layers 2, 4, … of an encoder."""
+def _with_layers(encoder: Any, count: int) -> Iterator[None]:
+    """Leave out all but some layers of an encoder, evenly spread: the first, third, … with half of them."""
     layers = encoder.layers
-    encoder.layers = layers[::2]
+    encoder.layers = type(layers)(layers[index * len(layers) // count] for index in range(count))
     try:
         yield
     finally:
         encoder.layers = layers
-
-
-def _halved_frames(layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of a layer with the means of frames 1 and 2, 3 and 4, …"""
-    states_BNM, *others = args
-    return (0.5 * (states_BNM[:, ::2] + states_BNM[:, 1::2]), *others)
 
 
 def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:

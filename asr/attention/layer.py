@@ -13,9 +13,9 @@ class FrameRate(NamedTuple):
 
     Attributes:
         factor: encoder frames from one position to the next, in which distances count.
-        log_sizes_BN: logarithm of the share of `factor` valid frames that a position stands for, ≤ 0; it is
-            added to the logits of the position as a key, which then counts as all of its frames would. None:
-            all are 0.
+        log_sizes_BN: logarithm of the number of valid frames that a position stands for, relative to the
+            others; it is added to the logits of the position as a key, which then counts as all of its frames
+            would. None: all are equal.
     """
 
     factor: int

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.layer import FrameRate
-from asr.lengths import zero_padding
+from asr.lengths import keep_mask, zero_padding
 
 
 def through_blocks(
@@ -87,6 +87,29 @@ def pool(x: Tensor, lengths: Tensor, factor: int) -> tuple[Tensor, Tensor, Frame
     even = x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((lengths % factor).any())
     log_sizes_BN = None if even else (sizes_BN.float() / factor).log()
     return means, short, FrameRate(factor, log_sizes_BN)
+
+
+def merge(x: Tensor, lengths: Tensor, run_BT: Tensor) -> tuple[Tensor, Tensor, FrameRate]:
+    """Average runs of consecutive valid frames of any length.
+
+    Args:
+        x: [B, T, M].
+        lengths: [B] valid frames.
+        run_BT: number of each frame's run, from 0.
+
+    Returns:
+        [B, N, M] means, [B] valid means, and their rate, whose sizes are numbers of frames.
+    """
+    B, _, M = x.shape
+    runs = int(run_BT.max()) + 1
+    keep_BT = keep_mask(lengths, x.shape[1])
+    sizes_BN = x.new_zeros(B, runs).scatter_add(1, run_BT, keep_BT.to(x.dtype))
+    total = x.new_zeros(B, runs, M).scatter_add(
+        1, run_BT.unsqueeze(-1).expand(-1, -1, M), zero_padding(x, lengths)
+    )
+    sizes_BN = sizes_BN.clamp(min=1)
+    counts_B = run_BT.masked_fill(~keep_BT, -1).amax(1) + 1
+    return total / sizes_BN.unsqueeze(-1), counts_B, FrameRate(1, sizes_BN.float().log())
 
 
 def restored(x: Tensor, start: Tensor, z: Tensor, factor: int) -> Tensor:

@@ -19,7 +19,7 @@ from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 from asr.model.dropout import Dropout
 from asr.model.features import FrontEnd
-from asr.model.frames import through_blocks
+from asr.model.frames import merge, through_blocks
 from asr.model.pretrained_mel import mel_energies
 
 # Frames of a batch whose spectra are in memory together; the result does not depend on it.
@@ -143,9 +143,18 @@ class WhisperEncoder(nn.Module):
         return (frames + 1) // 2
 
     def forward(
-        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        tap: Callable[[int, Tensor], Tensor] | None = None,
+        silence: tuple[Tensor, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Encode log-mel energies; see `PretrainedEncoder.forward`.
+
+        Args:
+            features, lengths, tap: see there.
+            silence: [B] encoder frames before the silence to which an input was extended, and the length of
+                runs in which blocks see the frames of the silence; None: they see all frames.
 
         Raises:
             UserError: there are more frames than positions.
@@ -155,9 +164,21 @@ class WhisperEncoder(nn.Module):
             x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
             lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
         x = self.dropout(zero_padding(x + self._positions(x.shape[1]), lengths))
+        if silence is not None:
+            return self.norm(self._merged(x, lengths, *silence)), lengths
         layer_drop = self.layer_drop if self.training else 0.0
         x = through_blocks(self.blocks, self.factors, x, lengths, layer_drop, tap)
         return zero_padding(self.norm(x), lengths), lengths
+
+    def _merged(self, x: Tensor, lengths: Tensor, heard: Tensor, factor: int) -> Tensor:
+        """Run the blocks on [B, T, M] with runs of the frames after those that are heard."""
+        frame_T, heard_B1 = torch.arange(x.shape[1], device=x.device), heard.unsqueeze(-1)
+        run_BT = frame_T.minimum(heard_B1) + (frame_T - heard_B1).clamp(min=0) // factor
+        start, short, rate = merge(x, lengths, run_BT)
+        z = start
+        for block in self.blocks:
+            z = block(z, short, rate=rate)
+        return x + (z - start).gather(1, run_BT.unsqueeze(-1).expand_as(x))
 
     def _positions(self, frames: int) -> Tensor:
         """Return the first positions, [T, M]; in a graph, those beyond the last are NaN."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from asr import config
 from asr.approximation import tables
-from asr.approximation.options import RIVALS, TRANSCRIPTION, Options
+from asr.approximation.options import TRANSCRIPTION, Options, rival_of
 from asr.approximation.question_map import QuestionMap
 from asr.approximation.run import MechanismResult, TaskResult
 from asr.approximation.tables import PERCENT, words
@@ -96,7 +96,7 @@ def _write_page(
         spec.name
         for result in results
         for row in result.rows
-        if row.attention not in RIVALS
+        if not any(rival_of(row.attention))
         for spec, _ in layer_runs(row.attention)
     )
     sections = [("summary", "Summary"), *((item.key, item.label) for item in body), ("protocol", "Protocol")]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from asr.approximation.options import RIVALS
+from asr.approximation.options import rival_of
 from asr.attention import MECHANISMS, own
 from asr.config.names import split_name, split_source
 
@@ -121,7 +121,7 @@ def family(attention: str) -> str:
         'nystrom:Nystrom'
     """
     name = attention.removeprefix("peer:").partition("@")[0]
-    return name if name in RIVALS else split_name(name)[0]
+    return name if any(rival_of(name)) else split_name(name)[0]
 
 
 def look(name: str) -> Look:

@@ -122,10 +122,10 @@ def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_p
 
 @pytest.mark.slow
 def test_cheaper_encoders_are_rows_of_the_table(folder: Path, evaluated: Path, tmp_path: Path) -> None:
-    """Half the layers is a model without them; half the frames, the layers over means of pairs."""
-    assert main(arguments(folder, tmp_path, "attentions=full", "rivals=half-layers,half-frames")) == 0
+    """Half the layers is a model without them; half the frames, the change of pairs' means added to both."""
+    assert main(arguments(folder, tmp_path, "attentions=full", "layers=1", "frames=2")) == 0
     found = rows(tmp_path)
-    assert list(found) == ["full", "half-layers", "half-frames"]
+    assert list(found) == ["full", "frames=2", "layers=1"]
     assert found["full"]["scores"] == rows(evaluated)["full"]["scores"]
     model = Whisper(folder / "model", "cpu", "")
     inputs = model.features([np.random.default_rng(0).standard_normal(16000).astype(np.float32)])
@@ -133,21 +133,69 @@ def test_cheaper_encoders_are_rows_of_the_table(folder: Path, evaluated: Path, t
     layers, halved = encoder.layers, {}
     with torch.inference_mode():
         encoder.layers = layers[:1]  # of two
-        halved["half-layers"] = encoder(**inputs).last_hidden_state
+        halved["layers=1"] = encoder(inputs["input_features"]).last_hidden_state
         states = encoder.conv1(inputs["input_features"])
         states = encoder.conv2(torch.nn.functional.gelu(states))
         states = torch.nn.functional.gelu(states).transpose(1, 2) + encoder.embed_positions.weight
-        states = states.unflatten(1, (-1, 2)).mean(2)
+        start = means = states.unflatten(1, (-1, 2)).mean(2)
         for layer in layers:
-            states = layer(states, None)
-        halved["half-frames"] = encoder.layer_norm(states).repeat_interleave(2, dim=1)
+            means = layer(means, None)
+        states = states + (means - start).repeat_interleave(2, dim=1)
+        halved["frames=2"] = encoder.layer_norm(states)
         for name, expected in halved.items():
             model.use(name, "auto")
             torch.testing.assert_close(model.run(inputs, name), expected, rtol=1e-4, atol=1e-5)
         model.use("full", "auto")
         encoder.layers = layers
-        whole = encoder(**inputs).last_hidden_state
+        whole = encoder(inputs["input_features"]).last_hidden_state
         torch.testing.assert_close(model.run(inputs, "full"), whole, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_merged_padding_counts_as_its_frames(folder: Path) -> None:
+    """Runs of one frame change nothing; equal frames have the states of their run, whatever the batch."""
+    model, rng = Whisper(folder / "model", "cpu", ""), np.random.default_rng(0)
+    audio = [rng.standard_normal(size).astype(np.float32) for size in (16000, 9001, 48000)]
+    inputs = model.features(audio)
+    assert inputs["heard_B"].tolist() == [50, 29, 150]
+    model.use("full", "auto")
+    full = model.run(inputs, "full")
+    model.use("frames=pad-10", "auto")
+    merged = model.run(inputs, "frames=pad-10")
+    torch.testing.assert_close(merged[2], full[2], rtol=0, atol=1e-4)  # as long as an input
+    assert (merged[:2] - full[:2]).abs().max() > 1e-3
+    alone = model.run(model.features(audio[1:2]), "frames=pad-10")
+    torch.testing.assert_close(alone[0], merged[1], rtol=0, atol=1e-4)
+    model.silence = 1
+    torch.testing.assert_close(model.run(inputs, "frames=pad-1"), full, rtol=0, atol=1e-4)
+    # With equal frames, a run and its members have the same states: a key that counts as often as they do.
+    x, lengths = torch.ones(1, 30, 24).cumsum(1), torch.tensor([30])
+    x[:, 10:] = x[:, 10:11]
+    whole = x
+    for block in model.ours.blocks:
+        whole = block(whole, lengths)
+    torch.testing.assert_close(
+        model.ours._merged(x, lengths, torch.tensor([10]), 7), whole, rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("frames=1,2,2", "frames=1,2,2: expected factors for 2 layers, found 3"),
+        ("frames=pad-0", "frames=pad-0: expected a factor"),
+        ("layers=3", "layers=3: expected at most 2, the layers of"),
+    ],
+)
+def test_rows_that_the_model_lacks_are_refused(
+    row: str, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, _, value = row.partition("=")
+    assert (
+        main(arguments(folder, tmp_path, "attentions=full", f"{key}=['{value}']" if key == "frames" else row))
+        == 1
+    )
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
