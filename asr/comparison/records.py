@@ -219,6 +219,8 @@ class Evaluation:
         decode_s: time of loading, forward pass and search.
         backend: backend that ran: native | reference.
         beam: search options in effect, including tuned weights; None for greedy search.
+        closed: whether the vocabulary of the search has all words of the references.
+        constant: whether the model recognised the same, or nothing, in all utterances.
         command: command that repeats the evaluation.
     """
 
@@ -240,6 +242,8 @@ class Evaluation:
     decode_s: float | None = None
     backend: str | None = None
     beam: dict[str, Any] | None = None
+    closed: bool = False
+    constant: bool = False
     command: str = ""
 
 

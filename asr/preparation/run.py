@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 
 from asr.console import open_console, progress
-from asr.data.places import LEXICON
+from asr.data.places import LEXICON, REFERENCES
 from asr.errors import UserError
 from asr.files import file_digest, write_text
 from asr.parallel import attempts, available_cores
@@ -257,6 +257,7 @@ class Preparation:
         splits: "Mapping[str, Iterable[MonoCut]]",
         *,
         lexicon: Lexicon | None = None,
+        dictionary: Lexicon | None = None,
         texts: Mapping[str, Iterable[str]] | None = None,
         files: Mapping[str, Callable[[Path], object]] | None = None,
         sources: Iterable[str | Path] = (),
@@ -270,7 +271,11 @@ class Preparation:
 
         Args:
             splits: cuts by split; each iterable is consumed once, so generators are fine.
-            lexicon: written to lexicon.txt; words outside it are counted in oov.tsv.
+            lexicon: written to lexicon.txt, the words that a model of phones is trained with and finds; words
+                outside it are counted in oov.tsv. It must not be made from the words of dev or test; where it
+                has all of them, the data card says so. None: the words of train that `dictionary` has.
+            dictionary: pronunciations that any split may need. Those of words outside the lexicon are written
+                to references.txt, for phone references alone.
             texts: sentences for language models, written to lm/<name>.txt.
             files: writers of further files, by file name relative to the folder.
             sources: files and folders of the corpus, for `is_done` and the data card.
@@ -287,8 +292,18 @@ class Preparation:
         digest = self._digest(sources)
         self.folder.mkdir(parents=True, exist_ok=True)
         with Drafts(self.folder) as drafts:
-            summaries, transcripts = draft_manifests(drafts, splits, lexicon, train, self.problem)
+            summaries, transcripts = draft_manifests(drafts, splits, train, self.problem)
             self.check()
+            if lexicon is None and dictionary is not None and transcripts:
+                known = dictionary.of(word for text in transcripts for word in text.split())
+                lexicon = known if len(known) else None
+            held_out = {
+                word for summary in summaries for word in summary.words if word not in (lexicon or ())
+            }
+            references = dictionary.of(held_out) if dictionary is not None else Lexicon({})
+            if lexicon is not None:
+                for summary in summaries:
+                    summary.count_unknown(lexicon)
             tokenizers = draft_tokenizers(drafts, self.options.tokenizers, transcripts, lexicon, self.say)
             for name, sentences in (texts or {}).items():
                 write_lines(drafts.path(f"lm/{name}.txt"), sentences)
@@ -298,6 +313,8 @@ class Preparation:
             draft_lists(drafts, summaries, self.excluded, self.problems)
             if lexicon is not None:
                 lexicon.save(drafts.path(LEXICON))
+            if len(references):
+                references.save(drafts.path(REFERENCES))
             if digest != self._fresh_digest():
                 raise UserError(
                     f"{', '.join(map(str, self._sources))}: files changed while they were read: "
@@ -314,6 +331,7 @@ class Preparation:
             effective_options(self.options),
             summaries,
             lexicon,
+            train,
             tokenizers,
             self.excluded,
             self.problems,
@@ -338,7 +356,9 @@ class Preparation:
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
         self.console.print(split_table(self.recipe + words, summaries, lexicon is not None))
-        for line in screen_lines(self.folder, summaries, tokenizers, self.excluded, self.problems):
+        for line in screen_lines(
+            self.folder, summaries, lexicon, train, tokenizers, self.excluded, self.problems
+        ):
             self.say(line)
 
     def refuse_shard(self, work: str) -> None:

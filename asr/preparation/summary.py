@@ -30,21 +30,23 @@ class SplitSummary:
     name: str
     utterances: int = 0
     duration_s: float = 0.0
-    words: int = 0
+    words: Counter[str] = field(default_factory=Counter)
     speakers: set[str] = field(default_factory=set)
     unknown: Counter[str] = field(default_factory=Counter)  # words outside the lexicon
 
-    def add(self, cut: "MonoCut", lexicon: Lexicon | None) -> None:
-        """Count an utterance, its duration, speaker and words, and those outside the lexicon."""
+    def add(self, cut: "MonoCut") -> None:
+        """Count an utterance, its duration, speaker and words."""
         supervision = cut.supervisions[0]
         self.utterances += 1
         self.duration_s += cut.duration
-        words = supervision.text.split()
-        self.words += len(words)
+        self.words.update(supervision.text.split())
         if supervision.speaker is not None:
             self.speakers.add(supervision.speaker)
-        if lexicon is not None:
-            self.unknown.update(word for word in words if word not in lexicon and word not in NOISE_WORDS)
+
+    def count_unknown(self, lexicon: Lexicon) -> None:
+        """Count the words outside the lexicon."""
+        unknown = self.words.keys() - lexicon.pronunciations.keys() - NOISE_WORDS
+        self.unknown = Counter({word: self.words[word] for word in unknown})
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def split_table(title: str, splits: list[SplitSummary], with_lexicon: bool) -> T
 def screen_lines(
     folder: Path,
     splits: list[SplitSummary],
+    lexicon: Lexicon | None,
+    train: str,
     tokenizers: list[TokenizerSummary],
     excluded: list[tuple[str, str, str]],
     problems: list[Problem],
@@ -88,7 +92,10 @@ def screen_lines(
     elif not problems:
         yield "nothing dropped"
     if any(split.unknown for split in splits):
-        yield f"words outside the lexicon (trained as SPN) are listed in {folder / 'oov.tsv'}"
+        yield (
+            f"words outside the lexicon (trained as SPN; never recognised) are listed in {folder / 'oov.tsv'}"
+        )
+    yield from _closed(splits, lexicon, train)
     if problems:
         listed = folder / "problems.tsv"
         accepted = describe_kinds(count_kinds(problems))
@@ -100,6 +107,7 @@ def data_card(
     options: dict[str, object],
     splits: list[SplitSummary],
     lexicon: Lexicon | None,
+    train: str,
     tokenizers: list[TokenizerSummary],
     excluded: list[tuple[str, str, str]],
     problems: list[Problem],
@@ -114,6 +122,7 @@ def data_card(
         options: options of the preparation.
         splits: counts of each split.
         lexicon: lexicon that OOV words are counted against.
+        train: name of the training split.
         tokenizers: requested tokenizers.
         excluded: (utterance, reason, text) of every utterance left out by the recipe's rules.
         problems: accepted problems.
@@ -127,6 +136,7 @@ def data_card(
         lines += ["", f"Lexicon: {len(lexicon):,} words, {len(lexicon.phones)} phones, `{lexicon.digest}`."]
         if any(split.unknown for split in splits):
             lines += ["OOV words (outside the lexicon) are listed with their counts in oov.tsv."]
+        lines += [f"{line[0].upper()}{line[1:]}." for line in _closed(splits, lexicon, train)]
     if tokenizers:
         lines += ["", "## Tokenizers", ""]
         body = [
@@ -153,6 +163,14 @@ def data_card(
     return "\n".join(lines) + "\n"
 
 
+def _closed(splits: list[SplitSummary], lexicon: Lexicon | None, train: str) -> Iterator[str]:
+    """Yield a line if the lexicon has all words of splits other than train and its parts."""
+    seen = next((x.words for x in splits if x.name == train), Counter[str]())
+    closed = [x.name for x in splits if x.words and not x.unknown and not x.words <= seen]
+    if lexicon is not None and closed:
+        yield f"closed vocabulary: the lexicon has every word of {', '.join(closed)}"
+
+
 def _split_rows(splits: list[SplitSummary], with_lexicon: bool) -> Iterator[list[str]]:
     for split in splits:
         running = sum(split.unknown.values())
@@ -162,7 +180,7 @@ def _split_rows(splits: list[SplitSummary], with_lexicon: bool) -> Iterator[list
             f"{split.utterances:,}",
             hours(split.duration_s),
             f"{len(split.speakers):,}",
-            f"{split.words:,}",
+            f"{split.words.total():,}",
             unknown,
         ]
 

@@ -114,6 +114,7 @@ class DecodeRecord:
         beam: search options in effect; None for greedy search.
         lexicon: digest of the lexicon.
         pronunciations: counts of reference words by the origin of their pronunciation.
+        known_words: counts of reference words that the search could find; None: it can spell any.
         word_filter: the recipe's scoring rules.
     """
 
@@ -123,6 +124,7 @@ class DecodeRecord:
     beam: dict[str, Any] | None = None
     lexicon: str | None = None
     pronunciations: dict[str, Any] | None = None
+    known_words: dict[str, Any] | None = None
     word_filter: dict[str, Any] | None = None
 
 

@@ -37,11 +37,14 @@ def findings(results: Results) -> list[Finding]:
     }
     if not rates:
         return list(_missing(results))
+    unlearned = [label for label in rates if results.unlearned(label, split, metric)]
+    learned = {label: rate for label, rate in rates.items() if label not in unlearned}
     times = {label: time for label in rates if (time := results.forward_time(label, split))}
     return [
-        *_accuracy(results, rates, metric, split),
+        *_accuracy(results, learned, metric, split),
+        *_unlearned(results, unlearned, metric, split),
         *_speed(rates, times, results.clock, split),
-        *_front(times, results.front(split)),
+        *_front({label: time for label, time in times.items() if label in learned}, results.front(split)),
         *_exchange(results, split, metric),
         *_busy(results),
         *_missing(results),
@@ -54,11 +57,14 @@ def main_split(results: Results) -> str:
 
 
 def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
+    if not rates:
+        return
     order = sorted(rates, key=lambda label: rates[label].value)
     best = [label for label in order if rates[label].value == rates[order[0]].value]
     rest = order[len(best) :]
     verb = "has" if len(best) == 1 else "have"
-    lowest = f"the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}"
+    closed = " (closed vocabulary)" if results.closed(split, metric) else ""
+    lowest = f"the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}{closed}"
     text = f"{_and(best)} {verb} {lowest}."
     level = [label for label in rest if results.level(label, best[0], split, metric)]
     if level:
@@ -66,6 +72,20 @@ def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: 
     elif rest:
         text += f" Next is {rest[0]} with {_rate(rates[rest[0]], metric)}."
     yield Finding("Most accurate", text)
+
+
+def _unlearned(results: Results, labels: list[str], metric: str, split: str) -> Iterator[Finding]:
+    """Name the models that have learned nothing, which no table or figure may recommend."""
+    if labels:
+        rates = [
+            f"{label}: {_rate(rate, metric)}"
+            for label in labels
+            if (rate := results.error_rate(label, split, metric))
+        ]
+        text = (
+            f"{metric_words(metric)} of empty or constant output, or no better than it ({'; '.join(rates)})"
+        )
+        yield Finding("Nothing learned", f"{text}. Left out of the front.")
 
 
 def _speed(
@@ -138,6 +158,9 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
         own = results.error_rate(candidate.label, split, metric)
         for attention in results.attentions():
             other = results.error_rate(candidate.label, split, metric, attention)
+            pair = (attention, candidate.attention)
+            if any(results.unlearned(candidate.label, split, metric, x) for x in pair):
+                continue
             if own and other and attention != candidate.attention:
                 exchanges.append((other.value - own.value, candidate.label, attention, own, other))
     if exchanges:

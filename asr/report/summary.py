@@ -13,6 +13,7 @@ from asr.report.words import (
     measured,
     metric_heading,
     metric_words,
+    split_heading,
 )
 from asr.scoring.estimates import DASH, Estimate, fastest, spread
 
@@ -42,7 +43,7 @@ def candidate_table(results: Results) -> Table:
     unit = "CPU s" if clock == "cpu" else "s"
     names = ["candidate"]
     for split in splits:
-        names += [f"{metric_heading(metric)}, {split}" for metric in heads[split]]
+        names += [split_heading(results, metric, split) for metric in heads[split]]
         names.append(f"forward {unit}, {split}")
     dev = results.dev_measure()
     if not splits:

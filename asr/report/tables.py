@@ -16,6 +16,7 @@ from asr.report.words import (
     measured,
     mebibytes,
     metric_heading,
+    split_heading,
 )
 from asr.scoring.estimates import DASH, Estimate, fastest, spread
 
@@ -56,7 +57,7 @@ def cost_table(results: Results) -> Table | None:
             if metric == "cer" and "wer" in metrics and metric != metrics[0]:
                 continue  # adds nothing to the word error rate
             rates = [results.error_rate(label, split, metric) for label in labels]
-            add_rates(Column(f"{metric_heading(metric)}, {split}"), rates, metric)
+            add_rates(Column(split_heading(results, metric, split)), rates, metric)
     if not splits:
         head = Column(f"dev {metric_heading(results.dev_measure())}", "at the best checkpoint")
         add_rates(head, [results.dev_error(label) for label in labels], results.dev_measure())
@@ -157,7 +158,7 @@ def seeds_table(results: Results) -> Table | None:
         columns=[
             Column("model", number=False),
             Column("seeds"),
-            *(Column(f"{metric_heading(metric)}, {split}") for split, metric in heads),
+            *(Column(split_heading(results, metric, split)) for split, metric in heads),
             *([] if heads else [Column(f"dev {metric_heading(dev)}", "at the best checkpoint")]),
             Column("steps"),
             Column("training, CPU s" if cpu else "training, s", "training steps without validation"),

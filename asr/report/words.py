@@ -126,6 +126,12 @@ def metric_heading(metric: str) -> str:
     return metric_words(metric) + (" %" if is_share(metric) else "")
 
 
+def split_heading(results: Results, metric: str, split: str) -> str:
+    """Return the heading of a measure's column: `WER %, test (closed vocabulary)`."""
+    closed = " (closed vocabulary)" if results.closed(split, metric) else ""
+    return f"{metric_heading(metric)}, {split}{closed}"
+
+
 def metric_title(metric: str) -> str:
     """Return the title of an axis for a measure: `PER (%)`, `bits per character`."""
     return metric_words(metric) + (" (%)" if is_share(metric) else "")

@@ -66,6 +66,8 @@ def _comparison_table(systems: Sequence[str], scores: Sequence[Score]) -> Table:
         found = [result.rates.get(metric) for metric in metrics]
         cells = [rate.estimate.text(percent) if rate else DASH for rate in found]
         factor = result.real_time_factor
+        if result.known_words and result.known_words.closed:
+            name += " (closed vocabulary)"
         rows.append((name, *cells, DASH if factor is None else f"{factor:.3f}"))
     names = ("system", *(metric.upper() for metric in metrics), "RTF")
     return Table.of("Error rates in %, with 95 % intervals", names, rows, wrap=False)
@@ -115,6 +117,8 @@ def _rate_table(folder: Path, result: Score) -> Table:
         (metric.upper(), *rate_cells(rate), f"{rate.counts.length} {TOKEN_OF[metric]}s")
         for metric, rate in result.rates.items()
     ]
+    if result.known_words and "wer" in result.rates:
+        caption = "\n".join(filter(None, [caption, str(result.known_words)]))
     return Table.of(str(folder), names, rows, caption=caption, wrap=False)
 
 

@@ -46,6 +46,7 @@ from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
 from asr.text.hotwords import read_hotwords
+from asr.text.known_words import KnownWords
 from asr.text.pronunciation import WordCounts
 
 
@@ -192,7 +193,8 @@ def rates_line(folder: Path) -> str:
         f"{metric.upper()} {percent(rate.value)} %" + (f" ({rate.ends(percent)})" if rate.interval else "")
         for metric, rate in shown
     ]
-    return f"{', '.join(rates)}; details: asr score {folder}"
+    closed = " (closed vocabulary)" if result.known_words and result.known_words.closed else ""
+    return f"{', '.join(rates)}{closed}; details: asr score {folder}"
 
 
 def _scored(
@@ -219,7 +221,12 @@ def _scored(
     counts = None
     if about.pronunciations:
         counts = build(WordCounts, about.pronunciations, f"{folder / DECODING}: pronunciations")
-    result = replace(result, decode_s=about.decode_s, lexicon=about.lexicon, pronunciations=counts)
+    known = None
+    if about.known_words:
+        known = build(KnownWords, about.known_words, f"{folder / DECODING}: known_words")
+    result = replace(
+        result, decode_s=about.decode_s, lexicon=about.lexicon, pronunciations=counts, known_words=known
+    )
     return result, rules
 
 

@@ -11,6 +11,7 @@ from asr.errors import UserError
 from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
+from asr.text.known_words import KnownWords
 from asr.text.normalise import lower, normalise, plain_text
 from asr.text.numbers import check_numbers
 from asr.text.pronunciation import WordCounts
@@ -74,21 +75,37 @@ class Score:
     alignment: str = "unit"  # costs of the alignment: unit | sclite
     lexicon: str | None = None  # digest; PERs are comparable only with the same lexicon
     pronunciations: WordCounts | None = None  # counts of reference words, for PER
+    known_words: KnownWords | None = (
+        None  # reference words that the search could find; None: it can spell any
+    )
 
     @property
     def real_time_factor(self) -> float | None:
         """Decoding time over audio time, if both are known."""
         return self.decode_s / self.audio_s if self.decode_s and self.audio_s else None
 
+    @property
+    def constant(self) -> bool:
+        """Whether the same was recognised, if anything, in utterances with different references."""
+        metric = next(iter(self.rates), None)
+        edits = [x.alignments[metric] for x in self.utterances] if metric else []
+        heard = {tuple(x.hypothesis for x in found if x.hypothesis is not None) for found in edits}
+        spoken = {tuple(x.reference for x in found if x.reference is not None) for found in edits}
+        return len(heard) == 1 < len(spoken)
+
     def as_dict(self) -> dict[str, object]:
         """Return the contents of `score.json`."""
         summary: dict[str, object] = {metric: rate.as_dict() for metric, rate in self.rates.items()}
         summary |= {"utterances": len(self.utterances), "audio_s": self.audio_s, "decode_s": self.decode_s}
         summary["alignment"] = self.alignment
+        if self.constant:
+            summary["constant"] = True
         if self.lexicon is not None:
             summary["lexicon"] = self.lexicon
         if self.pronunciations is not None:
             summary["pronunciations"] = asdict(self.pronunciations)
+        if self.known_words is not None:
+            summary["known_words"] = asdict(self.known_words)
         return summary
 
 

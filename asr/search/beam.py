@@ -128,6 +128,11 @@ class BeamSearch:
         self._lock = threading.Lock()
 
     @property
+    def vocabulary(self) -> Sequence[str]:
+        """The words that it can find."""
+        return self._words
+
+    @property
     def tunable(self) -> tuple[str, ...]:
         """Names of the weights, besides the size of the beam, that change the result."""
         return ("word_score", "lm_weight") if self._lm is not None else ("word_score",)

@@ -1,5 +1,6 @@
 """Decoders by name."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -104,6 +105,14 @@ def reweighted(decoder: Decoder, weights: Weights) -> Decoder:
         case WithWords():
             return replace(decoder, search=reweighted(decoder.search, weights))
     raise UserError("only decoder=beam and decoder=prefix have tunable weights")
+
+
+def vocabulary(decoder: Decoder) -> Collection[str] | None:
+    """Return the words that a decoder can find; None: any that the labels spell."""
+    match decoder:
+        case BeamSearch() | WithWords():
+            return decoder.vocabulary
+    return None
 
 
 def tunable(decoder: Decoder) -> tuple[str, ...]:

@@ -34,26 +34,38 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
 
     Args:
         path: file of `word PH PH …` lines; a line with a word alone stands for the pronunciations of the
-            model's lexicon.
+            model's lexicon. Pronunciations with phones that the model lacks are left out.
         tokenizer: tokenizer of the model.
 
     Raises:
-        UserError: a pronunciation has phones that the model lacks, or no word has a pronunciation.
+        UserError: half of the pronunciations have phones that the model lacks, or no word has one.
     """
+    symbols = set(tokenizer.symbols)
     pronunciations: dict[str, list[Phones]] = {}
-    left_out = []
+    left_out, foreign = [], []
     for number, word, written in read_pronunciations(path):
         said = [without_stress(written)] if written else tokenizer.lexicon.pronunciations.get(word, [])
-        if unknown := sorted({phone for phones in said for phone in phones} - set(tokenizer.symbols)):
-            raise UserError(
-                f"{path}:{number}: expected phones of the model ({' '.join(tokenizer.lexicon.phones)}), "
-                f"found {' '.join(unknown)}"
-            )
+        if unknown := sorted({phone for phones in said for phone in phones} - symbols):
+            foreign.append((number, word, " ".join(unknown)))
+            continue
         known = pronunciations.setdefault(word, [])
         known += [phones for phones in said if phones not in known]
         if not known:
             left_out.append(word)
             del pronunciations[word]
+    if foreign and len(foreign) >= sum(map(len, pronunciations.values())):  # of another set of phones
+        number, _, found = foreign[0]
+        raise UserError(
+            f"{path}:{number}: expected phones of the model ({' '.join(tokenizer.lexicon.phones)}), "
+            f"found {found}"
+        )
+    if lacking := list(dict.fromkeys(word for _, word, _ in foreign if word not in pronunciations)):
+        log.warning(
+            "%s: %d words have phones that the model lacks and won't be recognised: %s",
+            path,
+            len(lacking),
+            ", ".join(lacking[:10]) + (" …" if len(lacking) > 10 else ""),
+        )
     shown = ", ".join(left_out[:10]) + (" …" if len(left_out) > 10 else "")
     if not pronunciations:
         raise UserError(

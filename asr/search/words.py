@@ -36,6 +36,7 @@ class WordSearch:
             lexicon: lexicon with at least one word.
             word_penalty: cost per word in edits, 0 … 1; a small penalty breaks ties in favour of fewer words.
         """
+        self.vocabulary = list(lexicon)
         self._phone_ids = {phone: index for index, phone in enumerate(lexicon.phones)}
         self._penalty = round(word_penalty * EDIT)
         self._build_trie(lexicon)
@@ -153,6 +154,11 @@ class WithWords:
     search: Decoder
     tokenizer: Tokenizer
     segment: WordSearch
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        """The words that it can find."""
+        return self.segment.vocabulary
 
     def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
         """Decode a batch."""

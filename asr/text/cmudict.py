@@ -27,16 +27,15 @@ def without_stress(phones: Iterable[str]) -> Phones:
     return tuple(x[:-1] if x[-1:] in STRESS and x[:-1].upper() in VOWELS else x for x in phones)
 
 
-def cmudict_lexicon(words: Iterable[str]) -> Lexicon:
-    """Return a lexicon without stress marks of the words that are in the dictionary.
+@lru_cache(maxsize=1)
+def cmudict_lexicon() -> Lexicon:
+    """Return the dictionary without stress marks.
 
     Pronunciations keep the dictionary's order; those that differ only in stress are merged.
     """
-    entries = cmudict_entries()
     return Lexicon(
         {
-            word: list(dict.fromkeys(without_stress(phones) for phones in entries[word]))
-            for word in sorted(set(words))
-            if word in entries
+            word: list(dict.fromkeys(without_stress(phones) for phones in said))
+            for word, said in sorted(cmudict_entries().items())
         }
     )

@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from asr.errors import UserError
 from asr.files import digest
@@ -16,13 +17,15 @@ DECIMAL = re.compile(r"\d*\.\d+(?:[eE][-+]?\d+)?|\d+[eE]-\d+")
 NUMBER = re.compile(rf"{DECIMAL.pattern}|\d+")
 FIRST = frozenset(".0123456789")
 VARIANT = re.compile(r"(?<=.)\(\d+\)$")
+INVENTORY = "# phones: "
 
 
 @dataclass(frozen=True)
 class Lexicon:
     """Pronunciations of each word; the first one is the training target.
 
-    Files are UTF-8 text with one `word PH PH PH` per line; a repeated word adds a pronunciation.
+    Files are UTF-8 text with one `word PH PH PH` per line; a repeated word adds a pronunciation. A first line
+    `# phones: AA AE …` names the phones of the language where the words don't have all of them.
 
     >>> lexicon = Lexicon({"the": [("DH", "AH"), ("DH", "IY")]})
     >>> lexicon.first("the"), "a" in lexicon, lexicon.phones
@@ -30,12 +33,14 @@ class Lexicon:
     """
 
     pronunciations: dict[str, list[Phones]]
+    inventory: Phones = ()  # phones of the language, whether or not a word has them
 
     @classmethod
     def load(cls, path: str | Path) -> "Lexicon":
         """Read a lexicon file; raise a `UserError` that names file and line if it is malformed."""
         pronunciations: dict[str, list[Phones]] = {}
-        for number, word, phones in read_pronunciations(path):
+        lines = list(read_lines(path))
+        for number, word, phones in _parsed(lines, path):
             if not phones:
                 raise UserError(f"{path}:{number}: expected `word PH PH …`, found {word!r} without phones")
             known = pronunciations.setdefault(word, [])
@@ -43,7 +48,25 @@ class Lexicon:
                 known.append(phones)
         if not pronunciations:
             raise UserError(f"{path}: expected a lexicon of `word PH PH …` lines, found no words")
-        return cls(pronunciations)
+        first = lines[0][1]
+        inventory = first.removeprefix(INVENTORY).split() if first.startswith(INVENTORY) else ()
+        return cls(pronunciations, tuple(inventory))
+
+    def of(self, words: Iterable[str]) -> "Lexicon":
+        """Return the pronunciations of those words that it has, sorted, with all of its phones.
+
+        A word that it lacks has the pronunciations of one that differs only in case.
+        """
+        said = {word: self._said(word) for word in sorted(set(words))}
+        found = {word: pronunciations for word, pronunciations in said.items() if pronunciations}
+        return Lexicon(found, tuple(self.phones))
+
+    def _said(self, word: str) -> list[Phones] | None:
+        return self.pronunciations.get(word) or self._in_lower.get(word.lower())
+
+    @cached_property
+    def _in_lower(self) -> dict[str, list[Phones]]:
+        return {word.lower(): said for word, said in reversed(self.pronunciations.items())}
 
     def merged(self, other: "Lexicon") -> "Lexicon":
         """Return the union of both lexicons; for a shared word, this one's pronunciations come first."""
@@ -51,7 +74,7 @@ class Lexicon:
         for word, said in other.pronunciations.items():
             known = pronunciations.setdefault(word, [])
             known += [phones for phones in said if phones not in known]
-        return Lexicon(pronunciations)
+        return Lexicon(pronunciations, tuple(dict.fromkeys(self.inventory + other.inventory)))
 
     def save(self, path: str | Path) -> None:
         """Write the canonical form: words sorted, the pronunciations of each word in their given order."""
@@ -59,8 +82,17 @@ class Lexicon:
 
     @cached_property
     def phones(self) -> list[str]:
-        """All distinct phones, sorted."""
-        return sorted({phone for said in self.pronunciations.values() for phones in said for phone in phones})
+        """All distinct phones, sorted: those of the words and of the inventory."""
+        return sorted(self._spoken.union(self.inventory))
+
+    @cached_property
+    def unspoken(self) -> list[str]:
+        """Phones of the inventory that no word has, sorted."""
+        return sorted(set(self.inventory) - self._spoken)
+
+    @cached_property
+    def _spoken(self) -> set[str]:
+        return {phone for said in self.pronunciations.values() for phones in said for phone in phones}
 
     @cached_property
     def digest(self) -> str:
@@ -70,8 +102,15 @@ class Lexicon:
     @cached_property
     def tokenizer_digest(self) -> str:
         """Hash of the state of a phone tokenizer, 12 hex digits."""
-        # The state has lists instead of tuples, which JSON writes alike.
-        return digest(json.dumps({"kind": "phone", "pronunciations": self.pronunciations}, sort_keys=True))
+        return digest(json.dumps(self.tokenizer_state(), sort_keys=True))
+
+    def tokenizer_state(self) -> dict[str, Any]:
+        """Return the state of a phone tokenizer: plain data, see `asr.text.stored`."""
+        pronunciations = {
+            word: [list(phones) for phones in said] for word, said in self.pronunciations.items()
+        }
+        state: dict[str, Any] = {"kind": "phone", "pronunciations": pronunciations}
+        return state | ({"unspoken": self.unspoken} if self.unspoken else {})
 
     def first(self, word: str) -> Phones:
         """Return the pronunciation used as training target; raise `KeyError` for an unknown word."""
@@ -87,7 +126,8 @@ class Lexicon:
         return iter(self.pronunciations)
 
     def _canonical_lines(self) -> list[str]:
-        return [
+        head = [INVENTORY + " ".join(self.phones)] if self.unspoken else []
+        return head + [
             f"{word} {' '.join(phones)}"
             for word in sorted(self.pronunciations)
             for phones in self.pronunciations[word]
@@ -103,8 +143,12 @@ def read_pronunciations(path: str | Path) -> list[tuple[int, str, Phones]]:
     Raises:
         UserError: the file is missing or not UTF-8 text, or a decimal number stands among the phones.
     """
+    return _parsed(read_lines(path), path)
+
+
+def _parsed(lines: Iterable[tuple[int, str]], path: str | Path) -> list[tuple[int, str, Phones]]:
     rows = []
-    for number, line in read_lines(path):
+    for number, line in lines:
         word, *rest = line.split()
         if word[:2] != ";;":
             rows.append((number, VARIANT.sub("", word) if word[-1] == ")" else word, rest))

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from asr.text.cmudict import without_stress
@@ -13,6 +14,7 @@ from asr.text.tokenizer import NOISE_WORDS, NON_SPEECH_NOISE, SPOKEN_NOISE, Phon
 
 log = logging.getLogger(__name__)
 
+BESIDE = "lexicon.txt", "references.txt"  # of the data
 NOTABLE = 0.02  # a larger share of words without pronunciation is worth a warning
 
 
@@ -84,7 +86,7 @@ class ReferencePhones:
     def of_data(
         cls, tokenizer: PhoneTokenizer, folder: Path, languages: Iterable[str | None], g2p: bool
     ) -> "ReferencePhones":
-        """Use lexicon.txt of a prepared folder if it exists, and g2p_en if it is installed.
+        """Use lexicon.txt and references.txt of a prepared folder if they exist, and g2p_en if installed.
 
         Args:
             tokenizer: tokenizer of the model.
@@ -92,10 +94,10 @@ class ReferencePhones:
             languages: languages of the transcripts; g2p_en is used only for English.
             g2p: whether to use g2p_en.
         """
-        beside = folder / "lexicon.txt"
+        beside = [Lexicon.load(path) for name in BESIDE if (path := folder / name).is_file()]
         english = all((language or "en").lower().startswith("en") for language in languages)
         guess = installed_model() if g2p and english else None
-        return cls(tokenizer, Lexicon.load(beside) if beside.is_file() else None, guess)
+        return cls(tokenizer, reduce(Lexicon.merged, beside) if beside else None, guess)
 
     def __call__(self, text: str) -> list[str]:
         """Return the phones of a transcript, and count where its words were found."""

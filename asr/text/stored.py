@@ -1,7 +1,7 @@
 """Schemas of the tokenizers that models store: the plain data of `Tokenizer.state`."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from asr.errors import UserError
@@ -12,16 +12,22 @@ WORD_GAP = "|"  # space between words in a character vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class PhoneState:
-    """A lexicon: the pronunciations of each word, the first of which is the training target."""
+    """A lexicon: the pronunciations of each word, the first of which is the training target.
+
+    `unspoken` are phones of the language that none of the words has.
+    """
 
     kind: Literal["phone"]
     pronunciations: dict[str, list[list[str]]]
+    unspoken: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for word, said in self.pronunciations.items():
             names = [word, *(phone for phones in said for phone in phones)]
             if not said or not all(said) or any(name.split() != [name] for name in names):
                 raise UserError(f"pronunciations: expected phones for {word!r}, found {str(said)[:60]}")
+        if any(name.split() != [name] for name in self.unspoken):
+            raise UserError(f"unspoken: expected phones, found {str(self.unspoken)[:60]}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,10 +122,7 @@ class PhoneTokenizer(Tokenizer):
 
     def state(self) -> dict[str, Any]:
         """See `Tokenizer`."""
-        pronunciations = {
-            word: [list(phones) for phones in said] for word, said in self.lexicon.pronunciations.items()
-        }
-        return {"kind": "phone", "pronunciations": pronunciations}
+        return self.lexicon.tokenizer_state()
 
     @property
     def digest(self) -> str:
@@ -420,9 +417,9 @@ def tokenizer_from_state(state: Any, source: str = "tokenizer") -> Tokenizer:
         UserError: the state is something else; see `check_state`.
     """
     match check_state(state, source):
-        case PhoneState(pronunciations=pronunciations):
+        case PhoneState(pronunciations=pronunciations, unspoken=unspoken):
             lexicon = {word: [tuple(phones) for phones in said] for word, said in pronunciations.items()}
-            return PhoneTokenizer(Lexicon(lexicon))
+            return PhoneTokenizer(Lexicon(lexicon, tuple(unspoken)))
         case CharacterState(characters=characters):
             return CharacterTokenizer(characters)
         case VocabularyState(symbols=symbols, unknown=unknown, lower=lower):

@@ -29,11 +29,12 @@ from asr.scoring.hypotheses import hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
-from asr.search.decoder import tunable
+from asr.search.decoder import tunable, vocabulary
 from asr.search.options import WEIGHTED, BeamConfig, DecodeOptions, Weights
 from asr.search.path import TokenPath, text_of
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
+from asr.text.known_words import KnownWords
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 from asr.transcription.batches import groups_by_length, unfinished
@@ -105,6 +106,9 @@ def decode_split(
                 pool.reweight(beam.weights(options.decoder))
             # All shards count all words.
             spoken = [reference_tokens(tokenizer, cut, references) for cut in cuts]
+            words = vocabulary(pool.decoder)
+            texts = (cut.supervisions[0].text or "" for cut in cuts)
+            known = None if words is None else KnownWords.of(words, texts)
             rules = rules_beside(manifest)
             beam_used = None if options.decoder == "greedy" else asdict(beam.complete(options.decoder))
             about = {
@@ -123,6 +127,7 @@ def decode_split(
                 "commit": git_commit(),
                 "lexicon": references.digest if references else None,
                 "pronunciations": asdict(references.counts) if references else None,
+                "known_words": asdict(known) if known else None,
                 "word_filter": asdict(rules) if rules else None,
                 "prepare_s": prepare_s,
             }
@@ -153,6 +158,8 @@ def decode_split(
         f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
         f"{_ratio(times['encode_s'], audio_s):.4f}, search {_ratio(times['search_s'], audio_s):.4f})"
     )
+    if known and not shard:
+        print(known)
     if references and not shard:
         references.report(manifest)
     return folder

@@ -48,7 +48,7 @@ def prepare(options: Options, folder: Path) -> None:
     words = {word for members in utterances.values() for _, text, _ in members for word in text.split()}
     preparation.finish(
         {split: _cuts(corpus, parts, utterances) for split, parts in splits.items()},
-        lexicon=word_lexicon(words, options.lexicon, preparation),
+        dictionary=word_lexicon(words, options.lexicon, preparation),
         texts={"train": (text for part in splits["train"] for _, text, _ in utterances[part])},
         sources=sources,
         notes={"Text": "Transcripts are lower-cased and otherwise unchanged.", "Licence": LICENCE},

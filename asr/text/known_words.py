@@ -1,0 +1,42 @@
+"""How many words of the references a search could have found: a closed vocabulary flatters the error rate."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from asr.text.tokenizer import NOISE_WORDS
+
+
+@dataclass(frozen=True)
+class KnownWords:
+    """Running words of references, without noises, and those outside the vocabulary of a search.
+
+    Example:
+        >>> print(KnownWords.of(["go", "on"], ["go on", "go [noise]"]))
+        closed vocabulary: the search knows 2 words, among them all 3 of the references
+        >>> print(KnownWords.of(["go", "on"], ["go gnu"]))
+        1 of 2 reference words (50.0 %) are outside the 2 words of the search
+    """
+
+    vocabulary: int
+    words: int
+    unknown: int
+
+    @classmethod
+    def of(cls, vocabulary: Collection[str], texts: Iterable[str]) -> "KnownWords":
+        """Count the words of transcripts; case doesn't matter, as in error rates."""
+        known = {word.lower() for word in vocabulary}
+        words = [word for text in texts for word in text.split() if word not in NOISE_WORDS]
+        return cls(len(vocabulary), len(words), sum(word.lower() not in known for word in words))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the vocabulary has all words of the references."""
+        return self.words > 0 == self.unknown
+
+    def __str__(self) -> str:
+        if self.closed:
+            among = f"among them all {self.words:,} of the references"
+            return f"closed vocabulary: the search knows {self.vocabulary:,} words, {among}"
+        share = 100 * self.unknown / max(self.words, 1)
+        outside = f"are outside the {self.vocabulary:,} words of the search"
+        return f"{self.unknown:,} of {self.words:,} reference words ({share:.1f} %) {outside}"
