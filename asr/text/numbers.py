@@ -5,7 +5,6 @@ The words are num2words', and those of `number_words`; how a number is written d
 
 import functools
 import re
-import sys
 import unicodedata
 from decimal import Decimal
 
@@ -77,6 +76,7 @@ LONG = 7  # digits without a mark between them: a telephone number or a code, re
 TAG = re.compile(r"(<\w+>)")
 SCALES = {"": "", "C": "Celsius", "F": "Fahrenheit"}
 SCALE_WORDS = {
+    **{word: word for word in ("thousand", "million", "billion", "trillion")},
     "k": "thousand",
     "m": "million",
     "mn": "million",
@@ -88,6 +88,7 @@ KINDS = re.compile(
     "telephone|date|time|fraction|money|paid|percent|degree|hash|ordinal|short|stopped|decade|sign|cardinal"
 )
 MOST_PARTS = frozenset([*range(2, 11), 12, 16, 20, 32, 64, 100, 1000])  # of fractions: 24/7 and 9/11 are none
+DECADES = {"en": "['’]?s", "de": "er"}
 ORNAMENTS = frozenset("|~^")
 
 
@@ -161,12 +162,13 @@ def _read(text: str, language: str) -> tuple[str, tuple[str, ...]]:
 @functools.cache
 def _signs() -> re.Pattern[str]:
     """Match digits, other numbers, and signs that are spoken: of money, of mathematics, and &, %, #, @, °."""
-    spoken = [
-        character
-        for character in map(chr, range(sys.maxunicode + 1))
-        if unicodedata.category(character) in ("Nl", "No", "Sc", "Sm") and character not in ORNAMENTS
-    ]
-    return re.compile(rf"\d|[{re.escape(''.join(spoken))}&%‰#@§°№℃℉]")
+    return re.compile(rf"\d|[{_characters('Nl', 'No', 'Sc', 'Sm')}&%‰#@§°№℃℉]")
+
+
+def _characters(*categories: str) -> str:
+    """Return the characters of Unicode's categories, except ornaments, for a character class."""
+    found = (x for x in map(chr, range(0x20000)) if unicodedata.category(x) in categories)
+    return re.escape("".join(x for x in found if x not in ORNAMENTS))
 
 
 def _converter(language: str) -> str:
@@ -200,24 +202,24 @@ class _Reader:
         self.grouped = re.compile(rf"{thousands}(?:{re.escape(self.decimal)}\d+)?")
         self.number = re.compile(rf"{self.grouped.pattern}|\d+(?:[.,]\d+)?")
         number = f"(?:{self.number.pattern})"
-        currencies = re.escape(
-            "".join(x for x in map(chr, range(0x10000)) if unicodedata.category(x) == "Sc")
-        )
         # R$ and A$ are other currencies than $.
         own = "".join(rf"{re.escape(x)}|" for x in self.signs if len(x) > 1)
-        money = rf"(?:{own}(?<![A-Za-z])(?:US(?=\$))?[{currencies}])"
+        money = rf"(?:{own}(?<![A-Za-z])(?:US(?=\$))?[{_characters('Sc')}])"
+        minus = r"(?:(?<!\S)[-−])?"
+        scale = rf"(?:[\s-]?(?:{'|'.join(SCALE_WORDS)})\b)?" if self.base == "en" else ""
         forms = [  # the first that fits is taken
-            r"(?P<telephone>(?=(?:[+(]?\d\D{0,2}){7})(?:\+\d[\d ()./-]+\d|\(\d+\) ?\d[\d ./-]+\d|"
-            r"0\d{1,5}(?:[ /-]\d{2,})+|(?<![\d.,-])\d{3}(?:[ .-]\d{3}[ .-]\d{4}|-\d{4})))(?![\d-]|[.,]\d)",
+            r"(?P<telephone>(?=(?:[+(]?\d\D{0,2}){7})(?!\d\d(?P<divider>[/-])\d\d?(?P=divider)\d{4}(?!\d))"
+            r"(?:\+\d[\d ()./-]+\d|\(\d+\) ?\d[\d ./-]+\d|0\d{1,5}(?:[ /-]\d{2,})+"
+            r"|(?<![\d.,-])\d{3}(?:[ .-]\d{3}[ .-]\d{4}|-\d{4})))(?![\d-]|[.,]\d)",
             r"(?P<date>\d{1,4}(?P<mark>[./-])\d{1,2}(?P=mark)\d{1,4})(?!\d)",
             r"(?P<time>(?:[01]?\d|2[0-3]):[0-5]\d)(?!\d)",
             r"(?P<fraction>(?<![\d/.,])(?:\d+ )?\d+[/⁄]\d+(?![\d/]|[.,]\d)|(?:\d+ ?)?[¼-¾⅐-⅞])",
-            rf"(?P<money>{money}\s?{number}(?:[\s-]?(?:thousand|million|billion|trillion|k|m|mn|bn|b|tn)\b)?)",
-            rf"(?P<paid>{number}\s?{money}(?!\s?\d))",
-            rf"(?P<percent>{number})\s?%",
-            rf"(?P<degree>(?:(?<!\S)[-−])?{number})\s?(?:°\s?(?P<scale>[CF]?)\b|°|(?P<whole>[℃℉]))",
+            rf"(?P<money>{minus}{money}\s?{number}{scale})",
+            rf"(?P<paid>{minus}{number}\s?{money}(?!\s?\d))",
+            rf"(?P<percent>{minus}{number})\s?%",
+            rf"(?P<degree>{minus}{number})\s?(?:°\s?(?P<scale>[CF]?)\b|°|(?P<whole>[℃℉]))",
             r"(?P<hash>#)(?=\s?\d)",
-            rf"(?P<cardinal>(?:(?<!\S)[-−])?{number})",
+            rf"(?P<cardinal>{minus}{number})",
             rf"(?P<sign>{money}|[&+=×@%§²³−])",
         ]
         if endings := ORDINALS.get(self.base):
@@ -230,10 +232,8 @@ class _Reader:
             )
         elif self.base in STOPPED_ORDINALS | INFLECTED_ORDINALS:
             forms.insert(0, r"(?P<stopped>\d{1,4})\.(?=\s+[^\W\d])")
-        if self.base in ("en", "de"):
-            forms.insert(
-                0, rf"(?P<decade>\d*\d0){'er' if self.base == 'de' else chr(91) + chr(39) + '’]?s'}\b"
-            )
+        if ending := DECADES.get(self.base):
+            forms.insert(0, rf"(?P<decade>\d*\d0){ending}\b")
         self.forms = re.compile("|".join(forms))
 
     @classmethod
@@ -267,6 +267,11 @@ class _Reader:
     def _words_of(self, found: re.Match[str]) -> str:
         kind = next((x for x in found.groupdict() if KINDS.fullmatch(x) and found[x] is not None), "")
         written = found[kind]
+        if written[0] in "-−" and kind not in ("cardinal", "sign"):
+            return f"{self.minus}{self.space}{self._said(kind, written[1:], found)}"
+        return self._said(kind, written, found)
+
+    def _said(self, kind: str, written: str, found: re.Match[str]) -> str:
         match kind:
             case "telephone":
                 plus = f"{self._sign('+')} " if written[0] == "+" else ""
@@ -318,7 +323,7 @@ class _Reader:
         singular, _, plural = self.signs[unit].partition("|")
         if written == "1":
             return f"{ONE.get(self.base) or self._words(1)}{self.space}{singular}"
-        return f"{self._cardinal(written)}{self.space}{plural}"
+        return f"{self._number(written)}{self.space}{plural}"
 
     def _ordinal(self, written: str, ending: str) -> str:
         spoken = self._words(int(self._plain(written)), to="ordinal")
@@ -371,7 +376,7 @@ class _Reader:
         said = self._parts(count, parts, bool(whole))
         if not whole:
             return said
-        number = self._cardinal(whole)
+        number = self._number(whole)
         if self.base == "ja":
             return f"{number}と{said}"
         if self.base == "de" and parts == 2:
@@ -445,8 +450,7 @@ class _Reader:
         assert number is not None
         sign = (written[: number.start()].strip() or written[number.end() :].strip()).removeprefix("US")
         amount = Decimal(self._plain(number[0]))
-        scale = re.findall(r"[a-z]+$", written)
-        scale = [SCALE_WORDS.get(x, x) for x in scale]
+        scale = [SCALE_WORDS[x] for x in re.findall(r"(?<=[\d\s-])[a-z]+$", written)]
         if scale or (amount != round(amount, 2) and sign not in self.signs):
             return " ".join([self._number(number[0]), *scale, self._sign(sign)])
         if sign in self.signs:

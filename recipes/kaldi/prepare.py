@@ -1,5 +1,6 @@
 """Recipe `kaldi`: convert Kaldi data directories (wav.scp, segments, text, utt2spk) to manifests."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,4 +153,4 @@ def _audio_file(where: str, name: str, source: str) -> str:
         )
     if not source:
         raise UserError(f"{expected} none")
-    return source
+    return os.path.expanduser(source)

@@ -1,5 +1,6 @@
 """Recipe `nemo`: convert NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,7 @@ def _row(where: str, line: str, folder: Path, split: str) -> Row:
         raise UserError(f"{where}: expected an object with audio_filepath, found {line[:60]!r}")
     if "text" not in entry and "text_filepath" in entry:
         raise UserError(f"{where}: expected the transcript as text, found text_filepath")
-    audio = str(folder / text_field(entry["audio_filepath"], "audio_filepath", where))
+    audio = str(folder / os.path.expanduser(text_field(entry["audio_filepath"], "audio_filepath", where)))
     offset, duration_s = (number_field(entry.get(name), name, where) for name in ("offset", "duration"))
     start_s = offset or 0.0
     name = text_field(entry.get("id") or entry.get("utt_id"), "id", where)

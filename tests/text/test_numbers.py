@@ -92,6 +92,16 @@ def test_no_digit_is_left(written: str, language: str) -> None:
     assert not any(x.isdigit() for x in spoken_numbers(written, language))
 
 
+@given(
+    st.text(alphabet="0123456789.,:%$€-/ ast½²°#@&+=¥()§×<>[]₪'º", max_size=14),
+    st.sampled_from(sorted(CONVERTER_CLASSES)),
+)
+def test_spoken_text_has_no_signs_and_stays(written: str, language: str) -> None:
+    spoken = normalise(written, "spoken", language)
+    assert not unspoken(spoken, language)
+    assert normalise(spoken, "spoken", language) == spoken
+
+
 @pytest.mark.parametrize("language", sorted(CONVERTER_CLASSES))
 def test_no_digit_is_left_in_any_language(language: str) -> None:
     written = "0 7 1500 1984 3500 -3 2,50 0.5 $5 3.499 € 50% 10:30 1,000,000 3.10.1990 07700900123"
@@ -181,6 +191,9 @@ def test_ordinals_have_their_endings(language: str, written: str, spoken: str) -
         ("en", "$3 billion, $3bn", "three billion dollars, three billion dollars"),
         ("en", "¥500, ¥1 and ₹5", "five hundred yen, one yen and five rupees"),
         ("en", "$0.50 or 50¢", "fifty cents or fifty cents"),
+        ("en", "-$5, -5 €, -2%", "minus five dollars, minus five euro, minus two percent"),
+        ("en", "¥1984", "one thousand nine hundred and eighty four yen"),
+        ("de", "€5 m hoch", "fünf Euro m hoch"),
         ("en", "5 million $, 2 % and a few %", "five million dollars, two percent and a few percent"),
         ("pt-BR", "R$ 5 e 5 €", "cinco reais e cinco euros"),
         ("es", "3 millones de €", "tres millones de euros"),
@@ -233,6 +246,7 @@ def test_telephone_numbers_are_read_digit_by_digit(written: str, digits: str) ->
     """555-1234 was five hundred and fifty five twelve thirty four."""
     assert spoken_numbers(written, "en") == " ".join(spoken_numbers(x, "en") for x in digits)
     assert spoken_numbers("1990-1995", "en") == "nineteen ninety - nineteen ninety five"
+    assert spoken_numbers("05-10-1990", "en") == "five ten nineteen ninety"
     assert spoken_numbers("+44 20 7946 0958", "en").startswith("plus four four two zero seven")
 
 
