@@ -72,6 +72,7 @@ def pick_device(name: str, option: str = "device") -> str:
     """
     import torch
 
+    name = str(name)  # of a torch.device, too
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)

@@ -35,10 +35,16 @@ class UserError(Exception):
 
 
 PREFIX = f"{UserError.__module__}.{UserError.__qualname__}: "
-# Line breaks and characters that control a terminal, which names and values in files may hold.
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Line breaks, characters that control a terminal, and surrogates, which UTF-8 can't hold.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 SIGPIPE = 13  # signal.SIGPIPE, which Windows lacks
 LONGEST = 500  # characters of a message
+# What Python, the loader and PyTorch say where the system gives them no more.
+LIMITS = re.compile(
+    "can't start new thread|failed to map segment from shared object|can't allocate memory|"
+    "unable to mmap .*bytes|Cannot allocate memory|File too large|No space left on device|"
+    "Too many open files|Resource temporarily unavailable"
+)
 FEW = 12  # words that an error lists
 
 
@@ -52,6 +58,16 @@ def _one_line(text: str) -> str:
     line = CONTROL.sub(lambda found: repr(found[0])[1:-1], text.strip())
     half = LONGEST // 2
     return line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}"
+
+
+def not_text(text: str) -> bool:
+    """Return whether a text has null characters, or bytes of a file's name that aren't UTF-8.
+
+    Example:
+        >>> not_text("a\\x00b"), not_text("su\\udcff"), not_text("süß")
+        (True, True, False)
+    """
+    return re.search("[\0\ud800-\udfff]", text) is not None
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -94,13 +110,19 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
             print(f"{name}: {message}", file=sys.stderr)
         return status
 
+    if sys.stderr is None:  # closed; the next file opened would take its place
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     with _handling_signals(interrupt):
         try:
+            if sys.stdout is None:
+                raise UserError("standard output is closed: > /dev/null discards it")
             work()
             sys.stdout.flush()
             return 0
         except UserError as error:
             return report(error.line, 1)
+        except UnicodeEncodeError as error:
+            return report(_describe_unwritable(error), 1)
         except BrokenPipeError:
             _discard_output()
             return 128 + SIGPIPE
@@ -112,6 +134,9 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
         except BaseException as error:
             # A library may turn the interruption of an import into an error of its own.
             if not received and not isinstance(error, KeyboardInterrupt):
+                if lack := LIMITS.search(str(error)):
+                    limit = f"a limit of the system or its memory is reached ({lack[0]}): see ulimit -a"
+                    return report(limit, 1)
                 raise
             number = received[0] if received else signal.SIGINT
             if isinstance(error, SystemExit):  # the work has said that it was stopped
@@ -146,6 +171,16 @@ def uninterrupted() -> Iterator[None]:
 def _describe_os_error(error: OSError) -> str:
     places = [str(place) for place in (error.filename, error.filename2) if place is not None]
     return ": ".join([*places[:1], error.strerror or str(error)])
+
+
+def _describe_unwritable(error: UnicodeEncodeError) -> str:
+    found = error.object[error.start : error.end][:20]
+    if not_text(found):
+        return _one_line(f"{error.object[:200]!r}: expected a name in UTF-8")
+    return (
+        f"expected an output that takes {found!a}, found the encoding {error.encoding}: set "
+        "PYTHONIOENCODING=utf-8"
+    )
 
 
 def in_words(error: BaseException) -> str:

@@ -184,6 +184,19 @@ def _check_regular(path: Path) -> None:
         raise UserError(f"{path}: expected a file to write to, found a {kind_of(path)}")
 
 
+def as_path(value: Any, what: str) -> Path:
+    """Return a path that a Python program gives, with `~` expanded.
+
+    Raises:
+        UserError: it is no path, or has a null character; the message begins with `what`.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
+        raise UserError(f"{what}: expected a path, found {value!r:.60}")
+    if "\0" in text:
+        raise UserError(f"{what}: expected a path without null characters, found {text!r:.60}")
+    return Path(text).expanduser()
+
+
 def kind_of(path: str | Path) -> str:
     """Return what a path is, for messages: file, folder, pipe, socket or device."""
     path = Path(path)

@@ -4,13 +4,15 @@ import sys
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import nullcontext
+from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
 import torch
 
 from asr.attention.table import given_name
-from asr.config import check, check_effect
+from asr.config import check, check_effect, parse
+from asr.config.given import overrides_of
 from asr.config.schedule import check_schedule
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
@@ -58,10 +60,16 @@ class Recognizer:
         self.file = file
         self.folder = folder
 
+    def __repr__(self) -> str:
+        """Return place, attention and size: `Recognizer(exp/demo/full: i-clustered-25, 1.3 M parameters)`."""
+        size = sum(x.numel() for x in self.model.parameters()) / 1e6
+        where = f"{self.run_folder}: " if self.run_folder else ""
+        return f"Recognizer({where}{self.model.attention}, {size:.1f} M parameters)"
+
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        path: str | PathLike[str],
         *,
         checkpoint: str = "auto",
         device: str = "cpu",
@@ -91,6 +99,10 @@ class Recognizer:
                 model was truncated or changed; a published model isn't supported or its files don't fit each
                 other; `checkpoint` is set for a single model; or mechanism or frames don't fit the model.
         """
+        texts = {"checkpoint": checkpoint, "attention": attention, "frames": frames, "precision": precision}
+        for name, value in (texts | {"backend": backend or ""}).items():
+            if not isinstance(value, str):
+                raise UserError(f"{name}={value!r:.60}: expected text")
         attention = attention and given_name(attention)
         if frames:
             check_schedule(frames)
@@ -124,7 +136,7 @@ class Recognizer:
         return recognizer
 
     @classmethod
-    def load_as(cls, path: str | Path, options: LoadOptions) -> "Recognizer":
+    def load_as(cls, path: str | PathLike[str], options: LoadOptions) -> "Recognizer":
         """Load a recogniser as a command's options say; see `load`.
 
         Raises:
@@ -178,8 +190,9 @@ class Recognizer:
                 a list of these. Of short recordings, a list takes a fraction of the time, above all where
                 other processes want the cores (docs/machines.md, Threads).
             sample_rate: sample rate of arrays and tensors in Hz.
-            options: fields of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, … Weights not set
-                in `beam` default to those that `asr decode … tune=dev` stored in the run folder.
+            options: fields of `TranscriptionConfig`, as `asr.decode` takes them: `mode="chunked"`,
+                `decoder="beam"`, `beam={"size": 5}`, … Weights not set in `beam` default to those that
+                `asr decode … tune=dev` stored in the run folder.
 
         Returns:
             A transcript, or a list of them in order.
@@ -192,7 +205,7 @@ class Recognizer:
             >>> recognizer.transcribe(torch.randn(16000), 16000).duration_s  # doctest: +SKIP
             1.0
         """
-        config = TranscriptionConfig(**options)
+        config = parse(TranscriptionConfig, overrides_of(options, {}))
         if config.channels != "mix":
             raise UserError(
                 f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "

@@ -1,5 +1,6 @@
 """Options as dataclasses: parsing, composing with Hydra, saving."""
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from quick import quick
 from asr import config
 from asr.comparison import request
 from asr.config import option, options_of
+from asr.config.given import overrides_of
 from asr.errors import UserError
-from asr.library.given import overrides_of
 from asr.model.hub import local_folder
 from asr.scoring.options import FOLDER, ScoreOptions
+from asr.search.options import DecodePartOptions
 from asr.training.config import train_options, train_options_from
 from asr.training.options import TrainConfig
 
@@ -83,7 +85,7 @@ def test_lists_need_no_brackets(override: str, names: list[str]) -> None:
     assert config.parse(Ranged, ["sizes=3,4"]).sizes == [3, 4]
 
 
-@pytest.mark.parametrize("written", ["data/𠮷野", "Grüße", 'a"b', "a\\b", "${x}", "\ufeff", "\udcff"])
+@pytest.mark.parametrize("written", ["data/𠮷野", "Grüße", 'a"b', "a\\b", "${x}", "\ufeff"])
 def test_texts_survive_as_overrides(written: str) -> None:
     """YAML read characters beyond U+FFFF as two halves, which no file's name has."""
     [override] = config.as_overrides({"inner": {"names": [written, f"a {written} b"]}})
@@ -91,7 +93,7 @@ def test_texts_survive_as_overrides(written: str) -> None:
 
 
 def test_control_characters_survive_as_overrides() -> None:
-    codes = [*range(32), *range(0x7E, 0xA1), 0x2028, 0x2029, 0xFFFE, 0xFFFF, 0x10FFFF]
+    codes = [*range(1, 32), *range(0x7E, 0xA1), 0x2028, 0x2029, 0xFFFE, 0xFFFF, 0x10FFFF]
     names = [f"a {chr(code)} b" for code in codes]
     assert config.parse(Outer, config.as_overrides({"inner.names": names})).inner.names == names
 
@@ -460,3 +462,29 @@ def test_an_integer_beyond_all_floats_is_no_number() -> None:
         config.parse(Outer, [f"rate={'1' * 400}"])
     with pytest.raises(UserError, match=r"^x\.yaml: rate=1+.*: expected a number$"):
         config.from_dict(Outer, {"rate": 10**400}, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.layers=${seed}", "a whole number"),
+        ("data.resample=${x}", "true or false"),
+        ("optimizer.betas=[${x},1]", "a list of numbers"),
+        ("beam.lm_weight=${x}", "a number or null"),
+    ],
+)
+def test_a_reference_is_no_number(override: str, expected: str) -> None:
+    """Every option of a number, bool or optional value ended with OmegaConf's traceback."""
+    with pytest.raises(UserError, match=f"^{re.escape(override)}: expected {expected}"):
+        config.parse(DecodePartOptions if override.startswith("beam") else TrainConfig, [override])
+
+
+@pytest.mark.parametrize(
+    "override", ["run=su\udcff", "augment.noise=a\udcff", "data.train=a\udcff", "run=a\0b"]
+)
+def test_a_name_that_is_not_utf8_is_refused_at_once(override: str) -> None:
+    """Training, comparison and decoding failed once they stored or showed the name, after the work."""
+    with pytest.raises(UserError, match=r"(\\udcff|\\x00b)\]?: expected UTF-8 without null characters"):
+        train_options(["recipe=demo", override])
+    # What is written there doesn't name it.
+    assert config.parse(DecodePartOptions, ["output=\udcff"]).output == "\udcff"

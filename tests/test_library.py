@@ -21,7 +21,7 @@ from tone_corpora import TINY
 import asr
 from asr import UserError, cli
 from asr.comparison import launch
-from asr.library.given import overrides_of
+from asr.config.given import overrides_of
 from asr.library.outcomes import Rows
 from asr.preparation.skeleton import write_recipe
 from asr.training.loggers import open_loggers
@@ -289,3 +289,41 @@ def test_an_interactive_session_starts_no_other_processes(
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with pytest.raises(UserError, match=r"trainer\.devices=2: expected 1 in an interactive session"):
         asr.train(small, trainer={"devices": 2})
+
+
+# Of any type, as a program may have them.
+prepare: Any = asr.prepare
+train: Any = asr.train
+decode: Any = asr.decode
+score: Any = asr.score
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train(recipe="demo", run=5), "^run=5: expected a path$"),
+        (lambda: train(recipe="demo", run=[]), r"^run=\[\]: expected a path$"),
+        (lambda: train(recipe="demo", run={}), r"^run=\{\}: expected a path$"),
+        (
+            lambda: train(recipe="demo", callbacks=[object()]),
+            "^callbacks=: expected objects of Li",
+        ),
+        (
+            lambda: train(recipe="demo", loggers=5),
+            "^loggers=: expected a list of obj",
+        ),
+        (lambda: decode(None), "^model: expected a path, found None"),
+        (lambda: score(["exp/x"]), r"^score: expected a path, found \['exp/x'\]"),
+        (lambda: prepare(5), "^recipe: expected a path, found 5"),
+        (lambda: prepare("demo", folder=5), "^folder: expected a path, found 5"),
+        (lambda: asr.compare(recipe="demo", attentions="full", folder=5), "^folder=5: expected a path$"),
+    ],
+)
+def test_arguments_of_other_types_are_named(
+    call: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were raw TypeErrors; `run=5` trained into a folder of that name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(asr.UserError, match=message):
+        call()
+    assert not list(tmp_path.iterdir())

@@ -20,6 +20,7 @@ from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import FeatureConfig, ModelConfig
 from asr.model.portable import write_portable
 from asr.search.forced_alignment import force_align
+from asr.search.options import BeamConfig
 from asr.text.tokenizer import CharacterTokenizer
 
 
@@ -214,9 +215,39 @@ def test_audio_that_is_not_a_recording_is_named(trained: Path) -> None:
         (7, None, "expected a path, an array or tensor with its rate, or a file object, found int"),
         ([np.ones(8000, np.float32), np.ones(1, np.float32)], 8000, "recording 2: 0.1 ms is shorter"),
         (io.BytesIO(b""), None, "recording: empty file"),
+        (io.StringIO("RIFF"), None, "expected a file object opened in binary mode, found one in text mode"),
+        (torch.zeros(8000).to_sparse(), 8000, "expected a dense tensor in memory, found torch.sparse_coo"),
     ]:
         with pytest.raises(UserError, match=message):
             recognizer.transcribe(audio, rate)
+
+
+def test_options_are_those_of_decoding(trained: Path, tone_corpus: Path) -> None:
+    """`beam={"size": 5}` and unknown options were raw errors of Python."""
+    recognizer, audio = Recognizer.load(trained), tone_corpus / "wav" / "test-0.wav"
+    found = recognizer.transcribe(audio, decoder="beam", beam={"size": 5})
+    assert found.text == recognizer.transcribe(audio, decoder="beam", beam=BeamConfig(size=5)).text
+    for options, message in (
+        ({"chunk": 5}, "^unknown option 'chunk'"),
+        ({"mode": 5}, "^mode=5: expected one of auto"),
+        ({"chunk_s": "x"}, "^chunk_s=x: expected a number$"),
+    ):
+        with pytest.raises(UserError, match=message):
+            recognizer.transcribe(audio, **options)
+
+
+def test_arguments_of_other_types_are_named(trained: Path) -> None:
+    """A torch.device was refused, and other types were raw errors of Python."""
+    recognizer = Recognizer.load(trained, device=torch.device("cpu"))  # type: ignore[arg-type]
+    assert repr(recognizer) == f"Recognizer({trained}: full, 0.0 M parameters)"
+    for call, message in (
+        (lambda: Recognizer.load(None), "^model: expected a path, found None$"),  # type: ignore[arg-type]
+        (lambda: Recognizer.load(trained, attention=5), "^attention=5: expected text$"),  # type: ignore[arg-type]
+        (lambda: recognizer.set_attention(["full"]), "^attention: expected the name of a mechanism"),  # type: ignore[arg-type]
+        (lambda: recognizer.set_frames(2), "^frames=2: expected text"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("name", ["cast-4:heads=own,assign=single", "agglomerative-4:tie=false"])

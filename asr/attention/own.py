@@ -3,7 +3,13 @@
 import functools
 import inspect
 import re
+from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
@@ -16,6 +22,8 @@ Mechanism = type[QueryKeyMechanism] | type[OwnParameterLayer]
 BASES = (QueryKeyMechanism, SoftmaxMechanism, OwnParameterLayer)
 ABSTRACT = (QueryKeyMechanism, SelfAttentionLayer)  # their methods that a mechanism overrides
 SIZES = ("model_dim", "heads", "head_dim")  # further arguments of an OwnParameterLayer
+CALLED = ("__init__", "attend", "attend_finite", "attend_biased", "dense", "forward")  # by this program
+PACKAGE = Path(__file__).parent.parent
 KINDS = "SoftmaxMechanism, QueryKeyMechanism or OwnParameterLayer"
 
 
@@ -125,6 +133,59 @@ def _check(found: object, name: str) -> None:
     except TypeError as error:
         raise UserError(f"{what}: {found.__name__}.__init__: {error}; it takes {', '.join(taken)} and its "
                         "schema's options") from None  # fmt: skip
+    if "guarded" not in vars(found):
+        for method in CALLED:
+            if hasattr(found, method):
+                setattr(found, method, _guarded(getattr(found, method)))
+        found.guarded = True  # type: ignore[attr-defined]
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of the user's own whose failures and outputs of a wrong kind are UserErrors."""
+
+    @functools.wraps(method)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return method(self, *given, **named)
+        try:
+            found = method(self, *given, **named)
+        except (UserError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            last = user_code.last_file(error)
+            if last and PACKAGE in Path(last).parents:  # a wrong argument of the caller
+                raise
+            name = named.get("name") or getattr(self, "name", type(self).__name__)
+            raise UserError(f"attention {name!r}: {user_code.failure(error)}") from error
+        inputs = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+        if method.__name__ != "__init__" and inputs:
+            _check_output(self, method, inputs, found)
+        return found
+
+    return call
+
+
+def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Any) -> None:
+    """Raise UserError for another shape or no tensor, and for NaN in the first output from finite input."""
+    first, last = inputs[0].shape, inputs[-1].shape
+    shape = first if len(inputs) == 1 else (*first[:3], last[2 if method.__name__ == "dense" else 3])
+    problem = ""
+    if not isinstance(found, Tensor):
+        problem = f"{found!r:.60}"
+    elif found.shape != shape:
+        problem = str(list(found.shape))
+    elif not getattr(mechanism, "returned", False):
+        # Once: it would take time in each call, and a comparison times them.
+        mechanism.returned = True
+        if found.isnan().any() and not any(x.isnan().any() for x in inputs):
+            problem = "NaN"
+    if problem:
+        code = inspect.unwrap(method).__code__
+        where = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+        raise UserError(
+            f"attention {mechanism.name!r}: expected a tensor {list(shape)} from {method.__name__}, "
+            f"found {problem} ({where})"
+        )
 
 
 def _options(schema: Schema) -> list[Option]:

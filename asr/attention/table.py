@@ -107,6 +107,8 @@ def given_name(name: str) -> str:
         >>> given_name("lsh-4:chunk=16,buckets=64"), given_name("full*2,local-08*1")
         ('lsh-4:chunk=16', 'full*2,local-8*1')
     """
+    if not isinstance(name, str):
+        raise UserError(f"attention: expected the name of a mechanism, found {name!r:.60}")
     runs = _mapped(name, own.load)
     return _mapped(runs, lambda mechanism: parse_name(mechanism).name)
 

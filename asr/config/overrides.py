@@ -23,7 +23,7 @@ from asr.config.keys import (
     nested,
     search_path,
 )
-from asr.config.schema import Affects, affecting, check, check_effect, describe, settings
+from asr.config.schema import Affects, affecting, check, check_effect, describe, settings, written
 from asr.config.values import expectation, literal, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import file_digest, file_state, write_text
@@ -295,6 +295,13 @@ def _checked(config: Any, overrides: Iterable[str] = ()) -> Any:
         options = OmegaConf.to_object(config)
     except omegaconf.errors.MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}=: expected a value, found none") from error
+    except omegaconf.errors.InterpolationResolutionError as error:
+        # OmegaConf takes any text with ${ for a reference, and reads it as the option's type only here.
+        key = str(error.full_key).partition("[")[0]
+        kind = next(x.kind for x in describe(OmegaConf.get_type(config)) if x.key == key)
+        found = flat(typing.cast(dict[str, Any], OmegaConf.to_container(config)))[key]
+        given = re.sub(r"\\+\$\{", "${", written(found))
+        raise UserError(f"{key}={given}: expected {expectation(kind)}") from error
     _expand_home(options)
     check(options)
     check_effect(options, {x.partition("=")[0] for x in overrides})

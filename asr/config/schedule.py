@@ -52,6 +52,8 @@ def joined_factors(factors: Sequence[int]) -> str:
 
 def _runs(frames: str) -> list[tuple[int, int | None]]:
     """Return the factors with their numbers of layers; None where none is given."""
+    if not isinstance(frames, str):
+        raise UserError(f"frames={frames!r:.60}: expected text, e.g. 1,2*3")
     found: list[tuple[int, int | None]] = []
     for part in frames.split(","):
         match = re.fullmatch(r"([1-9]\d?)(?:\*([1-9]\d{0,3}))?", part)

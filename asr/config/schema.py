@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from asr.errors import UserError
+from asr.errors import UserError, not_text
 
 LARGEST = 1e9  # default maximum of a number; lower ones are shown by --help
 MISSING = "???"  # OmegaConf's mark of an option without default
@@ -286,6 +286,10 @@ def check(options: Any, prefix: str = "") -> None:
                 raise UserError(f"{prefix}{field.name}={item}: expected a single value")
             if item is not None and (expected := accepted(field).expected(item)):
                 raise UserError(f"{prefix}{field.name}={item}: expected {expected}")
+            # Such a name can be opened, but not stored with the results or shown on a page. Those written to
+            # `output` don't name it.
+            if isinstance(item, str) and field.name != "output" and not_text(item):
+                raise UserError(f"{prefix}{field.name}={item}: expected UTF-8 without null characters")
     names = {field.name for field in dataclasses.fields(options)}
     for schema in reversed(type(options).__mro__):
         if rule := vars(schema).get("check"):

@@ -158,8 +158,14 @@ def _import(name: str) -> str:
 
 def failure(error: BaseException) -> str:
     """Return what an exception says in one line, with the last line of loaded code that it passed."""
-    files = {code.source for code in _loaded.values()}
+    files = {getattr(module(name), "__file__", None) for name in _loaded}
     return _described(error, lambda file: file in files)
+
+
+def last_file(error: BaseException) -> str:
+    """Return the file that raised an exception; empty if there is no traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].filename if frames else ""
 
 
 def _failure(name: str, place: str, error: BaseException) -> UserError:

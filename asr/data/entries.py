@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from asr.data.audio_file import check_rate
 from asr.data.lines import DEEPEST, STORED, is_stored
-from asr.errors import UserError, in_words
+from asr.errors import CONTROL, UserError, in_words
 from asr.files import require_file
-from asr.text.files import CONTROL
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording

@@ -1,6 +1,8 @@
 """The data of a training run: batches from manifests, and a list of the utterances left out."""
 
 import logging
+import multiprocessing.queues
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -279,4 +281,10 @@ def _begin_worker(index: int) -> None:
     audio.log.setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
     end_with_parent()
+
+
+def _end_worker(error: Exception, batch: object) -> None:
+    """End this process if a batch can't be sent, e.g. under `ulimit -f`: the parent would wait for ever."""
+    os._exit(1)

@@ -6,15 +6,16 @@ command ends with a line. PyTorch is imported by the first call.
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr import config
+from asr.config.given import Options, overrides_of, values_of
 from asr.errors import UserError
-from asr.library.given import Options, overrides_of, training_options
+from asr.files import as_path
 from asr.library.outcomes import Comparison, Run, Scores
 
 if TYPE_CHECKING:
@@ -45,10 +46,14 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     """
     from asr.preparation.recipes import is_own
 
+    as_path(recipe, "recipe")
     name = os.path.expanduser(fspath(recipe))
     if isinstance(recipe, PathLike) and not is_own(name):
         name = f"./{name}"  # `Path("./demo")` has lost its beginning
-    return prepare_recipe(name, overrides_of(options, keywords))
+    overrides = overrides_of(options, keywords)
+    if keywords.get("folder") is not None:
+        as_path(keywords["folder"], "folder")
+    return prepare_recipe(name, overrides)
 
 
 def prepare_recipe(name: str, overrides: list[str]) -> Path:
@@ -76,8 +81,8 @@ def train(
     options: Options = None,
     /,
     *,
-    callbacks: "Sequence[Callback]" = (),
-    loggers: "Sequence[Logger]" = (),
+    callbacks: "Sequence[Callback] | None" = None,
+    loggers: "Sequence[Logger] | None" = None,
     **keywords: Any,
 ) -> Run:
     """Train a recogniser, as `asr train` does.
@@ -99,11 +104,32 @@ def train(
         >>> run = asr.train(recipe="demo", attention="full", model={"layers": 6})  # doctest: +SKIP
         >>> run.recognizer().transcribe("recording.wav").text  # doctest: +SKIP
     """
-    return train_with(training_options(options, keywords), callbacks, loggers)
+    return train_with(_training_options(options, keywords), callbacks, loggers)
+
+
+def _training_options(options: Options, keywords: Mapping[str, Any]) -> "TrainConfig":
+    """Return the options of a training, composed or complete; see `train`."""
+    from asr.training.config import train_options, train_options_from
+    from asr.training.options import TrainConfig
+
+    values = values_of(options)
+    if not isinstance(values.get("recipe"), Mapping):
+        return train_options(overrides_of(options, keywords, TrainConfig))
+    complete = train_options_from(config.nested(config.flat(values)), "options")
+    overrides = overrides_of(None, keywords, TrainConfig)
+    for override in overrides:
+        group, _, name = override.partition("=")
+        if group in config.config_groups():
+            raise UserError(
+                f"{group}={name}: expected single options such as {group}.name beside complete options"
+            )
+    return config.parse(complete, overrides) if overrides else complete
 
 
 def train_with(
-    options: "TrainConfig", callbacks: "Sequence[Callback]" = (), loggers: "Sequence[Logger]" = ()
+    options: "TrainConfig",
+    callbacks: "Sequence[Callback] | None" = None,
+    loggers: "Sequence[Logger] | None" = None,
 ) -> Run:
     """Train a recogniser, or print what `dry_run` asks for; see `train`."""
     if options.dry_run:
@@ -114,7 +140,7 @@ def train_with(
         return Run(run_folder(options))
     from asr.training.run import train as run_training
 
-    return Run(run_training(options, callbacks, loggers))
+    return Run(run_training(options, callbacks or (), loggers or ()))
 
 
 def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
@@ -130,7 +156,9 @@ def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
     """
     from asr.search.options import DecodePartOptions
 
-    return decode_model(model, config.parse(DecodePartOptions, overrides_of(options, keywords)))
+    return decode_model(
+        model, config.parse(DecodePartOptions, overrides_of(options, keywords, DecodePartOptions))
+    )
 
 
 def decode_model(model: Place, options: "DecodePartOptions") -> Path:
@@ -139,7 +167,7 @@ def decode_model(model: Place, options: "DecodePartOptions") -> Path:
     from asr.records.options import parse_shard
     from asr.scoring.run import rates_line
 
-    recognizer = Recognizer.load_as(fspath(model), options)
+    recognizer = Recognizer.load_as(model, options)
     shard = parse_shard(options.shard)
     folder = recognizer.decode(options, shard=shard)
     if not shard:
@@ -163,8 +191,8 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
     from asr.scoring.plain_files import are_plain, in_order
     from asr.scoring.run import decode_folders, score_paths
 
-    places = [Path(folder).expanduser() for folder in folders]
-    scores = score_paths(places, config.parse(ScoreOptions, overrides_of(options, keywords)))
+    places = [as_path(folder, "score") for folder in folders]
+    scores = score_paths(places, config.parse(ScoreOptions, overrides_of(options, keywords, ScoreOptions)))
     return Scores(list(in_order(places)[:1]) if are_plain(places) else decode_folders(places), scores)
 
 
@@ -181,9 +209,10 @@ def compare(options: Options = None, /, **keywords: Any) -> Comparison:
     Example:
         >>> asr.compare(recipe="demo", attentions=["full", "lsh-4"], budget="10min")  # doctest: +SKIP
     """
+    from asr.comparison.options import CompareConfig
     from asr.comparison.request import parse
 
-    return run_comparison(parse(overrides_of(options, keywords)))
+    return run_comparison(parse(overrides_of(options, keywords, CompareConfig)))
 
 
 def run_comparison(request: "Request") -> Comparison:

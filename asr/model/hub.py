@@ -1,10 +1,12 @@
 """Models by the name of a local folder, or by that of a repository of the Hugging Face Hub."""
 
 import re
+from os import PathLike
 from pathlib import Path
 
 from asr.attention.transformers_adapter import import_transformers
 from asr.errors import UserError
+from asr.files import as_path
 
 # Nothing else is downloaded: repositories hold pickles, graphs and the adapters of a thousand languages, too.
 FILES = (
@@ -20,7 +22,7 @@ FILES = (
 )
 
 
-def on_the_hub(name: str | Path) -> bool:
+def on_the_hub(name: str | PathLike[str]) -> bool:
     """Return whether a name is that of a repository: owner/model, where no such path or folder exists.
 
     Example:
@@ -32,7 +34,7 @@ def on_the_hub(name: str | Path) -> bool:
     return named is not None and not path.exists() and not path.parent.exists()
 
 
-def local_folder(name: str | Path) -> Path:
+def local_folder(name: str | PathLike[str]) -> Path:
     """Return the path itself, or the folder of the cache with the files of a repository.
 
     They are downloaded at the first use, and looked up in the cache where the Hub can't be reached or
@@ -41,8 +43,9 @@ def local_folder(name: str | Path) -> Path:
     Raises:
         UserError: the repository isn't in the cache and can't be downloaded, or transformers is missing.
     """
+    path = as_path(name, "model")
     if not on_the_hub(name):
-        return Path(name).expanduser()
+        return path
     import_transformers()
     from huggingface_hub import snapshot_download
 

@@ -8,10 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from asr.errors import UserError
+from asr.errors import CONTROL, UserError
 from asr.preparation.options import is_split
 from asr.preparation.run import Preparation
-from asr.text.files import CONTROL
 from asr.text.normalise import is_removed, normalise, not_said, plain_text, sounds
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.

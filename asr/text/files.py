@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.errors import UserError
+from asr.errors import CONTROL, UserError
 from asr.files import atomic_text, require_file
 
-# Control characters, line separators, and surrogates, which UTF-8 can't hold.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 SMALL = 1 << 26  # bytes that any file may unpack to
 MOST_RATIO = 100  # bytes that a larger one may unpack to, per byte; natural text has 2 to 10
 GZIP_MAGIC = b"\x1f\x8b"

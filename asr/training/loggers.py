@@ -42,6 +42,10 @@ def log_options(loggers: Iterable[Logger], options: TrainConfig) -> None:
 
 def check_objects(objects: Sequence[Any], kind: type, name: str) -> None:
     """Raise UserError unless all of a function's objects are of a kind of Lightning's."""
+    if not isinstance(objects, list | tuple):
+        raise UserError(
+            f"{name}=: expected a list of objects of Lightning's {kind.__name__}, found {objects!r:.60}"
+        )
     for value in objects:
         if not isinstance(value, kind):
             found = value.__name__ if isinstance(value, type) else repr(value)[:60]

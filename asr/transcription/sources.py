@@ -1,5 +1,6 @@
 """Sources of audio: files, streams, samples in memory and utterances of a manifest, all read in one way."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -133,6 +134,11 @@ def _recording(audio: Audio, rate: int | None, channels: str, unnamed: str) -> R
     if isinstance(audio, str | Path):
         return FileSource(Path(audio).expanduser(), channels)
     name = str(getattr(audio, "name", None) or unnamed)
+    if isinstance(audio, io.IOBase) and (isinstance(audio, io.TextIOBase) or audio.closed):
+        found = "a closed one" if audio.closed else "one in text mode"
+        raise UserError(f"{name}: expected a file object opened in binary mode, found {found}")
+    if isinstance(audio, torch.Tensor) and (audio.layout != torch.strided or audio.is_meta):
+        raise UserError(f"{name}: expected a dense tensor in memory, found {audio.layout} on {audio.device}")
     if isinstance(audio, np.ndarray | torch.Tensor):
         if rate is None:
             raise UserError(f"{name}: expected its sample_rate, found none")

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,3 +92,26 @@ def test_other_splits_are_found_beside_a_training_manifest_file(
     speech = data(place, recognizer)
     assert [cut.id for cut in speech.train_cuts] == ["train-0", "train-1", "train-2"]
     assert [cut.id for cut in speech.dev_cuts] == ["dev-0", "dev-1"]
+
+
+@pytest.mark.slow
+def test_a_batch_that_cannot_be_sent_ends_the_worker() -> None:
+    """Under `ulimit -f`, the worker printed a traceback and training waited for the batch for ever."""
+    code = """
+import resource, torch
+from torch.utils.data import DataLoader
+from asr.data.module import _begin_worker
+class Large(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        return torch.zeros(1 << 20)
+    def __len__(self):
+        return 2
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    list(DataLoader(Large(), batch_size=None, num_workers=1, worker_init_fn=_begin_worker))
+except RuntimeError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "DataLoader worker (pid" in found.stdout
+    assert not found.stderr

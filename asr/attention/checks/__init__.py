@@ -14,6 +14,7 @@ from asr.attention.none import NoAttention
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import class_named, parse_name
 from asr.config import user_code
+from asr.errors import UserError
 
 Check = Callable[[str], None]
 OF_LAYERS: tuple[Check, ...] = (
@@ -96,7 +97,9 @@ def _failure(check: Check, name: str) -> str:
     try:
         check(name)
     except AssertionError as error:
-        return str(error) or "failed"
-    except Exception as error:
-        return user_code.failure(error)
+        return UserError(str(error) or "failed").line
+    except UserError as error:
+        return error.line
+    except (Exception, SystemExit) as error:
+        return UserError(user_code.failure(error)).line
     return ""

@@ -3,52 +3,41 @@
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asr import config
+from asr.config.keys import as_overrides, flat, in_home
+from asr.config.schema import settings
 from asr.errors import UserError
-
-if TYPE_CHECKING:
-    from asr.training.options import TrainConfig
 
 Options = Any  # a dictionary, an OmegaConf configuration, a dataclass or None: see `overrides_of`
 
 
-def training_options(options: Options, keywords: Mapping[str, Any]) -> "TrainConfig":
-    """Return the options of a training, composed or complete; see `train`."""
-    from asr.training.config import train_options, train_options_from
-
-    values = _values(options)
-    if not isinstance(values.get("recipe"), Mapping):
-        return train_options(overrides_of(options, keywords))
-    complete = train_options_from(config.nested(config.flat(values)), "options")
-    overrides = overrides_of(None, keywords)
-    for override in overrides:
-        group, _, name = override.partition("=")
-        if group in config.config_groups():
-            raise UserError(
-                f"{group}={name}: expected single options such as {group}.name beside complete options"
-            )
-    return config.parse(complete, overrides) if overrides else complete
-
-
-def overrides_of(options: Options, keywords: Mapping[str, Any]) -> list[str]:
+def overrides_of(options: Options, keywords: Mapping[str, Any], schema: type | None = None) -> list[str]:
     """Return options as `key=value` overrides, those of the command line.
 
     Args:
         options: a dataclass, an OmegaConf configuration, a dictionary or None. Groups are nested, or their
             names dotted: `{"model": {"layers": 6}}` or `{"model.layers": 6}`.
         keywords: further options, which replace those in `options`.
+        schema: dataclass of the options, whose paths to write to can't be numbers: `run=5` would be a folder.
+
+    Raises:
+        UserError: a value of a type that no option has, or a path that is no text.
 
     Example:
         >>> overrides_of({"recipe": "demo", "model.layers": 4}, {"model": {"layers": 6}, "seeds": (0, 1)})
         ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
     """
-    values = config.flat(_values(options)) | config.flat(_plain(keywords))
-    return config.in_home(config.as_overrides(values))
+    values = values_of(options) | _plain(keywords)
+    for x in settings(schema()) if schema else ():
+        given = values.get(x.key)
+        if x.affects == "place" and x.kind is str and not isinstance(given, str | None):
+            raise UserError(f"{x.key}={given!r:.60}: expected a path")
+    return in_home(as_overrides(flat(values_of(options)) | flat(_plain(keywords))))
 
 
-def _values(options: Options) -> dict[str, Any]:
+def values_of(options: Options) -> dict[str, Any]:
     """Return options as nested dictionaries, lists and scalars."""
     from omegaconf import OmegaConf
 
@@ -74,7 +63,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [_plain(item) for item in value]
     if isinstance(value, PathLike):
-        return fspath(value)
+        value = fspath(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(config.to_dict(value))
     if hasattr(value, "tolist"):
         return value.tolist()
     if not isinstance(value, str | int | float | None):

@@ -1,0 +1,64 @@
+"""Mechanisms of the user's own that fail: one line with file and line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.attention import build_self_attention
+from asr.attention.checks import run_checks
+from asr.attention.table import given_name
+from asr.errors import UserError
+
+CODE = """from asr.attention import Option, Schema, SoftmaxMechanism
+class A(SoftmaxMechanism):
+    schema = Schema("M", Option("m", 3, range(1, 4097), "m"), ())
+    source = "x"
+    time = memory = "N"
+    def __init__(self, name, backend, dropout, m):
+        super().__init__(name, backend, dropout); INIT
+    def attend(self, q, k, v, query_lengths, key_lengths):
+        BODY
+    def dense(self, q, k, query_lengths, key_lengths):
+        return (q @ k.mT).softmax(-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "init", "body", "expected"),
+    [
+        (
+            "exits_at_start",
+            "raise SystemExit(0)",
+            "return v",
+            r"SystemExit: 0 \(exits_at_start\.py, line 7\)",
+        ),
+        ("exits", "pass", "raise SystemExit(0)", r"SystemExit: 0 \(exits\.py, line 9\)"),
+        ("raises", "pass", "raise KeyError('x')", r"KeyError: no x \(raises\.py, line 9\)"),
+        (
+            "controls",
+            "pass",
+            "raise ValueError('\\x1b[31mred\\nx')",
+            r"\\x1b\[31mred \(controls\.py",
+        ),
+        (
+            "shape",
+            "pass",
+            "return v[:, :, 1:]",
+            r"\[2, 2, 5, 4\] from attend, found \[2, 2, 4, 4\]",
+        ),
+        ("nothing", "pass", "return None", r"expected a tensor .* found None \(nothing\.py, line 8\)"),
+        ("not_finite", "pass", "return v * float('nan')", r"found NaN \(not_finite\.py, line 8\)"),
+    ],
+)
+def test_a_failure_is_one_line(name: str, init: str, body: str, expected: str, tmp_path: Path) -> None:
+    """Each ended with a traceback through the model; SystemExit(0) ended a training with status 0."""
+    file = tmp_path / f"{name}.py"
+    file.write_text(CODE.replace("INIT", init).replace("BODY", body))
+    full = given_name(f"{file}:A-3")
+    with pytest.raises(UserError, match=rf"^attention '{name}:A-3': .*{expected}") as caught:
+        build_self_attention(full, model_dim=8, heads=2)(torch.randn(2, 5, 8), torch.tensor([5, 3]))
+    assert caught.value.line.isprintable()
+    first = next(run_checks(full)).failure
+    assert first
+    assert first.isprintable()
