@@ -15,7 +15,7 @@ class DataConfig:
     train: list[str] = option(
         [],
         help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files, or folders in "
-        "Lhotse Shar format, which may be https://…, s3://…, gs://… or az://…",
+        "Lhotse Shar format",
         affects="result",
     )
     dev: str = option(

@@ -1,13 +1,13 @@
-"""Locations of data in options: folders, manifests and addresses, and the files of a split there."""
+"""Locations of data in options: folders and manifests, and the files of a split there."""
 
-import itertools
+import re
 from pathlib import Path
 
 from asr.data.lines import shards
-from asr.data.remote import copy_of, fetched, is_address
 from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 
+ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|pipe:")
 LEXICON, REFERENCES, WORD_RULES, GLM = "lexicon.txt", "references.txt", "scoring.json", "hub5.glm"
 
 
@@ -26,20 +26,13 @@ def manifest_path(place: str, split: str) -> Path:
 
     Args:
         place: a manifest or Shar folder itself, or a folder of several written by `asr prepare` or
-            `asr export-data`; or the address of Shar folders, which are copied at the first use.
+            `asr export-data`.
         split: name of the split.
 
     Raises:
-        UserError: an address has no Shar folder, is of another kind, or can't be copied.
+        UserError: it is an address or a command.
     """
-    if is_address(place):
-        addresses = place.rstrip("/"), f"{place.rstrip('/')}/{split}"
-        copies = [copy_of(address) for address in addresses if shards(copy_of(address))]
-        for folder in itertools.chain(copies, (fetched(address, companions(split)) for address in addresses)):
-            if folder is not None:
-                return folder
-        raise UserError(f"{place}: expected a folder in Lhotse Shar format, found no cuts.000000.jsonl.gz")
-    path = Path(place)
+    path = _local(place)
     if is_manifest(path) or shards(path):
         return path
     return path / split if shards(path / split) else path / f"{split}.cuts.jsonl.gz"
@@ -47,28 +40,26 @@ def manifest_path(place: str, split: str) -> Path:
 
 def split_beside(place: str, split: str) -> Path:
     """Return the manifest of a split in the folder `place`, or beside the manifest `place`."""
-    return manifest_path(_prepared_place(place), split)
+    return manifest_path(str(prepared_folder(place)), split)
 
 
 def prepared_folder(place: str) -> Path:
-    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`.
-
-    For an address, it is the folder of the copies.
-    """
-    found = _prepared_place(place)
-    return copy_of(found) if is_address(found) else Path(found)
+    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`."""
+    path = _local(place)
+    return path.parent if is_manifest(path) or shards(path) else path
 
 
-def _prepared_place(place: str) -> str:
-    if is_address(place):
-        place = place.rstrip("/")
-        return place.rpartition("/")[0] if shards(copy_of(place)) else place
-    path = Path(place)
-    return str(path.parent if is_manifest(path) or shards(path) else path)
+def _local(place: str) -> Path:
+    if ADDRESS.match(place):
+        raise UserError(
+            f"{place}: expected a path, found an address or a command: copy or mount the data first, because "
+            "utterances are loaded in any order"
+        )
+    return Path(place)
 
 
 def training_folder(run_folder: Path) -> str:
-    """Return the first prepared folder that a run was trained on, or its address.
+    """Return the first prepared folder that a run was trained on.
 
     Raises:
         UserError: the run folder has no config.yaml, or none that names manifests.
@@ -77,6 +68,6 @@ def training_folder(run_folder: Path) -> str:
     if not run.options.is_file():
         raise UserError(f"{run.options}: no such file; name the data with data=<prepared folder or manifest>")
     try:
-        return _prepared_place(run.read_options()["data"]["train"][0])
+        return str(prepared_folder(run.read_options()["data"]["train"][0]))
     except (KeyError, TypeError, IndexError):
         raise UserError(f"{run.options}: expected a list of manifests in data.train, found none") from None
