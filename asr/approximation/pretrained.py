@@ -56,6 +56,10 @@ class TransformersModel:
                 f"model={folder}: expected a model fine-tuned for {kind}, found no weights "
                 f"{', '.join(missing)[:80]}"
             )
+        tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        # Without files, transformers makes a tokenizer that knows no text.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            raise UserError(f"model={folder}: expected a tokenizer (tokenizer.json), found none")
         if not self.model._can_set_attn_implementation():
             raise UserError(f"model={folder}: {type(self.model).__name__} doesn't take attention functions")
         self.model.eval().to(device)

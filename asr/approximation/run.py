@@ -21,6 +21,7 @@ from asr.attention.table import joined_name
 from asr.benchmark.memory import peak_bytes_of
 from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
+from asr.errors import UserError
 from asr.files import build, write_json
 from asr.records.keyed import KeyedRecord, job
 from asr.scoring.estimates import Estimate, Values, percentiles
@@ -212,7 +213,13 @@ class TaskEvaluation:
         device = self.model.device
         started = now(device)
         output = self.model.run(inputs, attention)
-        return (now(device) - started).by(usual_clock(device)), output
+        time = (now(device) - started).by(usual_clock(device))
+        if any(tensor.isnan().any() for tensor in _tensors(output)):
+            raise UserError(
+                f"model={self.options.model_of(self.task.name)}: expected numbers as output with attention "
+                f"{attention!r}, found NaN (broken weights?)"
+            )
+        return time, output
 
     def _result(self) -> TaskResult:
         samples: dict[str, dict[str, Values]] = {}
@@ -274,6 +281,18 @@ class TaskEvaluation:
         example_s = float(seconds[name].sum()) / len(self.task.examples)
         peak = self.journal.stored[f"{name} memory"]["peak_bytes"]
         return MechanismResult(name, scores, ratios, example_s, time_ratio, quartiles, peak)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Return the tensors of a model's output: one, a sequence, or a mapping."""
+    parts = (
+        output.values()
+        if isinstance(output, dict)
+        else output
+        if isinstance(output, tuple | list)
+        else [output]
+    )
+    return [part for part in parts if isinstance(part, Tensor)]
 
 
 def swept(attentions: Sequence[str], layers: int) -> list[str]:

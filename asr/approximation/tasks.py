@@ -100,8 +100,13 @@ class GlueTask(TextTask):
         return model
 
     def windows(self) -> list[Window]:
-        """Return one window per example."""
-        tokenizer, pairs = self.model.tokenizer, self.format.second
+        """Return one window per example; raise UserError if a window has no room for its texts."""
+        tokenizer, pairs = self.model.tokenizer, bool(self.format.second)
+        if self.longest < (least := tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs):
+            raise UserError(
+                f"max_length={self.longest}: expected at least {least} tokens, the special ones and one of "
+                "each text"
+            )
         encoded = tokenizer(
             [x.first for x in self.examples],
             [x.second for x in self.examples] if pairs else None,

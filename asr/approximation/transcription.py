@@ -16,6 +16,7 @@ from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError
 from asr.files import read_json
+from asr.model.hub import local_folder
 from asr.scoring.error_rates import ErrorCounts
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -56,8 +57,9 @@ class TranscriptionTask:
         return [manifest_digest(path) for path in self.paths]
 
     def load(self, folder: Path, device: str) -> Whisper | CTCModel:
-        """Return the model in a folder."""
+        """Return the model in a folder, or in a repository of the Hub."""
         self.model: Whisper | CTCModel
+        folder = local_folder(folder)
         if is_whisper(folder):
             self.model = Whisper(folder, device, self.options.language)
             if self.options.join_s > 30:

@@ -3,6 +3,7 @@
 Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (2022).
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,7 @@ from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.files import read_json
 from asr.model.pretrained_whisper import WhisperEncoder
+from asr.text.numbers import spoken_numbers
 
 PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
@@ -52,12 +54,14 @@ class Whisper(TransformersModel):
         )
         if kind != "whisper":
             raise UserError(f"model={folder}: expected a Whisper model for transcription, found {kind!r}")
-        # Without them, transformers makes a tokenizer that knows no text.
-        if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
-            raise UserError(f"model={folder}: expected tokenizer.json or vocab.json, found neither")
         self.rival = "", ""
         super().__init__(folder, "WhisperForConditionalGeneration", "WhisperProcessor", device)
         self.extractor, self.tokenizer = self.processor.feature_extractor, self.processor.tokenizer
+        if lost := tokens_without_merge(json.loads(self.tokenizer.backend_tokenizer.to_str())):
+            raise UserError(
+                f"model={folder}: expected a tokenizer that cuts texts as in training, found one without the "
+                f"merges of {len(lost)} tokens, e.g. {lost[0]!r}: take tokenizer.json from a newer conversion"
+            )
         config, frames = self.model.config, 2 * self.model.config.max_source_positions
         found = self.extractor.feature_size, self.extractor.nb_max_frames
         if found != (config.num_mel_bins, frames):
@@ -235,6 +239,22 @@ class Whisper(TransformersModel):
         return [text.strip() for text in texts]
 
 
+def tokens_without_merge(tokenizer: dict[str, Any]) -> list[str]:
+    """Return the tokens of a `tokenizer.json` that no text becomes, because its merges don't make them.
+
+    Programs that took the first merge, `Ġ t`, for a header lost it. The model never saw what ` the` becomes
+    without it.
+    """
+    model = tokenizer["model"]
+    if "merges" not in model:
+        return []
+    made = {
+        "".join(merge) if isinstance(merge, list) else merge.replace(" ", "") for merge in model["merges"]
+    }
+    made |= {token["content"] for token in tokenizer["added_tokens"]}
+    return [token for token in model["vocab"] if len(token) > 1 and token not in made]
+
+
 @contextmanager
 def _with_layers(encoder: Any, count: int) -> Iterator[None]:
     """Leave out all but some layers of an encoder, evenly spread: the first, third, … with half of them."""
@@ -264,7 +284,7 @@ def _normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str
     """Return Whisper's text normalisation (appendix C of the paper), after joining letters with full stops.
 
     English: numbers as digits, contractions written out, American spelling by a table that a folder may have;
-    other languages: lower case without signs.
+    other languages: numbers as words, if they are known, in lower case without signs.
     """
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
@@ -273,6 +293,7 @@ def _normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str
 
     def normalised(text: str) -> str:
         text = SPELT.sub(lambda found: re.sub(r"[. ]", "", found[0]) + " ", text)
+        text = text if english else spoken_numbers(text, language)
         # Part by part: English numerals on both sides of a pause would become one number.
         return " ".join(" ".join(map(normalise, PAUSE.split(text))).split())
 

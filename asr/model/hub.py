@@ -11,11 +11,14 @@ from asr.files import as_path
 # Nothing else is downloaded: repositories hold pickles, graphs and the adapters of a thousand languages, too.
 FILES = (
     "config.json",
+    "generation_config.json",
     "preprocessor_config.json",
     "processor_config.json",
     "tokenizer_config.json",
     "tokenizer.json",
     "vocab.json",
+    "merges.txt",
+    "normalizer.json",
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
@@ -41,11 +44,12 @@ def local_folder(name: str | PathLike[str]) -> Path:
     HF_HUB_OFFLINE=1 is set.
 
     Raises:
-        UserError: the repository isn't in the cache and can't be downloaded, or transformers is missing.
+        UserError: the repository isn't in the cache and can't be downloaded, transformers is missing, or the
+            folder holds a Whisper model of CTranslate2.
     """
     path = as_path(name, "model")
     if not on_the_hub(name):
-        return path
+        return _of_transformers(path)
     import_transformers()
     from huggingface_hub import snapshot_download
 
@@ -57,3 +61,15 @@ def local_folder(name: str | PathLike[str]) -> Path:
             f"{name}: expected a local path or a model of the Hugging Face Hub, found no such path, and the "
             f"Hub's can't be downloaded or found in its cache ({type(error).__name__}: {reason})"
         ) from None
+
+
+def _of_transformers(folder: Path) -> Path:
+    """Return the folder unless it holds a Whisper model of CTranslate2, which begins with its kind."""
+    if (file := folder / "model.bin").is_file():
+        with file.open("rb") as content:
+            if b"WhisperSpec" in content.read(32):
+                raise UserError(
+                    f"{folder}: expected a model of transformers, found one of CTranslate2: convert it with "
+                    f"python tools/whisper_folder.py {folder} <new folder>"
+                )
+    return folder

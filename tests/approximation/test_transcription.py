@@ -13,6 +13,7 @@ from tiny_whisper import SECONDS, save_whisper
 from tone_corpora import make_corpus, make_cut, save_cuts
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
+from asr.approximation.options import Options  # noqa: E402
 from asr.approximation.run import TaskEvaluation  # noqa: E402
 from asr.approximation.whisper import Whisper, _normaliser  # noqa: E402
 from asr.cli import main  # noqa: E402
@@ -317,6 +318,12 @@ def other_features(folder: Path, tmp_path: Path) -> list[str]:
     return [model]
 
 
+def ctranslate2(folder: Path, tmp_path: Path) -> list[str]:
+    (tmp_path / "config.json").write_text('{"lang_ids": []}')
+    (tmp_path / "model.bin").write_bytes(b"\6\0\0\0\14\0WhisperSpec\0")
+    return [f"model={tmp_path}"]
+
+
 def bert(folder: Path, tmp_path: Path) -> list[str]:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     return [f"model={tmp_path}"]
@@ -334,8 +341,9 @@ def multilingual(language: str) -> Any:
     [
         (bert, "config.json: expected a model of wav2vec2,"),
         (without("processor_config.json"), "feature extractor"),
-        (without("tokenizer.json"), "expected tokenizer.json or vocab.json, found neither"),
+        (without("tokenizer.json"), "expected a tokenizer (tokenizer.json), found none"),
         (other_features, "expected features of 20 bins × 300 frames, found an extractor of 80 × 300"),
+        (ctranslate2, "found one of CTranslate2: convert it with python tools/whisper_folder.py"),
         (without("model.safetensors"), "no file named model.safetensors"),
         (pickled, "no file named model.safetensors"),
         (["language=de"], "language=de: expected en, the only language of"),
@@ -414,8 +422,49 @@ def test_english_is_normalised(text: str, normal: str) -> None:
     assert _normaliser(None, "en")(text) == normal
 
 
-def test_other_languages_keep_their_numerals() -> None:
+def test_numbers_of_other_languages_are_words() -> None:
+    """`quatorze` in the reference and `14` in the transcript were an error."""
     assert _normaliser(None, "de")("Vier, Öl!") == "vier öl"
+    normalise = _normaliser(None, "fr")
+    assert normalise("Le 14, composez le 24.") == normalise("le quatorze composez le vingt-quatre")
+
+
+def test_a_tokenizer_that_lost_a_merge_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Many conversions lost the first merge, `Ġ t`: words became other tokens, and the NLL rose to 1.34."""
+    shutil.copytree(folder / "model", tmp_path / "model")
+    content = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    spare = content["model"]["vocab"].pop("Ā")
+    for merges in ([["Ġ", "t"]], []):
+        content["model"] |= {"vocab": content["model"]["vocab"] | {"Ġt": spare}, "merges": merges}
+        (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(content))
+        if merges:
+            assert spare in Whisper(tmp_path / "model", "cpu", "").tokens("to")
+        else:
+            with pytest.raises(UserError, match=r"found one without the merges of 1 tokens, e.g. 'Ġt'"):
+                Whisper(tmp_path / "model", "cpu", "")
+
+
+def test_whisper_of_the_hub_is_measured_in_a_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a repository was taken for that of a CTC model: use asr approximate, it said."""
+    from huggingface_hub import constants
+
+    repository = tmp_path / "cache" / "models--owner--tiny"
+    save_whisper(repository / "snapshots" / "0123", multilingual=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    make_corpus(tmp_path / "data", {"test": 1})
+    options = Options(
+        model="owner/tiny",
+        task=["transcription"],
+        data=str(tmp_path / "data"),
+        language="de",
+        device="cpu",
+    )
+    assert isinstance(TaskEvaluation("transcription", options, tmp_path / "out").model, Whisper)
 
 
 def test_a_folder_without_the_model_is_refused(tmp_path: Path) -> None:

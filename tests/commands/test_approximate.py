@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_transformers import save_model, tokenizer, write_rte, write_squad
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
@@ -228,6 +229,7 @@ def test_an_interrupted_evaluation_continues(
         ("attentions=", "attentions=[]: expected at least one"),
         ("task=rte,sst3", "task=sst3: expected one of cola"),
         ("max_length=100", "max_length=100: expected at most 64 tokens"),
+        ("max_length=4", "max_length=4: expected at least 5 tokens"),
         ("stride=64", "stride=64: has no effect without task=squad"),
         ("labels=yes,no", "labels: expected outputs entailment, not_entailment, found yes, no"),
     ],
@@ -241,6 +243,28 @@ def test_bad_input_is_one_line(
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("asr: ")]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_models_that_know_nothing_have_no_accuracy(folder: Path, tmp_path: Path) -> None:
+    """Without tokenizer files, or with NaN as a weight, the accuracy was 0.5, and the exit status 0."""
+    for name in ("words", "weights"):
+        shutil.copytree(folder / "models" / "rte", tmp_path / name)
+    for file in (tmp_path / "words").glob("*token*"):
+        file.unlink()
+    weights = load_file(tmp_path / "weights" / "model.safetensors")
+    weights["classifier.bias"] *= float("nan")
+    save_file(weights, tmp_path / "weights" / "model.safetensors", {"format": "pt"})
+    for name, message in (("words", r"expected a tokenizer \(tokenizer.json\)"), ("weights", "found NaN")):
+        options = Options(
+            model=str(tmp_path / name),
+            task=["rte"],
+            data=str(folder / "data"),
+            max_length=40,
+            attentions=["full"],
+            device="cpu",
+        )
+        with pytest.raises(UserError, match=message):
+            TaskEvaluation("rte", options, tmp_path / "out").run(lambda _: None)
 
 
 @pytest.mark.parametrize(
