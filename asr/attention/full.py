@@ -85,6 +85,8 @@ class FullAttention(SoftmaxMechanism):
         finite_padding: bool,
     ) -> Tensor:
         """See `QueryKeyMechanism`; SDPA takes the addend as a mask, but is slow if D isn't E."""
+        if self._kernels_serve(q, k, v, query_lengths, key_lengths):
+            return self._attend_on_kernels(q, k, v, key_lengths, bias_BS)
         half = q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16)
         if half or self.causal or self.backend.on(q.device.type) == "reference":
             return super().attend_biased(q, k, v, query_lengths, key_lengths, bias_BS, finite_padding)
@@ -167,12 +169,14 @@ class FullAttention(SoftmaxMechanism):
             return True
         return not self.causal and not idle and LONGEST_ON_KERNELS[q.dtype] >= N
 
-    def _attend_on_kernels(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
+    def _attend_on_kernels(
+        self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, bias_BN: Tensor | None = None
+    ) -> Tensor:
         assert self.kernels is not None
         # A window that holds all keys makes local attention full.
         window = {"left": q.shape[2], "right": 0 if self.causal else q.shape[2], "chunk": 1, "first": 0}
-        dropout = self.active_dropout
-        return self.kernels.local_attention(q, k, v, filled_lengths(lengths, q), **window, dropout=dropout)
+        options = {"dropout": self.active_dropout, "bias_BN": bias_BN}
+        return self.kernels.local_attention(q, k, v, filled_lengths(lengths, q), **window, **options)
 
     def _attend_sdpa(
         self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor | None, bias_BS: Tensor | None = None

@@ -81,6 +81,23 @@ class LocalAttention(SoftmaxMechanism):
         operators = self.operators[self.backend.on(q.device.type)]
         return operators.local_attention(q, k, v, lengths_B, dropout=self.active_dropout, **self.sizes())
 
+    def attend_biased(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+        bias_BS: Tensor,
+        finite_padding: bool,
+    ) -> Tensor:
+        """See `QueryKeyMechanism`; the CPU's kernels take the addend as it is."""
+        if q.device.type != "cpu" or self.backend.on("cpu") == "reference":
+            return super().attend_biased(q, k, v, query_lengths, key_lengths, bias_BS, finite_padding)
+        options = {"dropout": self.active_dropout, "bias_BN": bias_BS}
+        lengths_B = filled_lengths(query_lengths, q)
+        return self.operators["native"].local_attention(q, k, v, lengths_B, **self.sizes(), **options)
+
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """See `QueryKeyMechanism`."""
         return local_weights(q, k, key_lengths, **self.sizes())
