@@ -8,6 +8,7 @@ from asr.config import configurations, option, options_of
 from asr.config.names import MECHANISMS, PRECISIONS
 from asr.errors import UserError
 from asr.losses.options import LossConfig
+from asr.model.options import FRAMES
 
 PASSES = ("forward", "forward+backward")
 GROUPING = "grouping"  # a pass that only mechanisms with groups of queries have
@@ -68,6 +69,7 @@ class Options:
         only=("unit", "model"),
         suggested=partial(configurations, "model"),
     )
+    frames: str = option("1", help=FRAMES, affects="result", only=("unit", "model"))
     loss: LossConfig = options_of(LossConfig, only=("unit", "model"))
     feedforward: int = option(
         1536,

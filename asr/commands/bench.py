@@ -62,7 +62,8 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         console.print(f"precision={precision.name}, because {precision.reason}")
     options = replace(options, device=device, precision=precision.name)
     # Composed with all other options of a training, because presets are a group of its configuration.
-    preset = train_options([f"model={options.model}"]).model if options.unit == "model" else None
+    overrides = [f"model={options.model}", f"model.frames={options.frames}"]
+    preset = train_options(overrides).model if options.unit == "model" else None
     measurement = Measurement(options, out, preset)
     if measurement.reused:
         console.print(f"{out}: reusing {measurement.reused} results of an interrupted benchmark")
@@ -97,7 +98,8 @@ def _look_ahead(name: str, preset: ModelConfig | None) -> str:
     attention = name.partition("@")[0]
     if preset is None:
         return look_ahead_text(attention, 1, 1.0)
-    return look_ahead_text(attention, preset.layers, preset.subsampling * FeatureConfig().frame_shift_ms)
+    position_ms = preset.subsampling * FeatureConfig().frame_shift_ms
+    return look_ahead_text(attention, preset.layers, position_ms, preset.frames)
 
 
 def _time_table(timings: list[Timing], options: Options, preset: ModelConfig | None) -> Table:
