@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
@@ -153,7 +154,8 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except (Exception, SystemExit) as error:
             last = user_code.last_file(error)
-            if last and PACKAGE in Path(last).parents:  # a wrong argument of the caller
+            # A wrong argument of the caller; and how activation checkpointing ends a repetition.
+            if last and (PACKAGE in Path(last).parents or last == torch.utils.checkpoint.__file__):
                 raise
             name = named.get("name") or getattr(self, "name", type(self).__name__)
             raise UserError(f"attention {name!r}: {user_code.failure(error)}") from error
