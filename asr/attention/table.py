@@ -3,10 +3,12 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import attention_ext
 from asr.attention import own
 from asr.attention.agglomerative import AgglomerativeAttention
+from asr.attention.backend import NOT_COMPILED
 from asr.attention.cast import CAST
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.fastformer import Fastformer
@@ -28,6 +30,7 @@ from asr.config.schedule import layer_factors
 from asr.console import Table
 from asr.errors import UserError
 
+BUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."  # in the clone; needs a compiler
 MOST_STARTS = 2**16  # positions that look_ahead tries; more only for layers with several large, odd chunks
 
 # A class is called with `name`, `backend`, `dropout` and the options of its schema.
@@ -222,6 +225,33 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> Q
             "a trained model can't switch to it"
         )
     return build(name=spec.name, backend=backend, dropout=dropout, **spec.keywords())
+
+
+def missing_kernels(names: Iterable[str], device: str) -> str:
+    """Return a sentence on the mechanisms whose compiled kernels can't run, with the reason; empty: none.
+
+    Args:
+        names: mechanisms, also several by layer.
+        device: `cpu` or `cuda`.
+    """
+    found: dict[str, list[str]] = {}
+    for spec in {str(spec): spec for name in names for spec, _ in layer_runs(name)}.values():
+        if issubclass(mechanism_class(spec.mechanism), SoftmaxMechanism):
+            mechanism = build_mechanism(str(spec))
+            assert isinstance(mechanism, SoftmaxMechanism)
+            reason = mechanism.backend.reasons.get(device)
+            if reason and reason != NOT_COMPILED[device]:
+                found.setdefault(reason, []).append(spec.mechanism)
+    sentences = []
+    for reason, mechanisms in found.items():
+        *others, last = dict.fromkeys(mechanisms)
+        which = f"{', '.join(others)} and {last} run" if others else f"{last} runs"
+        unbuilt = reason == attention_ext.why_unavailable(device)
+        build = f"; to build them, in the clone: {BUILD}" if unbuilt else ""
+        sentences.append(
+            f"{which} without compiled kernels: times say nothing about the mechanism ({reason}{build})"
+        )
+    return "; ".join(sentences)
 
 
 def is_causal(name: str) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
-from asr.attention.table import canonical, class_named
+from asr.attention.table import canonical, class_named, missing_kernels
 from asr.comparison.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
 from asr.comparison.options import AdviceConfig
 from asr.console import Column, Table, duration, open_console, progress
@@ -95,6 +95,8 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
     console.print(_lengths(len(cuts), frames, training), highlight=False)
     for line in _warnings(durations_s, frames, training):
         console.print(line, style="yellow", highlight=False)
+    if notice := missing_kernels(options.attentions, options.device):
+        console.print(notice, style="yellow", markup=False, soft_wrap=True)
     with progress() as bars:
         steps = len({min(n, options.longest) for n in at}) + (
             len(options.attentions) if options.memory else 0

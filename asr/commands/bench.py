@@ -9,6 +9,7 @@ from rich.console import Console
 
 from asr import config
 from asr.attention import own
+from asr.attention.table import missing_kernels
 from asr.benchmark.crossings import crossings
 from asr.benchmark.measurement import Measurement
 from asr.benchmark.mechanisms import Timing
@@ -61,6 +62,11 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     if options.precision == "auto":
         console.print(f"precision={precision.name}, because {precision.reason}")
     options = replace(options, device=device, precision=precision.name)
+    # Those that the user runs without kernels say so in their names.
+    plain = [x for x in measured_names(options) if not x.startswith("peer:") and "@reference" not in x]
+    notice = missing_kernels((x.partition("@")[0] for x in plain), device)
+    if notice:
+        console.print(notice, style="yellow", markup=False, soft_wrap=True)
     # Composed with all other options of a training, because presets are a group of its configuration.
     overrides = [f"model={options.model}", f"model.frames={options.frames}"]
     preset = train_options(overrides).model if options.unit == "model" else None
@@ -81,6 +87,7 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     record = {
         "options": asdict(options),
         "environment": describe_environment(),
+        "kernels": notice,
         "timings": [asdict(timing) for timing in timings],
         "memory": [asdict(size) for size in memory],
     }

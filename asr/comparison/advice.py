@@ -22,6 +22,7 @@ from asr.comparison.options import AdviceConfig
 from asr.model.encoder import Encoder
 from asr.training.options import TrainConfig
 
+MATTERS = 0.95  # an approximation must take at most this share of full attention's time, beyond the noise
 WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
 EXACT = "full"
 QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
@@ -42,6 +43,7 @@ class MechanismCost:
         attention_share: attention's fraction of the step at the longest of these lengths.
         epoch_s: seconds per epoch, summed over all utterances at their own lengths.
         memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
+        noise_s: quartiles of `epoch_s` over the rounds of the measurement; None if unknown.
     """
 
     name: str
@@ -49,6 +51,13 @@ class MechanismCost:
     attention_share: float
     epoch_s: float
     memory_mib: float | None
+    noise_s: tuple[float, float] | None = None
+
+    def faster_than(self, other: "MechanismCost", share: float) -> bool:
+        """Return whether it is shown to take at most this share of the other's time."""
+        _, high = self.noise_s or (0.0, self.epoch_s)
+        low, _ = other.noise_s or (other.epoch_s, 0.0)
+        return self.epoch_s <= share * other.epoch_s and high < low
 
 
 def usual_mechanisms(positions_95: int) -> list[str]:
@@ -99,7 +108,8 @@ def expect(
     """
     names, longest, device = options.attentions, options.longest, options.device
     clock = usual_clock(device)
-    mixing: dict[str, list[float]] = {name: [] for name in names}  # seconds per position, all layers
+    # Seconds per position, all layers: median and quartiles.
+    mixing: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     rest: list[float] = []  # seconds per position
     measured = sorted({min(length, longest) for length in at})
     for length in measured:
@@ -108,7 +118,8 @@ def expect(
         size = length * problem.batch
         limits = options.threads, options.rounds, options.seconds
         for found in measure(dict.fromkeys(names, problem), EXACT, clock, *limits, PASSES[-1:]):
-            mixing[found.name].append(training.model.layers * found.median_s / size)
+            taken_s = (found.median_s, *found.quartiles_s)
+            mixing[found.name].append(tuple(training.model.layers * x / size for x in taken_s))
         rest.append(rest_of_step_s(problem, training, clock, options.threads) / size)
     memory: dict[str, float] = {}
     for name in names if options.memory else ():
@@ -116,20 +127,23 @@ def expect(
         problem = _problem(min(memory_at, longest), training, device)
         memory[name] = peak_memory_bytes(name, problem) / 2**20
 
-    def attention(name: str, n: NDArray[np.int64]) -> NDArray[np.float64]:
+    def attention(name: str, n: NDArray[np.int64], which: int = 0) -> NDArray[np.float64]:
         grows = class_named(name).time == QUADRATIC
         growth = np.maximum(n / measured[-1], 1.0) if grows else 1.0
-        return np.asarray(np.interp(n, measured, mixing[name]) * growth)
+        return np.asarray(np.interp(n, measured, [x[which] for x in mixing[name]]) * growth)
 
     expected = []
     shown = np.array(at)
     sizes = [n * _problem(n, training, device).batch for n in at]
     for name in names:
-        epoch_s = float(((attention(name, lengths) + np.interp(lengths, measured, rest)) * lengths).sum())
+        epoch_s, low_s, high_s = (
+            float(((attention(name, lengths, x) + np.interp(lengths, measured, rest)) * lengths).sum())
+            for x in range(3)
+        )
         step = attention(name, shown) + np.interp(shown, measured, rest)
         step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
         share = float(attention(name, shown)[-1] / step[-1])
-        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name)))
+        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name), (low_s, high_s)))
     return expected
 
 
@@ -173,7 +187,8 @@ def _problem(length: int, training: TrainConfig, device: str) -> BenchProblem:
 def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
     """Return the recommended mechanism.
 
-    A coarser approximation replaces a closer one if it saves more than a tenth of an epoch.
+    It is full attention unless an approximation is shown to save at least 5 % of an epoch; a coarser
+    approximation replaces a closer one if it saves more than a tenth.
     """
 
     def rank(entry: MechanismCost) -> tuple[int, bool, float]:
@@ -185,7 +200,7 @@ def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
     ordered = sorted(expected, key=rank)
     taken = ordered[0]
     for entry in ordered[1:]:
-        if entry.epoch_s < WORTH * taken.epoch_s:
+        if entry.faster_than(taken, MATTERS if taken.name == EXACT else WORTH):
             taken = entry
     return taken
 
@@ -208,6 +223,9 @@ def reason(
     if not others:
         return f"{head}{taken.name} is the only mechanism measured."
     best = min(others, key=lambda entry: entry.epoch_s)
+    exact = next((entry for entry in others if entry.name == EXACT), None)
+    if exact and taken.epoch_s < best.epoch_s:
+        best = exact
     longer = round(100 * (taken.epoch_s / best.epoch_s - 1))
     if longer == 0:
         text = f"{taken.name} is level with {best.name} on {where}, within 1 % of an epoch"
@@ -219,8 +237,15 @@ def reason(
         text = (
             f"{best.name} is the fastest on {where}, but {taken.name}, {closer}, takes only {longer} % longer"
         )
-    exact = next((entry for entry in others if entry.name == EXACT), None)
+        if taken.name == EXACT:
+            matters = best.epoch_s <= MATTERS * taken.epoch_s
+            text += (
+                ", and the quartiles of their times overlap: no difference is shown"
+                if matters
+                else f": an approximation must save {100 * (1 - MATTERS):.0f} % of the time"
+            )
     if exact and exact is not best:
         text += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
     share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"
-    return f"{head}{text}; {share}."
+    errors = "" if taken.name == EXACT else " Time alone: asr compare measures what it costs in errors."
+    return f"{head}{text}; {share}.{errors}"

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from asr.attention.table import missing_kernels
 from asr.comparison.cell import STATE, Cell, current_state, log_path, result_of, training_result
 from asr.comparison.differences import differences
 from asr.comparison.options import STEPS, TIMING_THREADS
@@ -25,7 +26,7 @@ from asr.comparison.records import (
 from asr.comparison.request import PER_CANDIDATE
 from asr.comparison.results import Results
 from asr.config import as_overrides, flat, to_dict, user_code
-from asr.environment import describe_environment
+from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.records.metrics import read_metrics
 from asr.records.run_folder import RunFolder, TrainingSummary
@@ -71,6 +72,12 @@ def _item_errors(folder: Path, cell: Cell) -> ItemErrors:
     return result_of(ItemErrors, folder, cell.name, current_state(folder, cell))
 
 
+def kernels_notice(plan: Plan) -> str:
+    """Return a sentence on the mechanisms that lack compiled kernels; empty if none does."""
+    names = [x.attention for x in plan.candidates] + [attention for *_, attention in plan.evaluations]
+    return missing_kernels(names, pick_device(plan.options.device))
+
+
 def _protocol(plan: Plan) -> dict[str, Any]:
     options, trainer = plan.options, plan.protocol.trainer
     clock = "cpu" if options.budget_clock == STEPS else options.budget_clock
@@ -96,6 +103,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
         "timing_repeats": options.timing_repeats,
         "timing_threads": TIMING_THREADS,
         "device": options.device,
+        **({"kernels": notice} if (notice := kernels_notice(plan)) else {}),
         "threads": plan.protocol.trainer.threads,
     }
 

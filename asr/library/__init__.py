@@ -225,7 +225,7 @@ def run_comparison(request: "Request") -> Comparison:
 
 
 def _run_comparison(request: "Request") -> Comparison:
-    from asr.comparison.collect import collect
+    from asr.comparison.collect import collect, kernels_notice
     from asr.comparison.plan import make_plan
     from asr.comparison.progress import print_grid, print_plan
     from asr.comparison.rates import with_tuned_rates
@@ -244,6 +244,8 @@ def _run_comparison(request: "Request") -> Comparison:
         print_plan(plan, console)
         return Comparison(plan.folder, collect(plan), None)
     check_writable(plan.folder / "report.html")
+    if notice := kernels_notice(plan):
+        console.print(notice, style="yellow", markup=False, soft_wrap=True)
     results = run_plan(plan, console)
     print_results(results, console)
     console.print(f"repeat or resume with: {shlex.join(results.command)}", markup=False, soft_wrap=True)

@@ -32,6 +32,7 @@ class BenchResults:
     environment: dict[str, Any]
     timings: list[Timing]
     memory: list[Memory]
+    kernels: str = ""  # which mechanisms ran without compiled kernels, and why
 
     @property
     def setup(self) -> Setup:
@@ -100,7 +101,8 @@ def figure(path: Path) -> Figure:
         caption=(
             f"{_subject(record)} on random input ({_sizes(record)}, {setup.precision} on {setup.device}): "
             "medians with quartiles over rounds that are interleaved over all mechanisms. A flat line means "
-            "cost linear in the sequence length." + "".join(f" {sentence}." for sentence in faster)
+            "cost linear in the sequence length."
+            + "".join(f" {sentence}." for sentence in [*faster, record.kernels] if sentence)
         ),
         panels=panels,
         series=lines,

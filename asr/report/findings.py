@@ -36,7 +36,7 @@ def findings(results: Results) -> list[Finding]:
         if (estimate := results.error_rate(candidate.label, split, metric))
     }
     if not rates:
-        return list(_missing(results))
+        return [*_kernels(results), *_missing(results)]
     unlearned = [label for label in rates if results.unlearned(label, split, metric)]
     learned = {label: rate for label, rate in rates.items() if label not in unlearned}
     times = {label: time for label in rates if (time := results.forward_time(label, split))}
@@ -46,6 +46,7 @@ def findings(results: Results) -> list[Finding]:
         *_speed(rates, times, results.clock, split),
         *_front({label: time for label, time in times.items() if label in learned}, results.front(split)),
         *_exchange(results, split, metric),
+        *_kernels(results),
         *_busy(results),
         *_missing(results),
     ]
@@ -113,6 +114,11 @@ def _speed(
     if all(time.count == 1 for time in times.values()):
         text += " Each pass was timed only once, so the spread is unknown."
     yield Finding("Fastest", text)
+
+
+def _kernels(results: Results) -> Iterator[Finding]:
+    if notice := results.protocol.get("kernels"):
+        yield Finding("No kernels", f"{notice}.")
 
 
 def _busy(results: Results) -> Iterator[Finding]:

@@ -27,7 +27,8 @@ def expected(name: str, epoch_s: float) -> MechanismCost:
 @pytest.mark.parametrize(
     ("costs", "taken"),
     [
-        ({"full": 10.0, "i-clustered-25": 9.5, "clustered-25": 9.2}, "full"),
+        ({"full": 10.0, "i-clustered-25": 9.9, "clustered-25": 9.51}, "full"),
+        ({"full": 10.0, "clustered-25": 9.5}, "clustered-25"),
         ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 7.5}, "i-clustered-25"),
         (
             {"full": 10.0, "i-clustered-25": 8.0, "i-clustered-25:grouping=keys": 8.5},
@@ -51,11 +52,26 @@ def test_the_reason_names_length_and_saving() -> None:
     assert "i-clustered-25 is the fastest on this machine's CPU: 20 % less time per epoch than full" in text
     three = [*both, expected("clustered-25", 7.9)]
     assert "full takes 1.2 times as long" in reason(three, recommend(three), 1900, 475, "cpu")
-    near = [expected("full", 10.0), expected("i-clustered-25", 9.5)]
+    near = [expected("full", 10.0), expected("i-clustered-25", 9.6)]
     text = reason(near, recommend(near), 1900, 475, "cuda")
     assert (
-        "i-clustered-25 is the fastest on this GPU, but full, which is exact, takes only 5 % longer" in text
+        "i-clustered-25 is the fastest on this GPU, but full, which is exact, takes only 4 % longer" in text
     )
+
+
+def test_full_attention_is_recommended_unless_a_difference_is_shown() -> None:
+    """The answer was clustered-25 for "1 % less time", within noise, where docs/attention.md says full."""
+    full = MechanismCost("full", {100: 1.0}, 0.5, 10.0, None, (8.9, 11.0))
+    noisy = MechanismCost("clustered-25", {100: 1.0}, 0.5, 9.0, None, (8.5, 9.5))
+    clear = MechanismCost("clustered-25", {100: 1.0}, 0.5, 8.0, None, (7.9, 8.1))
+    assert recommend([full, noisy]) is full
+    text = reason([full, noisy], full, 400, 100, "cpu")
+    assert "the quartiles of their times overlap: no difference is shown" in text
+    assert recommend([full, clear]) is clear
+    others = [full, clear, MechanismCost("lsh-1", {100: 1.0}, 0.5, 8.1, None)]
+    text = reason(others, clear, 400, 100, "cpu")
+    assert "20 % less time per epoch than full" in text
+    assert "Time alone: asr compare measures what it costs in errors." in text
 
 
 def test_a_difference_below_one_percent_is_level() -> None:

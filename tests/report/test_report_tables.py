@@ -382,6 +382,13 @@ def test_models_that_learned_nothing_win_nothing(results: Results) -> None:
     assert results.front("test") == ["full"]
 
 
+def test_the_page_says_which_kernels_were_missing(results: Results) -> None:
+    assert "No kernels" not in {finding.head for finding in findings(results)}
+    notice = "near runs without compiled kernels: times say nothing about the mechanism (no compiler)"
+    told = dataclasses.replace(results, protocol=results.protocol | {"kernels": notice})
+    assert [x.text for x in findings(told) if x.head == "No kernels"] == [f"{notice}."]
+
+
 def test_tuned_weights_have_a_table(results: Results) -> None:
     assert search_table(results) is None
     results.protocol |= {"tune": "dev", "decoder": "beam", "beam": {"lm": "3gram.arpa"}}
