@@ -355,7 +355,8 @@ def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: expected {what}, found none ({error.strerror})") from None
+        found = f"none{near_path(path) or f' ({error.strerror})'}"
+        raise UserError(f"{path}: expected {what}, found {found}") from None
     values = parse_json(content, str(path))
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected {what}, found {str(values)[:60]!r}")

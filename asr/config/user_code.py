@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from asr.errors import UserError, in_words
-from asr.files import digest
+from asr.files import digest, near_path
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def changed(before: Mapping[str, Any]) -> str:
 
 def _load_file(path: Path) -> str:
     if not path.is_file():
-        raise UserError(f"{path}: expected a file with Python code, found none")
+        raise UserError(f"{path}: expected a file with Python code, found none{near_path(path)}")
     name = path.stem
     if not name.isidentifier():
         raise UserError(f"{path}: expected a name of letters, digits and _, by which the code is imported")

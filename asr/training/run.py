@@ -131,16 +131,10 @@ def _train(
             if _is_first_process(options):  # killed while it renamed its last resume point
                 clear_partial(folder)
             if RunFolder(folder).summary.exists():
+                print(f"{folder}: training is already finished")
                 if _is_first_process(options):
                     _average(options, folder)
-                print(
-                    "\n".join(
-                        [
-                            f"{folder}: training is already finished",
-                            *closing(options, folder, task.error_rate_name),
-                        ]
-                    )
-                )
+                    print("\n".join(closing(options, folder, task.error_rate_name)))
             elif _is_first_process(options):  # killed before it could write its summary
                 _finish(options, folder, point.step, task, data, cost)
             return
