@@ -13,7 +13,7 @@ from asr.comparison.records import Candidate
 from asr.comparison.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
 from asr.config import as_overrides, flat, to_dict
 from asr.errors import UserError
-from asr.training.config import check_determined, train_options
+from asr.training.config import check_determined, sizes, train_options
 from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
@@ -57,8 +57,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
             parent, own = (
                 flat(to_dict(trainings[label])) for label in (candidate.finetuned_from, candidate.label)
             )
-            sizes = {x: parent[x] for x in parent if x.startswith(("features.", "model.", "tokenizer.kind"))}
-            check_determined(own, sizes, f"init_from={candidate.finetuned_from}")
+            check_determined(own, sizes(parent), f"init_from={candidate.finetuned_from}")
             trainings[candidate.label].init_from = ""
     ordered: list[Candidate] = []
     while waiting:

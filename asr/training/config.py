@@ -12,13 +12,12 @@ from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig, train_schema
 
+# Options that may differ from a published folder's values.
+ADJUSTABLE = {"model.attention_dropout", "model.dropout", "model.layer_drop"}
 # Options of the model that its weights don't depend on.
-FREE = {
-    "model.attention_dropout",
-    "model.dropout",
+FREE = ADJUSTABLE | {
     "model.frames",
     "model.freeze_encoder_steps",
-    "model.layer_drop",
     "model.lora.alpha",
     "model.lora.rank",
     "model.position_shift",
@@ -58,7 +57,7 @@ def _composed(overrides: list[str]) -> TrainConfig:
     run = RunFolder(run_folder(options))
     if start and not given and options.resume == "auto" and run.options.exists():  # the start is gone
         before = flat(config.to_dict(run_options(run)))
-        given = {x: before[x] for x in before if x.startswith(("features.", "model.", "tokenizer."))}
+        given = sizes(before)
         options = config.compose(schema, "train", overrides, given)
     chosen = flat(config.to_dict(options))
     if given and _last(overrides, "model"):  # the user has chosen the sizes of this group, too
@@ -104,6 +103,12 @@ def determined(where: str) -> dict[str, Any]:
         raise UserError(f"{where}: {error}") from None
 
 
+def sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a run's options, by dotted name, that its weights depend on."""
+    kept = ("features.", "model.", "tokenizer.")
+    return {key: value for key, value in options.items() if key.startswith(kept) and key not in FREE}
+
+
 def check_determined(chosen: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raise UserError for an option with another value than weights determine.
 
@@ -113,7 +118,7 @@ def check_determined(chosen: Mapping[str, Any], given: Mapping[str, Any], where:
         where: the option that names the weights.
     """
     for key, value in given.items():
-        if chosen[key] != value and key not in FREE:
+        if chosen[key] != value and key not in ADJUSTABLE:
             expected = written(value) or "none"
             raise UserError(f"{key}={written(chosen[key])}: expected {expected} with {where}")
 
@@ -145,11 +150,9 @@ def _of_model(path: Path) -> dict[str, Any]:
     file, state = read_state(path)
     source, stored = str(file), state["config"]
     if "tokenizer" not in state:
-        values = flat({"model": config.to_dict(config.from_dict(ModelConfig, stored, source))})
-        return {key: value for key, value in values.items() if key not in FREE}
+        return sizes(flat({"model": config.to_dict(config.from_dict(ModelConfig, stored, source))}))
     own = config.from_dict(AcousticModelConfig, stored, source)
-    values = flat({"features": config.to_dict(own.features), "model": config.to_dict(own.model)})
-    given = {key: value for key, value in values.items() if key not in FREE}
+    given = sizes(flat({"features": config.to_dict(own.features), "model": config.to_dict(own.model)}))
     if own.model.self_conditioned:
         given["loss.intermediate"] = own.intermediate
     tokenizer = tokenizer_from_state(state["tokenizer"], source)
