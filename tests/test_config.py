@@ -362,7 +362,7 @@ def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
     assert set(config.affecting(TrainConfig, "cost")) == cost
     assert set(config.affecting(TrainConfig, "plan")) == plan | {"optimizer.minimum_rate"}
     assert request.UNKEYED_DECODING == ("jobs",)
-    used = ["align", "samples", "seed", "case", "language", "punctuation", "word_filter"]
+    used = ["align", "samples", "seed", "text", "language", "word_filter"]
     assert config.affecting(ScoreOptions, "result", paths=FOLDER) == used
 
 

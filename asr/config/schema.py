@@ -372,7 +372,7 @@ def written(value: Any) -> str:
 
 
 def refuse(options: Any, names: Iterable[str], why: str) -> None:
-    """Raise UserError if an option without effect differs from its default.
+    """Raise UserError if an option without effect differs from its default, or from the `before` of old runs.
 
     For conditions that are no option's value, such as a recipe with a task of its own; see `check_effect`.
 
@@ -381,7 +381,10 @@ def refuse(options: Any, names: Iterable[str], why: str) -> None:
         names: keys of the options, e.g. `chunk_s`.
         why: situation, for the message, e.g. `with mode=onepass`.
     """
-    defaults = type(options)()
-    for name in names:
-        if getattr(options, name) != getattr(defaults, name):
-            raise UserError(f"{name}={written(getattr(options, name))}: has no effect {why}")
+    defaults = {setting.key: setting.value for setting in settings(type(options)())}
+    named = tuple(names)
+    for setting in settings(options):
+        if setting.key.partition(".")[0] in named:
+            default = defaults.get(setting.key)
+            if setting.value not in (default, setting.field.metadata.get("before", default)):
+                raise UserError(f"{setting.key}={written(setting.value)}: has no effect {why}")

@@ -276,10 +276,8 @@ def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, 
     summary = read_json(folder / SCORE)
     checked_entries(schema, summary, folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
-    defaults = ScoreOptions()
-    changed = {
-        name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name, None)
-    }
+    defaults, used = vars(ScoreOptions()), summary.get("options", {})
+    changed = {name: x for name, x in used.items() if name in defaults and x != defaults[name]}
     if summary.get("hypotheses", digest) != digest:
         found = "one of other hypotheses"
     elif changed:

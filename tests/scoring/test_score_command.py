@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 
 import pytest
 from hypothesis_files import write_hypotheses
@@ -205,3 +206,14 @@ def test_a_score_of_other_hypotheses_is_noticed(tmp_path):
         read_score(folder)
     write_decoded(folder, "", {"decode_s": 1.0})
     assert {path.name for path in folder.iterdir()} == {"hyp.jsonl", "decode.json", "lock"}
+
+
+def test_scores_of_a_program_with_other_options_stay_usable(tmp_path):
+    """Every score from before `text=` had `case` and would have to be made again."""
+    write_hypotheses(tmp_path / "hyp.jsonl", [Hypothesis("u1", "s", 1.0, "go", None, [], [], "go", "piece")])
+    scored([tmp_path])
+    summary = json.loads((tmp_path / "score.json").read_text())
+    for options, usable in (({"case": "lower"}, True), ({"text": "none"}, False)):
+        (tmp_path / "score.json").write_text(json.dumps(summary | {"options": options}))
+        with nullcontext() if usable else pytest.raises(UserError, match="found one with text=none"):
+            read_score(tmp_path)
