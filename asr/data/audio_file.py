@@ -57,12 +57,15 @@ class AudioFile(ABC):
 
     Attributes:
         float_samples: whether samples are stored as floats, which may lie beyond −1 … 1.
+        gaps: first sample and number of samples of each silence that the file doesn't hold, as far as it has
+            been read: where a track starts late or has a gap.
     """
 
     float_samples = False
 
     def __init__(self, rate: int, channels: int, samples: int | None) -> None:
         self.rate, self.channels, self.samples = rate, channels, samples
+        self.gaps: list[tuple[int, int]] = []
 
     def __enter__(self) -> "AudioFile":
         return self
@@ -287,7 +290,8 @@ class _FFmpeg(AudioFile):
         self.float_samples = stream.codec_context.name.startswith("pcm_f")
         self._damage: Undecodable | None = None
         resampler = av.AudioResampler(format="fltp")
-        self._parts = _without_gaps(_parts(self._container, stream, resampler), self._container, stream.rate)
+        parts = _parts(self._container, stream, resampler)
+        self._parts = _without_gaps(parts, self._container, stream.rate, self.gaps)
         self._rest = np.zeros((self.channels, 0), dtype=np.float32)
         self._position = 0
 
@@ -332,7 +336,7 @@ class _FFmpeg(AudioFile):
 
 
 def _without_gaps(
-    parts: Iterator[tuple[Samples, float | None]], container: Any, rate: int
+    parts: Iterator[tuple[Samples, float | None]], container: Any, rate: int, gaps: list[tuple[int, int]]
 ) -> Iterator[Samples]:
     """Yield the parts of a track, with silence where their times are ahead of the samples; see `GAP_S`.
 
@@ -342,6 +346,7 @@ def _without_gaps(
         parts: [channels, samples] with the time of the first sample in seconds; None: unknown.
         container: container, whose earliest track begins at 0 s in a player.
         rate: sample rate in Hz.
+        gaps: gets the gaps, see `AudioFile`.
     """
     from av.format import Flags
 
@@ -353,6 +358,7 @@ def _without_gaps(
         gap_s = 0.0 if time_s is None else time_s - start_s - position / rate
         if GAP_S < gap_s <= longest_s:
             missing = round(gap_s * rate)
+            gaps.append((position, missing))
             position += missing
             for first in range(0, missing, rate):  # in pieces, because a gap may be long
                 yield np.zeros((len(part), min(rate, missing - first)), dtype=np.float32)

@@ -1,7 +1,7 @@
 """Check audio files: length, sample rate and channels, as the header states them and by decoding."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -113,6 +113,28 @@ def _decoded(file: AudioFile, path: str | Path) -> int:
     except Undecodable as error:
         raise UserError(f"{path}: damaged after {found / file.rate:.1f} s ({error})") from None
     return found
+
+
+def player_times(path: str | Path) -> Callable[[float, bool], float]:
+    """Return the function from seconds of a file's samples to those of a player, which sees its gaps.
+
+    Whisper and other programs that decode with FFmpeg count samples. The function's second argument tells
+    whether the time is the end of a segment, which doesn't go on beyond a gap.
+    """
+    try:
+        with open_audio(path) as file:
+            if file.samples is None:  # a container that may have gaps
+                _decoded(file, path)
+    except Undecodable as error:
+        raise UserError(f"{path}: expected an audio file, found one that can't be read ({error})") from None
+
+    def in_player(time_s: float, is_end: bool) -> float:
+        for first, samples in file.gaps:
+            first_s = first / file.rate
+            time_s += samples / file.rate if time_s > first_s or (time_s == first_s and not is_end) else 0.0
+        return time_s
+
+    return in_player
 
 
 def samples_as_expected(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from asr.data.facts import header_facts
+from asr.data.facts import header_facts, player_times
 from asr.errors import UserError
 from asr.files import near_path, parse_json
 from asr.preparation.own_data import prepare_rows
@@ -230,11 +230,12 @@ def _is_whisper(path: Path) -> bool:
 
 
 def _rows_of_whisper(path: Path, audio: str, files: AudioFiles, preparation: Preparation) -> Iterator[Row]:
-    """Yield the segments of Whisper's JSON; those without text are dropped."""
+    """Yield the segments of Whisper's JSON, whose times count samples; those without text are dropped."""
     content = parse_json(read_text(path), str(path), "Whisper's JSON")
     segments = content.get("segments") if isinstance(content, dict) else None
     if not isinstance(segments, list):
         raise UserError(f"{path}: expected Whisper's JSON with a list of segments, found another")
+    in_player = player_times(audio)
     for number, segment in enumerate(segments):
         where = f"{path}: segment {number}"
         with preparation.reporting():
@@ -243,6 +244,9 @@ def _rows_of_whisper(path: Path, audio: str, files: AudioFiles, preparation: Pre
             fields = {
                 key: text_field(segment.get(key), key, where) for key in ("start", "end", "text", "speaker")
             }
+            for key in ("start", "end"):
+                if (time_s := number_field(fields[key], key, where)) is not None:
+                    fields[key] = repr(in_player(time_s, key == "end"))
             row = _row(Entry(where, {"audio": files.inside(audio), **fields}), "", files, "")
             if row.text.strip():
                 yield row

@@ -493,6 +493,19 @@ def test_start_and_end_are_a_player_s_times_under_any_suffix(tmp_path):
     assert [round(32768 * float(samples.min())) for samples in heard] == [3000, 6000, 9000]
 
 
+def test_times_of_whisper_become_those_of_a_player(tmp_path):
+    """Whisper counts samples: it knows neither a late start nor a gap of a video's audio."""
+    (tmp_path / "audio").mkdir()
+    words = [(2.0, np.full(RATE, 3000, np.int16)), (5.0, np.full(RATE, 6000, np.int16))]
+    write_at(tmp_path / "audio" / "talk.mkv", "pcm_s16le", words)
+    segments = [{"start": i, "end": i + 1, "text": f"say {i}"} for i in range(2)]
+    (tmp_path / "audio" / "talk.json").write_text(json.dumps({"segments": segments}))
+    prepare(tmp_path, split="test")
+    cuts = list(read_cuts(tmp_path / "data" / "test.cuts.jsonl.gz"))
+    assert [(round(cut.start, 3), round(cut.duration, 3)) for cut in cuts] == [(2.0, 1.0), (5.0, 1.0)]
+    assert [round(32768 * float(load_cut(cut, RATE).min())) for cut in cuts] == [3000, 6000]
+
+
 def test_hidden_files_and_folders_are_no_data(tmp_path):
     """A Mac writes `._a.txt` beside `a.txt` on other file systems; a USB stick has its trash."""
     for name in ["a", "b", "c", "x/._a", ".trash/d", "x/.trash/e"]:
