@@ -22,7 +22,8 @@ class AttentionMaps:
 
     Attributes:
         heads: layer, head and difference between the mechanisms; see `differing_heads`.
-        weights_NN: for each of them, [N, N] by mechanism; rows are queries, columns are keys.
+        weights_NN: for each of them, [N, N] by mechanism; rows are queries, columns are keys. With fewer
+            frames in a layer, rows and columns recur.
         spectrogram_TF: log-mel features, [T, F].
         labels: labels of the transcript with their spans among the N encoder frames.
         frame_s: duration of an encoder frame.
@@ -62,9 +63,17 @@ def attention_maps(
     log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     ids = recognizer.tokenizer.encode(text)
     spans = force_align(log_probs[0, : int(encoder_frames)], ids, topology=recognizer.model.config.topology)
+    count, factors = int(encoder_frames), recognizer.model.encoder.factors
+
+    def weights(name: str, at: int, place: int) -> Tensor:
+        own = layers[at - 1](name)[place - 1]
+        for axis in range(2):  # a position of the layer stands for several frames of the encoder
+            own = own.repeat_interleave(factors[at - 1], axis).narrow(axis, 0, count)
+        return own
+
     return AttentionMaps(
         chosen,
-        [{name: layers[at - 1](name)[place - 1] for name in names} for at, place, _ in chosen],
+        [{name: weights(name, at, place) for name in names} for at, place, _ in chosen],
         features[0, : int(frames)],
         list(zip(recognizer.tokenizer.tokens(ids), spans, strict=True)),
         recognizer.model.frame_s,
@@ -89,17 +98,17 @@ def approximation_errors(
         Rows with `layer` (from 1), `mechanism` and `error`.
     """
     sums: dict[tuple[int, str], float] = {}
-    positions = 0
+    positions: dict[int, int] = {}
     for audio in utterances:
         for number, weights in enumerate(layer_weights(model, audio), start=1):
             full_HNN = weights("full")
-            positions += full_HNN.shape[-1] if number == 1 else 0
+            positions[number] = positions.get(number, 0) + full_HNN.shape[-1]
             for name in names:
                 distance_HN = (weights(name) - full_HNN).abs().sum(-1)
                 total = float(distance_HN.mean(0).sum())
                 sums[number, name] = sums.get((number, name), 0.0) + total
     return [
-        {"layer": layer, "mechanism": name, "error": total / positions}
+        {"layer": layer, "mechanism": name, "error": total / positions[layer]}
         for (layer, name), total in sums.items()
     ]
 

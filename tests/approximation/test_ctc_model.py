@@ -38,6 +38,14 @@ def rows(out: Path) -> dict[str, Any]:
     return {row["attention"]: row for row in task["rows"]}
 
 
+def test_schedules_of_frames_are_rows_and_leave_the_model_as_it_was(published: Path) -> None:
+    recognizer = Recognizer.load(published)
+    model = CTCModel(recognizer.model, recognizer.tokenizer, published)
+    for row, attention, frames in (("frames=1,2", "full", "1,2"), ("local-3", "local-3", "1")):
+        model.use(row, "auto")
+        assert (model.model.attention, model.model.config.model.frames) == (attention, frames)
+
+
 @pytest.mark.slow
 def test_an_exact_exchange_changes_nothing_and_a_window_does(
     published: Path, voices: Path, tmp_path: Path
@@ -122,6 +130,8 @@ def test_words_of_all_scripts_are_compared(text: str, words: str) -> None:
         ),
         (["attentions=full,full*1,local-0*2"], "expected mechanisms for 2 layers, found 3"),
         (["language=de"], "language=de: has no effect with a CTC model"),
+        (["layers=1"], "layers=1: has no effect with a CTC model"),
+        (["frames=['1,2*2']"], "frames=1,2*2: expected factors for 2 layers, found 3"),
         (["attentions=full,lsh-1"], "needs keys tied to the queries"),
         (["model=nowhere/else/model"], "nowhere/else/model"),
     ],

@@ -45,6 +45,22 @@ def test_maps_are_weights_on_the_models_queries_and_keys(
     assert [place[:2] for place in maps.heads] == [(1, 2)]
 
 
+def test_maps_of_fewer_frames_have_the_encoder_s(
+    recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
+) -> None:
+    """Labels are aligned with the encoder's frames, of which the weights had half."""
+    audio, text = spoken
+    recognizer.set_frames("2")
+    try:
+        maps = attention_maps(recognizer, audio, text, ["full"], layer=1, head=2)
+    finally:
+        recognizer.set_frames("1")
+    frames = recognizer.model.encoder_frames(len(audio) / 16000)
+    (weights_NN,) = maps.weights_NN
+    assert weights_NN["full"].shape == (frames, frames)
+    assert torch.equal(weights_NN["full"][0], weights_NN["full"][1])
+
+
 def test_the_heads_are_those_that_differ_most(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
