@@ -170,9 +170,7 @@ def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, thr
 class NoMixing(nn.Module):
     """Replaces a mechanism: values stay in place, gradients still reach queries and keys."""
 
-    def forward(
-        self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, lengths: Tensor | None, finite_padding: bool
-    ) -> Tensor:
+    def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, *_: object, **others: object) -> Tensor:
         """Return the sum of queries, keys and values."""
         return q_BHND + k_BHND + v_BHND
 

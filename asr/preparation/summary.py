@@ -92,9 +92,8 @@ def screen_lines(
     elif not problems:
         yield "nothing dropped"
     if any(split.unknown for split in splits):
-        yield (
-            f"words outside the lexicon (trained as SPN; never recognised) are listed in {folder / 'oov.tsv'}"
-        )
+        listed = folder / "oov.tsv"
+        yield f"words outside the lexicon (models of phones don't find them) are listed in {listed}"
     yield from _closed(splits, lexicon, train)
     if problems:
         listed = folder / "problems.tsv"

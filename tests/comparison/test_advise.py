@@ -81,6 +81,14 @@ def test_a_difference_below_one_percent_is_level() -> None:
     assert "fastest" not in text
 
 
+def test_the_rest_of_a_step_is_measured() -> None:
+    """Attention got another argument, and only a slow test called the stand-in that measures the rest."""
+    training = TrainConfig()
+    training.model.layers, training.model.heads, training.model.head_dim = 1, 1, 4
+    problem = BenchProblem(1, 4, "fp32", "cpu", 0, batch=1, length=8)
+    assert advice.rest_of_step_s(problem, training, "wall", 1) > 0
+
+
 def test_positions_round_up() -> None:
     assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
 
