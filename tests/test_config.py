@@ -17,7 +17,7 @@ from asr.model.hub import local_folder
 from asr.scoring.options import FOLDER, ScoreOptions
 from asr.search.options import DecodePartOptions
 from asr.training.config import train_options, train_options_from
-from asr.training.options import TrainConfig
+from asr.training.options import TrainConfig, train_schema
 
 
 @dataclass
@@ -342,6 +342,13 @@ def test_an_error_names_the_option_as_it_is_typed(overrides: list[str], message:
 def test_an_option_without_what_it_affects_is_refused() -> None:
     with pytest.raises(TypeError, match="affects"):
         option(3, help="a size")  # type: ignore[call-arg]
+
+
+def test_a_run_of_a_task_without_features_is_read_although_it_lacks_their_floor() -> None:
+    """The floor that older runs have had was refused as an option without effect on language models."""
+    schema = train_schema("language")
+    found = config.from_dict(schema, {}, "config.yaml")
+    assert found.features.floor != schema.features.floor
 
 
 def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
