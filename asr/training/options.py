@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from asr.config import option, options_of, refuse
@@ -299,7 +299,9 @@ class TrainConfig:
             without = f"with recipe={self.recipe.name}"
             refuse(self.model, ("encoder", "freeze_encoder_steps"), without)
             refuse(self.model.lora, ("rank",), without)
-            refuse(self, ("features", "augment", "loss", "select"), without)
+            # Runs of before the option have another floor, without effect as well.
+            features = replace(self.features, floor=FeatureConfig().floor)
+            refuse(replace(self, features=features), ("features", "augment", "loss", "select"), without)
         self._check_growth()
         blocks = self.loss.intermediate
         if blocks and max(blocks) >= self.model.layers:
