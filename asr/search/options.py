@@ -184,7 +184,7 @@ class DecodeOptions(SearchOptions, LoadOptions):
     )
     output: str = option(
         "",
-        help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>][-<hotwords>]",
+        help="folder; empty: <run>/decode/<split>/<attention>[-frames-…]-<decoder>[-<lm>][-<hotwords>]",
         affects="place",
     )
     frames_per_batch: int = option(

@@ -111,8 +111,8 @@ def test_means_stand_for_their_frames(valid: int, padding: int, factor: int) -> 
 
 def test_gradients_are_those_of_finite_differences() -> None:
     model = encoder("1,2,2", heads=1, head_dim=2, feedforward=4).double()
-    lengths = torch.tensor([5, 3])
-    features = torch.randn(2, 5, 10, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([3])
+    features = torch.randn(1, 4, 10, dtype=torch.float64, requires_grad=True)
 
     def states(features: Tensor) -> Tensor:
         found, counts = model(features, lengths)
