@@ -32,9 +32,11 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def require_counts(lengths: Tensor) -> None:
-    """Raise UserError for lengths that are fractions, or a mask in their place."""
-    if lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise UserError(f"lengths: expected integers, the numbers of valid positions, found {lengths.dtype}")
+    """Raise UserError for lengths that are fractions, a mask in their place, or of another type."""
+    if lengths.dtype not in (torch.int64, torch.int32):
+        raise UserError(
+            f"lengths: expected integers, int64 or int32, numbers of valid positions, found {lengths.dtype}"
+        )
 
 
 def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:

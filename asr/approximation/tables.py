@@ -68,7 +68,7 @@ def by_layer(result: TaskResult) -> dict[str, list[MechanismResult]]:
     """Return the results of a sweep over layers, by the mechanism that is in one layer at a time."""
     found: dict[str, list[MechanismResult]] = {}
     for row in result.rows:
-        others = [spec.name for spec, count in layer_runs(row.attention) if count and spec.name != FULL]
+        others = [spec.name for spec, _ in layer_runs(row.attention) if spec.name != FULL]
         for name in others:
             found.setdefault(name, []).append(row)
     return found

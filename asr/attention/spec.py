@@ -185,6 +185,8 @@ def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
         arguments[schema.size.name] = schema.size.parse(number, name)
         head = f"{mechanism}-{arguments[schema.size.name]}"
 
+    if ":" in tail:
+        raise UserError(f"attention {name!r}: expected options separated by commas, found {tail!r}")
     given: dict[str, str] = {}
     for item in tail.split(",") if colon else []:
         key, equals, text = item.partition("=")

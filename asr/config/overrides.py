@@ -26,7 +26,7 @@ from asr.config.keys import (
 from asr.config.schema import Affects, affecting, check, check_effect, describe, settings, written
 from asr.config.values import expectation, literal, read_value
 from asr.errors import UserError, did_you_mean
-from asr.files import file_digest, file_state, write_text
+from asr.files import file_digest, file_state, require_file, write_text
 
 Options = TypeVar("Options")
 HEADER = re.compile(r"\A(?:#.*\n)*?# *@package +(\S+)")
@@ -222,6 +222,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
         OSError: the file can't be read.
         UserError: it is not YAML, or no mapping.
     """
+    if path.exists():
+        require_file(path, "a YAML file")
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

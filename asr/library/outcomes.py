@@ -69,10 +69,12 @@ class Run:
     @property
     def metrics(self) -> Rows:
         """Table of what was logged, a row for each step: loss, learning rate, validations, times."""
+        from asr.files import require_file
         from asr.records.metrics import parse_metrics
         from asr.records.run_folder import RunFolder
 
         path = RunFolder(self.folder).metrics
+        require_file(path, "a text file")
         _, rows = parse_metrics(path.read_text(encoding="utf-8"), path)
         return Rows(
             {name: float(text) if text else None for name, text in row.items()} | {"step": int(row["step"])}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.files import build, parse_json
+from asr.files import build, parse_json, require_file
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ def read_heard(path: Path) -> list[Heard]:
     Raises:
         UserError: a line is no hypothesis; the message names it as file:line.
     """
+    if not path.exists():
+        return []
+    require_file(path, "a text file")
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
     except UnicodeDecodeError:
         raise UserError(f"{path}: expected hypotheses in UTF-8, found other bytes") from None
     lines = text[: text.rfind("\n") + 1].split("\n")[:-1]

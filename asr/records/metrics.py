@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import require_file
 
 REQUIRED = ("step", "loss", "dev_loss")
 
@@ -41,6 +42,7 @@ def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[Metric
         OSError: the file can't be read.
         UserError: a column that every run has is missing, or `parse_metrics` refuses the rows.
     """
+    require_file(path, "a text file")
     text = path.read_text(encoding="utf-8", errors="replace")
     columns, rows = parse_metrics(text[: text.rfind("\n") + 1] if growing else text, path)
     for column in REQUIRED:

@@ -83,6 +83,7 @@ def watched(folder: Path) -> Watched:
     if is_locked(folder):
         state = "running"
     elif run.summary.exists():
+        run.read_summary()
         state = "finished"
     elif run.last.exists():
         state = "interrupted or broken off; resume=auto continues it"

@@ -36,6 +36,9 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
         line = error.object.count(b"\n", 0, error.start) + 1  # the object lacks a byte order mark
         found = error.object[error.start : error.end].hex(" ")
         raise UserError(f"{path}:{line}: expected {encoding} text, found the bytes {found}") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UserError(f"{path}:{line}: expected {encoding} text, found a null character")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -69,6 +72,8 @@ def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[st
             zipped = path.suffix == ".gz" or raw.peek(2)[:2] == GZIP_MAGIC
             with gzip.open(raw) if zipped else raw as file:
                 for number, line in enumerate(file, start=1):
+                    if b"\0" in line:
+                        raise UserError(f"{path}:{number}: expected {expected}, found a null character")
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         found = error.object[error.start : error.end].hex(" ")

@@ -154,7 +154,9 @@ class OptimizerConfig:
     """Optimiser and learning rate schedule."""
 
     name: str = option("adamw", help=" | ".join(OPTIMIZERS), affects="result", choices=OPTIMIZERS)
-    learning_rate: float = option(1e-3, help="peak learning rate", affects="result", maximum=100)
+    learning_rate: float = option(
+        1e-3, help="peak learning rate", affects="result", minimum=1e-12, maximum=100
+    )
     betas: list[float] = option(
         [0.9, 0.98],
         help="β1 and β2",

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,9 @@ from asr.errors import UserError
 from asr.parallel import available_cores
 from asr.training.options import TrainerConfig
 
+# Variables of launchers that Lightning reads as numbers; SLURM's in its jobs alone.
+VARIABLES = ("NODE_RANK", "GROUP_RANK", "LOCAL_RANK", "MASTER_PORT")
+SLURM = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 POLL_S = 0.2
 GRACE_S = 10.0  # for this process to notice by itself that another has failed
 
@@ -90,8 +94,38 @@ def _end(pipe: int, started: Sequence[subprocess.Popen[Any]]) -> None:
 
 
 def check_processes(options: TrainerConfig) -> None:
-    """Raise UserError if this process can't start the others: in a notebook, or for lack of cores."""
+    """Raise UserError if this process can't start the others: in a notebook, or for lack of cores.
+
+    Also for a launcher's variables that are no numbers or that stand for other machines or processes.
+    """
     places = (SLURMEnvironment, TorchElasticEnvironment)
+    slurm = SLURMEnvironment.detect()
+    counts = {
+        name: os.environ[name] for name in (*VARIABLES, *(SLURM if slurm else ())) if name in os.environ
+    }
+    for name, value in counts.items():
+        if not re.fullmatch(r"\d{1,9}", value):
+            raise UserError(f"environment variable {name}={value}: expected a whole number")
+    expected = {
+        "NODE_RANK": options.nodes,
+        "GROUP_RANK": options.nodes,
+        "LOCAL_RANK": options.devices,
+        "SLURM_NODEID": options.nodes,
+        "SLURM_LOCALID": options.devices,
+    }
+    for name, count in expected.items():
+        if int(counts.get(name, 0)) >= count:
+            raise UserError(
+                f"environment variable {name}={counts[name]}: expected a number below {count}, with "
+                f"trainer.nodes={options.nodes} and trainer.devices={options.devices}"
+            )
+    whole = {"SLURM_NTASKS": options.nodes * options.devices, "SLURM_NTASKS_PER_NODE": options.devices}
+    for name, count in whole.items():
+        if int(counts.get(name, count)) != count:
+            raise UserError(
+                f"environment variable {name}={counts[name]}: expected {count}, with "
+                f"trainer.nodes={options.nodes} and trainer.devices={options.devices}"
+            )
     started = LightningEnvironment().creates_processes_externally or any(x.detect() for x in places)
     cores = available_cores()
     if not started and options.devices > 1 and hasattr(sys, "ps1"):

@@ -92,6 +92,10 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("clustered-9:grouping=key", "grouping=key, expected hash | keys"),
         ("clustered-9:rank=4", "rank=4 needs grouping=keys"),
         ("clustered-9:bits=4,grouping=keys", "bits=4 needs grouping=hash"),
+        (
+            "clustered-9:bits=4:planes=layer",
+            "expected options separated by commas, found 'bits=4:planes=layer'",
+        ),
         ("clustered-9:", "unknown option ''"),
         ("clustered-9:bits", "unknown option 'bits'"),
         ("clustered-9:bits=3,bits=3", "given twice"),

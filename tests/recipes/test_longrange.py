@@ -223,7 +223,7 @@ def alone(item: Item) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.slow
 def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
-    overrides = [*SMALL, "trainer.max_steps=1", "optimizer.learning_rate=0"]
+    overrides = [*SMALL, "trainer.max_steps=1", "optimizer.learning_rate=1e-12"]
     train(train_options([*overrides, f"run={tmp_path / 'full'}"]))
     overrides += [f"init_from={tmp_path / 'full'}"]
     train(train_options([*overrides, f"run={tmp_path / 'other'}", "attention=i-clustered-3:topk=32"]))

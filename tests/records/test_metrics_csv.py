@@ -1,10 +1,14 @@
 """metrics.csv holds anything after a full disk, an editor or another version of the program."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from asr import config
 from asr.errors import UserError
+from asr.records.heard import read_heard
 from asr.records.metrics import MetricsRow, read_metrics
 from asr.records.run_folder import RunFolder
 from asr.training.csv_logger import MetricsFile
@@ -89,3 +93,11 @@ def test_what_training_writes_fits_the_schema(trained: Path) -> None:
     name, rows = read_metrics(RunFolder(trained).metrics)
     assert name.startswith("dev_")
     assert any(row.dev_error is not None for row in rows)
+
+
+@pytest.mark.parametrize("read", [read_metrics, read_heard, config.load_yaml])
+def test_a_pipe_is_refused(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """`asr report` waited for ever for the other end of a pipe in place of metrics.csv."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe: expected a .* file, found a pipe$"):
+        read(tmp_path / "pipe")

@@ -32,6 +32,7 @@ def test_texts_are_read_at_once_or_by_the_line(tmp_path):
             b"fine\nfine\nbro\xe9ken\n",
             r"x\.txt:3: expected .* found the bytes e9",
         ),
+        ("x.txt", b"one\ngo\0ld\n", r"x\.txt:2: expected .* text.*, found a null character"),
         ("x.txt", b"\xef\xbb\xbfbyte order mark\n\xff", r"x\.txt:2: expected .* found the bytes ff"),
         ("x.txt", None, r"x\.txt: expected a text file, found none"),
         (

@@ -335,3 +335,23 @@ def test_a_signal_ends_the_wait_for_other_machines(
         os.kill(asr.pid, number)
         assert asr.wait() == 128 + number
     assert f"asr: stopped by {number.name} before the first step" in (tmp_path / "said").read_text()
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"NODE_RANK": "x"}, "NODE_RANK=x: expected a whole number"),
+        ({"NODE_RANK": "3"}, "NODE_RANK=3: expected a number below 1, with trainer.nodes=1"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT=x: expected a whole number"),
+        ({"SLURM_NTASKS": "4"}, "SLURM_NTASKS=4: expected 1, with trainer.nodes=1"),
+        ({"SLURM_NTASKS": "1", "SLURM_LOCALID": "2"}, "SLURM_LOCALID=2: expected a number below 1"),
+    ],
+)
+def test_variables_of_a_launcher_that_do_not_fit_are_named(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning ended with a ValueError of int(), or a machine of a number that isn't there trained alone."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=f"^environment variable {message}"):
+        ranks.check_processes(TrainerConfig(accelerator="cpu"))
