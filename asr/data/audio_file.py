@@ -272,7 +272,8 @@ class _FFmpeg(AudioFile):
     def _open(self) -> None:
         import av  # takes 40 ms, and few files need it
 
-        self._broken = (av.FFmpegError, ValueError, TypeError, RuntimeError)  # PyAV raises plain errors, too
+        # PyAV raises plain errors, too, and those of the open file, in which FFmpeg seeks places before its start.
+        self._broken = (av.FFmpegError, OSError, ValueError, TypeError, RuntimeError)
         self._file.seek(0)
         try:
             # FFmpeg gets an open file and no protocol: no playlist can lead to other files or the network.

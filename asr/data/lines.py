@@ -30,8 +30,9 @@ def manifest_lines(path: Path) -> Iterator[str]:
     """
     if not path.exists():
         others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
-        hint = f"the splits there: {', '.join(others)}" if others else "create it with asr prepare"
-        raise UserError(f"{path}: expected a manifest, found no such file{near_path(path) or f' ({hint})'}")
+        hint = f" (the splits there: {', '.join(others)})" if others else near_path(path)
+        hint = hint or " (create it with asr prepare)"
+        raise UserError(f"{path}: expected a manifest, found no such file{hint}")
     yield from stream_lines(path, "a manifest")
 
 
