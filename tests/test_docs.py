@@ -145,8 +145,8 @@ def recordings(folder: Path) -> None:
 
 
 def test_python_examples_run() -> None:
-    examples = [block for path in DOCS for block in blocks(path.read_text(), "python")]
     # tests/test_library.py runs docs/python.md; the Hub needs a download.
+    examples = [x for path in DOCS if path.name != "python.md" for x in blocks(path.read_text(), "python")]
     elsewhere = ("exp/demo", "asr.train(", "facebook/")
     ran = [example for example in examples if not any(word in example for word in elsewhere)]
     assert len(ran) >= 3

@@ -272,7 +272,7 @@ class _FFmpeg(AudioFile):
     def _open(self) -> None:
         import av  # takes 40 ms, and few files need it
 
-        # PyAV raises plain errors, too, and those of the open file, in which FFmpeg seeks places before its start.
+        # PyAV raises plain errors, too, and those of the open file, where FFmpeg seeks before the start.
         self._broken = (av.FFmpegError, OSError, ValueError, TypeError, RuntimeError)
         self._file.seek(0)
         try:

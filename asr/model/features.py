@@ -30,6 +30,10 @@ LEAST_DEVIATION = 0.1
 # of the window alone, 75 to 115 dB below. Normalisation would scale them up to the level of speech.
 SILENT_BIN = 7 * math.log(10)
 
+# Range of the log energies of a recording in nats, that of samples in 16 bits, 96 dB. Digital silence, as
+# where a channel is muted, would otherwise lie so far below all else that it alone sets the deviations.
+RANGE = 9.6 * math.log(10)
+
 
 class FrontEnd(nn.Module):
     """Frames from samples; the window of each lies entirely within the utterance.
@@ -152,8 +156,9 @@ class Normalisation(nn.Module):
     `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
     recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
     --center; for utterances no longer than the window, it equals `utterance`. `corpus` uses the statistics
-    of the training set. Deviations are at least `LEAST_DEVIATION`. A bin that stays more than `SILENT_BIN`
-    below the loudest energy of the utterance becomes zero, the mean.
+    of the training set. Deviations are at least `LEAST_DEVIATION`. Energies more than `RANGE` below the
+    loudest of the utterance are raised to that, and a bin that stays more than `SILENT_BIN` below it becomes
+    zero, the mean: both are independent of the recording's level.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.
@@ -180,7 +185,9 @@ class Normalisation(nn.Module):
             return features
         keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         peaks_B1F = torch.where(keep, features, -math.inf).amax(dim=1, keepdim=True)
-        silent_B1F = peaks_B1F < peaks_B1F.amax(dim=2, keepdim=True) - SILENT_BIN
+        loudest_B11 = peaks_B1F.amax(dim=2, keepdim=True)
+        features = torch.where(keep, features.maximum(loudest_B11 - RANGE), 0.0)
+        silent_B1F = peaks_B1F < loudest_B11 - SILENT_BIN
         return self._scaled(features, lengths, keep).masked_fill_(silent_B1F, 0.0)
 
     def _scaled(self, features: Tensor, lengths: Tensor, keep: Tensor) -> Tensor:

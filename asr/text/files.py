@@ -72,9 +72,10 @@ def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[st
             zipped = path.suffix == ".gz" or raw.peek(2)[:2] == GZIP_MAGIC
             with gzip.open(raw) if zipped else raw as file:
                 for number, line in enumerate(file, start=1):
-                    if b"\0" in line:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    if "\0" in text:
                         raise UserError(f"{path}:{number}: expected {expected}, found a null character")
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield text
     except UnicodeDecodeError as error:
         found = error.object[error.start : error.end].hex(" ")
         message = f"expected {expected} in UTF-8, found the bytes {found}"

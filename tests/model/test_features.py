@@ -70,6 +70,17 @@ def test_bins_without_sound_are_zero(kind: str) -> None:
     assert normal[:, :58].any(dim=0).all()
 
 
+def test_digital_silence_leaves_the_deviations_of_speech() -> None:
+    """At the floor of the energies, a second of zeros beside five of speech divided deviations by five."""
+    banks, normalise = FilterBanks(FeatureConfig()), Normalisation("utterance", 80)
+    samples, silence = speech_like(5 * 16000)[None], torch.zeros(1, 16000)
+    deviations = []
+    for audio in (samples, torch.cat([samples, silence], dim=1)):
+        features, frames = banks(audio, torch.tensor([audio.shape[1]]))
+        deviations.append(normalise(features, frames)[:, :490].std())
+    assert deviations[1] > 0.3 * deviations[0]
+
+
 def test_stored_options_without_a_floor_keep_the_former_one() -> None:
     """A checkpoint of a model that was trained with it would otherwise get features that it never saw."""
     assert from_dict(FeatureConfig, {"mel_bins": 40}, "run").floor == 2.0**-23
