@@ -105,7 +105,7 @@ def test_attention_is_exchanged_in_a_table(corpus: Path, published: Path, tmp_pa
 def test_it_is_fine_tuned_and_exported_back(corpus: Path, published: Path, tmp_path: Path) -> None:
     run, theirs = tmp_path / "run", tmp_path / "theirs"
     options = ["recipe=folder", "tokenizer.kind=character", "data.workers=0", "trainer.accelerator=cpu"]
-    options += ["trainer.max_steps=3", "optimizer.learning_rate=1e-3", "data.frames_per_batch=1000"]
+    options += ["trainer.max_steps=3", "optimizer.learning_rate=0.1", "data.frames_per_batch=1000"]
     options += [f"data.train=[{corpus}]", f"model.encoder={published}", f"run={run}"]
     assert main(["train", *options]) == 0
     assert main(["export", str(run), "format=transformers", f"out={theirs}"]) == 0

@@ -181,7 +181,7 @@ def test_a_failed_candidate_is_reported_and_the_others_run(
 ) -> None:
     """The report said of what needs a failed training, "have not run yet; the report will change"."""
     bad = "{attention: full, label: bad, model.positions: rotary, model.head_dim: 15}, "
-    bad += "{attention: clustered-2, init_from: bad}"
+    bad += "{attention: clustered-2, init_from: bad, model.positions: rotary, model.head_dim: 15}"
     assert main(arguments(tone_corpus, tmp_path, "attentions=[full]", f"candidates=[{bad}]")) == 1
     assert "1 cell failed (trainings/bad/seed0)" in capsys.readouterr().err
     results = read_results(tmp_path)

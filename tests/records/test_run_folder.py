@@ -120,6 +120,9 @@ def fits(kind: Any, value: Any) -> bool:
             return value in parts
         case builtin if builtin is list:
             return isinstance(value, list) and all(fits(parts[0], x) for x in value)
+        case builtin if builtin is tuple:
+            pair = isinstance(value, list) and len(value) == len(parts)
+            return pair and all(fits(part, x) for part, x in zip(parts, value, strict=True))
         case builtin if builtin is dict:
             return isinstance(value, dict) and all(fits(parts[1], x) for x in value.values())
         case builtin if builtin is Any:
@@ -128,7 +131,7 @@ def fits(kind: Any, value: Any) -> bool:
             return type(value) in (int, float)
         case builtin if builtin in (str, int, bool, types.NoneType):
             return type(value) is builtin
-    return False  # a dataclass or a pair
+    return False  # a dataclass
 
 
 def write_file(file: File, folder: Path, path: tuple[Any, ...] = (), value: Any = None) -> None:

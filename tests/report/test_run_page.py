@@ -74,7 +74,9 @@ def test_the_page_has_curves_and_the_latest_hypotheses(run: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_a_running_training_is_followed_to_its_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_training_is_followed_to_its_end(
+    run: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pages: list[str] = []
     real = run_page.write_text
     monkeypatch.setattr(run_page, "write_text", lambda html, path: (pages.append(html), real(html, path)))
@@ -83,7 +85,8 @@ def test_a_running_training_is_followed_to_its_end(run: Path, monkeypatch: pytes
         following.start()
         while not pages:
             time.sleep(0.05)
-        (run / "training.json").touch()
+        shutil.copy(trained / "training.json", run / "new")
+        (run / "new").rename(run / "training.json")  # at once, as training writes it
     following.join()
     assert '<meta http-equiv="refresh" content="1">' in pages[0]
     assert "<dd>running.</dd>" in pages[0]
