@@ -139,7 +139,8 @@ class CellProgress:
         for name, running in self.running.items():
             if whole_s := running.whole_s():
                 left_s += whole_s * (1 - running.fraction)
-                rates[running.kind] = whole_s / self._size(waiting.pop(name))
+                rates[running.kind] = whole_s / self.budgets_s.get(name, 1.0)
+                waiting.pop(name, None)  # timings are no cells of the plan
         for kind, spent in self.spent.items():
             rates[kind] = sum(seconds for seconds, _ in spent) / sum(size for _, size in spent)
         for cell in waiting.values():

@@ -96,6 +96,18 @@ def test_the_time_left_includes_trainings_that_have_not_begun(tmp_path: Path, cl
     assert text.getvalue().endswith("60.0 s  about 5 min 00 s left\n")
 
 
+def test_the_time_left_of_a_timing_is_shown(tmp_path: Path, clock: list[float]) -> None:
+    """A timing is no cell of the plan: looking for its budget ended comparisons with a traceback."""
+    progress, text = progress_of(tmp_path)
+    timing = Cell("timings/test", "timing", {})
+    write_state(tmp_path, CELL, "done", seconds=60.0)
+    progress.update(CELL, 1.0)
+    write_state(tmp_path, timing, "running")
+    for clock[0], fraction in ((0, 0.1), (10, 0.3)):
+        progress.update(timing, fraction)
+    assert text.getvalue().endswith("timings/test: 30%  about 35.0 s left\n")
+
+
 def test_no_time_is_shown_with_a_launcher(tmp_path: Path, clock: list[float]) -> None:
     """Between two of six jobs at once, the others seemed to be left one after the other."""
     progress, text = progress_of(tmp_path, *TRAININGS[:2], launcher="submitit_local")
