@@ -6,7 +6,7 @@ from pathlib import Path
 from runs import in_process
 from tone_corpora import TINY
 
-from asr.comparison.cell import Cell
+from asr.experiment.cell import Cell
 
 SHORT = [
     "steps=4",

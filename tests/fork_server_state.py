@@ -8,7 +8,7 @@ import gc
 
 from tone_corpora import TINY
 
-from asr.comparison.request import parse
+from asr.experiment.request import parse
 from asr.training.config import train_options
 
 train_options([*TINY, "data.train=[none]"])

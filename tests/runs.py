@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.comparison import worker
-from asr.comparison.cell import Cell
+from asr.experiment import worker
+from asr.experiment.cell import Cell
 from asr.model.checkpoint import load
 from asr.training.task import TrainingTask
 

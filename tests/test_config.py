@@ -9,10 +9,10 @@ from omegaconf import OmegaConf
 from quick import quick
 
 from asr import config
-from asr.comparison import request
 from asr.config import option, options_of
 from asr.config.given import overrides_of
 from asr.errors import UserError
+from asr.experiment import request
 from asr.model.hub import local_folder
 from asr.scoring.options import FOLDER, ScoreOptions
 from asr.search.options import DecodePartOptions

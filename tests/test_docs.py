@@ -12,7 +12,7 @@ from asr import config
 from asr.attention.table import mechanism_table, option_table
 from asr.cli import main
 from asr.commands import COMMANDS, command_module
-from asr.comparison import launch
+from asr.experiment import launch
 from asr.preparation.skeleton import write_recipe
 
 ROOT = Path(__file__).resolve().parent.parent

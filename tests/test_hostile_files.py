@@ -15,11 +15,11 @@ from tone_corpora import LEXICON
 from torch import Tensor
 
 from asr.commands import NoOptions, merge
-from asr.comparison.cell import Cell, State, read_cell, read_state
-from asr.comparison.records import Candidate
-from asr.comparison.results import Results, read_results
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
+from asr.experiment.cell import Cell, State, read_cell, read_state
+from asr.experiment.records import Candidate
+from asr.experiment.results import Results, read_results
 from asr.files import digest
 from asr.lm.arpa import read_vocabulary
 from asr.model import checkpoint, portable

@@ -31,7 +31,7 @@ LAYERS = [
     {"search", "scoring"},
     {"transcription", "approximation"},
     {"training", "recognizer"},
-    {"comparison", "report"},
+    {"experiment", "report"},
     {"library"},
     {"commands", "cli", "__main__"},
 ]

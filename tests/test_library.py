@@ -20,8 +20,8 @@ from tone_corpora import TINY
 
 import asr
 from asr import UserError, cli
-from asr.comparison import launch
 from asr.config.given import overrides_of
+from asr.experiment import launch
 from asr.library.outcomes import Rows
 from asr.preparation.skeleton import write_recipe
 from asr.training.loggers import open_loggers

@@ -51,7 +51,7 @@ assert len(load()) > 250
 import tempfile, threading
 from pathlib import Path
 from asr import errors, files, parallel
-from asr.comparison.timing import OtherProcesses
+from asr.experiment.timing import OtherProcesses
 from asr.training.signals import ANNOUNCEMENTS, HANDLED, Signals
 
 folder = Path(tempfile.mkdtemp())

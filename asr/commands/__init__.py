@@ -226,14 +226,14 @@ COMMANDS = {
     "compare": Command(
         "train, decode and time mechanisms side by side: "
         "asr compare recipe=demo attentions=full,i-clustered-25",
-        "asr.comparison.options:CompareConfig",
+        "asr.experiment.options:CompareConfig",
         "[options of asr train for all candidates]",
         trains=True,
         reads=True,
     ),
     "advise": Command(
         "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
-        "asr.comparison.options:AdviceConfig",
+        "asr.experiment.options:AdviceConfig",
         "<manifest or prepared folder> [options of asr train, for model and frame budget]",
         trains=True,
         reads=True,

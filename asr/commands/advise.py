@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import canonical, class_named, missing_kernels
-from asr.comparison.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
-from asr.comparison.options import AdviceConfig
 from asr.console import Column, Table, duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
+from asr.experiment.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.experiment.options import AdviceConfig
 from asr.preparation.fingerprint import read_record
 from asr.training.config import chosen_recipe, train_options
 from asr.training.options import TrainConfig, train_schema

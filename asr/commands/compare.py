@@ -1,7 +1,7 @@
 """`asr compare`: train, evaluate and time attention mechanisms under one protocol, with a report."""
 
-from asr.comparison.request import parse
 from asr.errors import UserError
+from asr.experiment.request import parse
 from asr.library import run_comparison
 
 

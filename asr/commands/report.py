@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from asr.commands import COMMANDS
-from asr.comparison.results import read_results
 from asr.config import refuse
 from asr.console import open_console
 from asr.errors import UserError
+from asr.experiment.results import read_results
 from asr.files import is_locked, read_json
 from asr.records.run_folder import RunFolder
 from asr.report.exchange_page import write_exchange

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lightning import Callback
     from lightning.pytorch.loggers import Logger
 
-    from asr.comparison.request import Request
-    from asr.comparison.results import Results
+    from asr.experiment.request import Request
+    from asr.experiment.results import Results
     from asr.search.options import DecodePartOptions
     from asr.training.options import TrainConfig
 
@@ -133,7 +133,7 @@ def train_with(
 ) -> Run:
     """Train a recogniser, or print what `dry_run` asks for; see `train`."""
     if options.dry_run:
-        from asr.comparison.progress import print_training
+        from asr.experiment.progress import print_training
         from asr.training.config import run_folder
 
         print_training(options)
@@ -209,8 +209,8 @@ def compare(options: Options = None, /, **keywords: Any) -> Comparison:
     Example:
         >>> asr.compare(recipe="demo", attentions=["full", "lsh-4"], budget="10min")  # doctest: +SKIP
     """
-    from asr.comparison.options import CompareConfig
-    from asr.comparison.request import parse
+    from asr.experiment.options import CompareConfig
+    from asr.experiment.request import parse
 
     return run_comparison(parse(overrides_of(options, keywords, CompareConfig)))
 
@@ -225,12 +225,12 @@ def run_comparison(request: "Request") -> Comparison:
 
 
 def _run_comparison(request: "Request") -> Comparison:
-    from asr.comparison.collect import collect, kernels_notice
-    from asr.comparison.plan import make_plan
-    from asr.comparison.progress import print_grid, print_plan
-    from asr.comparison.rates import with_tuned_rates
-    from asr.comparison.run import run_plan
     from asr.console import open_console
+    from asr.experiment.collect import collect, kernels_notice
+    from asr.experiment.plan import make_plan
+    from asr.experiment.progress import print_grid, print_plan
+    from asr.experiment.rates import with_tuned_rates
+    from asr.experiment.run import run_plan
     from asr.files import check_writable
     from asr.report.summary import print_results
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.comparison.results import Results
+    from asr.experiment.results import Results
     from asr.recognizer import Recognizer
     from asr.records.run_folder import TrainingSummary
     from asr.scoring.score import Score

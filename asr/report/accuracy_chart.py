@@ -5,8 +5,8 @@ from typing import Any
 
 import altair as alt
 
-from asr.comparison.results import Results
 from asr.console import duration, is_share
+from asr.experiment.results import Results
 from asr.report import theme
 from asr.report.axes import extent, log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of

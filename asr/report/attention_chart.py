@@ -12,13 +12,13 @@ from PIL import Image, ImageColor
 from torch import Tensor
 
 from asr.attention.maps import described_choice
-from asr.comparison.candidates import can_run, is_exchangeable
-from asr.comparison.records import Candidate
-from asr.comparison.results import Results
 from asr.config.names import split_name
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
+from asr.experiment.candidates import can_run, is_exchangeable
+from asr.experiment.records import Candidate
+from asr.experiment.results import Results
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps

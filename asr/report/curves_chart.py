@@ -5,8 +5,8 @@ from typing import Any
 
 import altair as alt
 
-from asr.comparison.results import Results
 from asr.console import is_share
+from asr.experiment.results import Results
 from asr.report.figure import HOVER, Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
 from asr.report.words import clock_words, metric_title
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import soundfile
 
-from asr.comparison.options import OFFICIAL
-from asr.comparison.records import Evaluation
-from asr.comparison.results import Results
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
+from asr.experiment.options import OFFICIAL
+from asr.experiment.records import Evaluation
+from asr.experiment.results import Results
 from asr.records.run_folder import HYPOTHESES, SCORE, Scoring
 from asr.report.figure import data_uri
 from asr.scoring.alignment import Edit

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from asr.attention.table import MECHANISMS, exchange, is_causal
-from asr.comparison.candidates import can_run, is_exchangeable
-from asr.comparison.records import Candidate
-from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
 from asr.errors import UserError
+from asr.experiment.candidates import can_run, is_exchangeable
+from asr.experiment.records import Candidate
+from asr.experiment.results import Results
 from asr.report.tables import difference_cell, model_cell, rate_cell, tone
 from asr.report.words import metric_words
 from asr.scoring.estimates import DASH

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from asr.comparison.results import Results
 from asr.console import duration, is_share
+from asr.experiment.results import Results
 from asr.report.words import (
     changed,
     clock_words,

@@ -14,9 +14,9 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from asr.comparison.results import Results
 from asr.console import Table
 from asr.errors import UserError
+from asr.experiment.results import Results
 from asr.files import check_writable, digest, write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, budget_chart, curves_chart, theme
 from asr.report.error_browser import browse

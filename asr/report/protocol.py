@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.comparison.results import Results
+from asr.experiment.results import Results
 from asr.report.words import clock_words, counted
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from asr.comparison.results import Results
+from asr.experiment.results import Results
 from asr.report.figure import Provenance
 from asr.report.words import hardware_words
 

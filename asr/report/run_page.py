@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from asr.comparison.records import Candidate, CurvePoint, Training
-from asr.comparison.results import Results
 from asr.config import to_dict
 from asr.console import Column, Table, TableCell, duration, is_share
+from asr.experiment.records import Candidate, CurvePoint, Training
+from asr.experiment.results import Results
 from asr.files import is_locked, read_json, write_text
 from asr.records.heard import Heard, read_heard
 from asr.records.metrics import MetricsRow, read_metrics

@@ -2,8 +2,8 @@
 
 from rich.console import Console
 
-from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, is_share
+from asr.experiment.results import Results
 from asr.report.tables import difference_cell
 from asr.report.words import (
     LOOK_AHEAD,

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from asr.comparison.records import Candidate
-from asr.comparison.results import Results
 from asr.console import Column, Table, TableCell, duration
+from asr.experiment.records import Candidate
+from asr.experiment.results import Results
 from asr.report import theme
 from asr.report.words import (
     LOOK_AHEAD,

@@ -3,10 +3,10 @@
 from typing import Any
 
 from asr.attention.table import look_ahead, mechanism_class, parse_name
-from asr.comparison.records import Candidate, Conditions
-from asr.comparison.results import Results
 from asr.console import duration, is_share
 from asr.errors import UserError
+from asr.experiment.records import Candidate, Conditions
+from asr.experiment.results import Results
 from asr.scoring.estimates import DASH, Estimate, percent
 from asr.training.options import task_options
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from asr.comparison.results import Results
+from asr.experiment.results import Results
 from asr.report import theme
 from asr.report.figure import Figure, Panel, Provenance, spec_of
 

@@ -71,7 +71,7 @@ def test_completion_is_quick() -> None:
         "import sys; from asr.cli import main\n"
         "main(['completion', 'words', 'train', '', 'attention=', '2'])\n"
         "slow = {'torch', 'omegaconf', 'lhotse', 'hydra', 'numpy', 'rich', 'logging', 'tempfile'}\n"
-        "others = {'asr.comparison.options', 'asr.scoring.options', 'asr.files', 'asr.console'}\n"
+        "others = {'asr.experiment.options', 'asr.scoring.options', 'asr.files', 'asr.console'}\n"
         "print((slow | others) & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "set()"

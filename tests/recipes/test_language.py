@@ -16,10 +16,10 @@ from quick import quick
 from runs import assert_same_weights, in_process, killed, metrics, weights
 
 from asr.cli import main
-from asr.comparison.results import read_results
 from asr.config import load_yaml
 from asr.data.sampler import BatchPlan
 from asr.errors import UserError
+from asr.experiment.results import read_results
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
 from asr.training.config import train_options
@@ -261,7 +261,7 @@ def test_comparisons_and_reports_name_the_measure(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "240")  # heads in one line
-    monkeypatch.setattr("asr.comparison.launch.run_job", in_process)
+    monkeypatch.setattr("asr.experiment.launch.run_job", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
     monkeypatch.setattr("asr.library.write_report", plain)
     overrides = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]

@@ -48,7 +48,7 @@ def test_a_grid_runs_on_the_miniature(plan: str, tmp_path: Path, monkeypatch: py
     assert Path("exp/compare", plan, "report.html").exists()
 
 
-@pytest.mark.slow  # tests/comparison/test_grids.py has quick dry runs
+@pytest.mark.slow  # tests/experiment/test_grids.py has quick dry runs
 @pytest.mark.parametrize("plan", ["wsj_table1", "switchboard_figure1"])
 def test_the_dry_run_shows_the_grid_beside_the_paper(
     plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

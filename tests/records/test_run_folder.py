@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asr.comparison.cell import Cell, State, TrainingResult, read_cell, read_state, result_of
-from asr.comparison.records import TimingResult
 from asr.errors import UserError
+from asr.experiment.cell import Cell, State, TrainingResult, read_cell, read_state, result_of
+from asr.experiment.records import TimingResult
 from asr.files import read_as
 from asr.records.run_folder import (
     DecodeRecord,

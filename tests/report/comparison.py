@@ -11,8 +11,9 @@ from hypothesis_files import write_hypotheses
 from lhotse import CutSet
 from tone_corpora import save_cuts
 
-from asr.comparison.differences import differences
-from asr.comparison.records import (
+from asr.data.manifest import read_cuts
+from asr.experiment.differences import differences
+from asr.experiment.records import (
     Candidate,
     Conditions,
     CurvePoint,
@@ -22,9 +23,8 @@ from asr.comparison.records import (
     SplitData,
     Training,
 )
-from asr.comparison.results import Results
-from asr.comparison.speech import item_errors
-from asr.data.manifest import read_cuts
+from asr.experiment.results import Results
+from asr.experiment.speech import item_errors
 from asr.report import theme
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import score

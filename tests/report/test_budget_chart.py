@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from comparison import make_comparison
 
-from asr.comparison.results import Results
+from asr.experiment.results import Results
 from asr.report import budget_chart
 from asr.report.figure import export
 from asr.report.provenance import of_results

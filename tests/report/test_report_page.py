@@ -18,8 +18,8 @@ from hypothesis_files import write_hypotheses
 from asr import config
 from asr.cli import main
 from asr.commands import report
-from asr.comparison.results import write_results
 from asr.errors import UserError
+from asr.experiment.results import write_results
 from asr.files import locked
 from asr.report import bench_chart, curves_chart, page
 from asr.report.page import ReportOptions, benchmarks_beside, write_report

@@ -9,9 +9,9 @@ import pytest
 from comparison import forward_times, make_comparison
 
 from asr.attention import MECHANISMS
-from asr.comparison.records import Conditions, Difference, Failure
-from asr.comparison.results import Results
 from asr.console import duration
+from asr.experiment.records import Conditions, Difference, Failure
+from asr.experiment.results import Results
 from asr.report import theme
 from asr.report.accuracy_chart import _log_axes, figure, points
 from asr.report.exchange_table import exchange_difference_table, exchange_table, gap

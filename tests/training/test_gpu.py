@@ -15,7 +15,7 @@ from tone_corpora import TINY
 
 from asr import Recognizer
 from asr.cli import main
-from asr.comparison.results import read_results
+from asr.experiment.results import read_results
 from asr.scoring.hypotheses import read_hypotheses
 from asr.training.config import train_options
 from asr.training.run import train

@@ -1,0 +1,249 @@
+"""Recommends a mechanism for given data and a machine, from utterance lengths and a benchmark."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from asr.attention import parse_name
+from asr.attention.multihead import SelfAttention
+from asr.attention.table import class_named, default_names, exchange
+from asr.benchmark.mechanisms import measure
+from asr.benchmark.memory import peak_memory_bytes
+from asr.benchmark.options import PASSES
+from asr.benchmark.problem import BenchProblem
+from asr.benchmark.timer import in_turns, time_of, torch_threads, usual_clock
+from asr.experiment.options import AdviceConfig
+from asr.model.encoder import Encoder
+from asr.training.options import TrainConfig
+
+MATTERS = 0.95  # an approximation must take at most this share of full attention's time, beyond the noise
+WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
+EXACT = "full"
+QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
+# From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
+# `near` by the exchange tables of Whisper and of generated questions (docs/attention.md); local attention
+# sees no distant key. Mechanisms that none of them compares count as coarser than these.
+NEARNESS = ("full", "shared-full", "near", "oracle-top", "i-clustered", "lsh", "clustered", "local")
+
+
+@dataclass(frozen=True)
+class MechanismCost:
+    """Expected training cost of a mechanism.
+
+    Attributes:
+        name: name of the mechanism.
+        step_s: seconds per training step by length (encoder positions): attention in all layers and the rest
+            of the encoder, which is the same for all mechanisms. Extrapolated beyond the longest measurement.
+        attention_share: attention's fraction of the step at the longest of these lengths.
+        epoch_s: seconds per epoch, summed over all utterances at their own lengths.
+        memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
+        noise_s: quartiles of `epoch_s` over the rounds of the measurement; None if unknown.
+    """
+
+    name: str
+    step_s: dict[int, float]
+    attention_share: float
+    epoch_s: float
+    memory_mib: float | None
+    noise_s: tuple[float, float] | None = None
+
+    def faster_than(self, other: "MechanismCost", share: float) -> bool:
+        """Return whether it is shown to take at most this share of the other's time."""
+        _, high = self.noise_s or (0.0, self.epoch_s)
+        low, _ = other.noise_s or (other.epoch_s, 0.0)
+        return self.epoch_s <= share * other.epoch_s and high < low
+
+
+def usual_mechanisms(positions_95: int) -> list[str]:
+    """Return the mechanisms worth measuring: every exchangeable one, in the order of the table.
+
+    Args:
+        positions_95: 95th percentile of lengths in encoder positions, which the number of clusters follows,
+            except that of `near`: Whisper's results hardly change between `near-25` and `near-100`.
+    """
+    clusters = 100 if positions_95 > 400 else 25
+    numbers = {
+        "lsh": ("1", "4"),
+        "clustered": (f"{clusters}",),
+        "i-clustered": (f"{clusters}", f"{clusters}:grouping=keys"),
+        "near": ("25",),
+    }
+    names = []
+    for default in default_names():
+        mechanism = parse_name(default).mechanism
+        if exchange(mechanism) != "no":
+            names += [f"{mechanism}-{number}" for number in numbers.get(mechanism, ())] or [default]
+    return names
+
+
+def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
+    """Convert feature frames per utterance to encoder positions, rounded up."""
+    return np.maximum(1, -(-frames // subsampling))
+
+
+def expect(
+    options: AdviceConfig,
+    training: TrainConfig,
+    lengths: NDArray[np.int64],
+    at: Sequence[int],
+    memory_at: int,
+    advance: Callable[[str], None],
+) -> list[MechanismCost]:
+    """Measure mechanisms at several lengths and extrapolate to an epoch.
+
+    Args:
+        options: mechanisms and how to measure them. Beyond `longest` the cost per position is constant,
+            except that of attention in mechanisms with quadratic time, which grows with the length.
+        training: model sizes and frame budget.
+        lengths: [utterances] encoder positions of each utterance.
+        at: lengths to report, ascending, each in a batch that fills the frame budget.
+        memory_at: length at which to measure memory, if at all.
+        advance: called with a description of the next measurement.
+    """
+    names, longest, device = options.attentions, options.longest, options.device
+    clock = usual_clock(device)
+    # Seconds per position, all layers: median and quartiles.
+    mixing: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    rest: list[float] = []  # seconds per position
+    measured = sorted({min(length, longest) for length in at})
+    for length in measured:
+        advance(f"{length} positions")
+        problem = _problem(length, training, device)
+        size = length * problem.batch
+        limits = options.threads, options.rounds, options.seconds
+        for found in measure(dict.fromkeys(names, problem), EXACT, clock, *limits, PASSES[-1:]):
+            taken_s = (found.median_s, *found.quartiles_s)
+            mixing[found.name].append(tuple(training.model.layers * x / size for x in taken_s))
+        rest.append(rest_of_step_s(problem, training, clock, options.threads) / size)
+    memory: dict[str, float] = {}
+    for name in names if options.memory else ():
+        advance(f"memory of {name}")
+        problem = _problem(min(memory_at, longest), training, device)
+        memory[name] = peak_memory_bytes(name, problem) / 2**20
+
+    def attention(name: str, n: NDArray[np.int64], which: int = 0) -> NDArray[np.float64]:
+        grows = class_named(name).time == QUADRATIC
+        growth = np.maximum(n / measured[-1], 1.0) if grows else 1.0
+        return np.asarray(np.interp(n, measured, [x[which] for x in mixing[name]]) * growth)
+
+    expected = []
+    shown = np.array(at)
+    sizes = [n * _problem(n, training, device).batch for n in at]
+    for name in names:
+        epoch_s, low_s, high_s = (
+            float(((attention(name, lengths, x) + np.interp(lengths, measured, rest)) * lengths).sum())
+            for x in range(3)
+        )
+        step = attention(name, shown) + np.interp(shown, measured, rest)
+        step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
+        share = float(attention(name, shown)[-1] / step[-1])
+        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name), (low_s, high_s)))
+    return expected
+
+
+def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, threads: int) -> float:
+    """Return the seconds of an encoder step, forward and backward, without the mixing of attention."""
+    model = training.model
+    with torch_threads(threads):
+        encoder = Encoder(model, training.features.mel_bins, EXACT).to(problem.device).train()
+        for layer in encoder.modules():
+            if isinstance(layer, SelfAttention):
+                layer.mechanism = NoMixing()  # type: ignore[assignment]
+        generator = torch.Generator().manual_seed(problem.seed)
+        shape = (problem.batch, problem.length * model.subsampling, training.features.mel_bins)
+        features = torch.randn(shape, generator=generator).to(problem.device)
+        lengths = torch.full((problem.batch,), shape[1], device=problem.device)
+
+        def step() -> None:
+            encoder(features, lengths)[0].sum().backward()
+
+        taken = in_turns({"rest": partial(time_of, step, problem.device)}, rounds=3)["rest"]
+        return statistics.median(x.by(clock) for x in taken)
+
+
+class NoMixing(nn.Module):
+    """Replaces a mechanism: values stay in place, gradients still reach queries and keys."""
+
+    def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, *_: object, **others: object) -> Tensor:
+        """Return the sum of queries, keys and values."""
+        return q_BHND + k_BHND + v_BHND
+
+
+def _problem(length: int, training: TrainConfig, device: str) -> BenchProblem:
+    """Return a batch of this length that fills the frame budget."""
+    model = training.model
+    batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
+    return BenchProblem(model.heads, model.head_dim, "fp32", device, 0, batch=batch, length=length)
+
+
+def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
+    """Return the recommended mechanism.
+
+    It is full attention unless an approximation is shown to save at least 5 % of an epoch; a coarser
+    approximation replaces a closer one if it saves more than a tenth.
+    """
+
+    def rank(entry: MechanismCost) -> tuple[int, bool, float]:
+        spec = parse_name(entry.name)
+        place = NEARNESS.index(spec.mechanism) if spec.mechanism in NEARNESS else len(NEARNESS)
+        by_hashes = spec.arguments.get("grouping") == "hash"  # with as many clusters, coarser than by keys
+        return place, by_hashes, entry.epoch_s
+
+    ordered = sorted(expected, key=rank)
+    taken = ordered[0]
+    for entry in ordered[1:]:
+        if entry.faster_than(taken, MATTERS if taken.name == EXACT else WORTH):
+            taken = entry
+    return taken
+
+
+def reason(
+    expected: Sequence[MechanismCost], taken: MechanismCost, frames_95: int, positions_95: int, device: str
+) -> str:
+    """Return the reason for a recommendation.
+
+    Args:
+        expected: all mechanisms.
+        taken: the recommended one.
+        frames_95, positions_95: 95th percentile of lengths in feature frames and in encoder positions.
+        device: `cpu` or `cuda`.
+    """
+    longest = max(taken.step_s)
+    head = f"Your 95th percentile is {frames_95:,} frames ({positions_95:,} positions): "
+    where = "this GPU" if device != "cpu" else "this machine's CPU"
+    others = [entry for entry in expected if entry.name != taken.name]
+    if not others:
+        return f"{head}{taken.name} is the only mechanism measured."
+    best = min(others, key=lambda entry: entry.epoch_s)
+    exact = next((entry for entry in others if entry.name == EXACT), None)
+    if exact and taken.epoch_s < best.epoch_s:
+        best = exact
+    longer = round(100 * (taken.epoch_s / best.epoch_s - 1))
+    if longer == 0:
+        text = f"{taken.name} is level with {best.name} on {where}, within 1 % of an epoch"
+    elif longer < 0:
+        saved = 100 * (1 - taken.epoch_s / best.epoch_s)
+        text = f"{taken.name} is the fastest on {where}: {saved:.0f} % less time per epoch than {best.name}"
+    else:
+        closer = "which is exact" if taken.name == EXACT else "which is closer to full attention"
+        text = (
+            f"{best.name} is the fastest on {where}, but {taken.name}, {closer}, takes only {longer} % longer"
+        )
+        if taken.name == EXACT:
+            matters = best.epoch_s <= MATTERS * taken.epoch_s
+            text += (
+                ", and the quartiles of their times overlap: no difference is shown"
+                if matters
+                else f": an approximation must save {100 * (1 - MATTERS):.0f} % of the time"
+            )
+    if exact and exact is not best:
+        text += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
+    share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"
+    errors = "" if taken.name == EXACT else " Time alone: asr compare measures what it costs in errors."
+    return f"{head}{text}; {share}.{errors}"

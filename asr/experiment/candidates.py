@@ -1,0 +1,194 @@
+"""Candidates of a comparison: what sets each one's training apart, and which mechanisms it can run with."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
+from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
+from asr.config import as_overrides, flat, to_dict
+from asr.errors import UserError
+from asr.experiment.options import LARGEST_SEED, LENGTHS, STEPS
+from asr.experiment.records import Candidate
+from asr.experiment.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
+from asr.training.config import check_determined, sizes, train_options
+from asr.training.options import TrainConfig
+from asr.training.sizes import settled
+
+# Entries that are read here, not by `asr train`. By hand: two are no options of training, and no fact about
+# the others tells that a comparison gives them another form, such as a candidate's label in `init_from`.
+OWN_KEYS = ("attention", "label", "seeds", "init_from")
+LAYERWISE = "layers"  # in place of a family, with a mechanism for each layer
+
+
+def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainConfig]]:
+    """Return the candidates in the order of the command line, but finetuned ones after their parents.
+
+    With several budgets, each model is a candidate for every budget.
+
+    Returns:
+        The candidates, and by label their training options without seed and run folder. `init_from` is empty
+        if the initial model is another candidate.
+
+    Raises:
+        UserError: an unknown key or mechanism, a duplicate label, circular finetuning, or finetuning of a
+            candidate of another size or that has several budgets.
+    """
+    protocol = flat(to_dict(settled(train_options(request.shared))))
+    asked = entries(request)
+    budgets = request.options.budget if len(request.options.budget) > 1 else [""]
+    waiting: list[Candidate] = []
+    trainings: dict[str, TrainConfig] = {}
+    for entry, budget in itertools.product(asked, budgets):
+        candidate, training = _plan(entry, protocol, request, budget)
+        if candidate.label in trainings:
+            raise UserError(f"candidate {candidate.label!r} appears twice: give one of the two another label")
+        waiting.append(candidate)
+        trainings[candidate.label] = training
+    for candidate in waiting:
+        if candidate.budget and candidate.finetuned_from in {x.model for x in waiting}:
+            raise UserError(
+                f"candidate {candidate.label}: init_from={candidate.finetuned_from} has several budgets, "
+                "expected one"
+            )
+        if candidate.finetuned_from in trainings:
+            parent, own = (
+                flat(to_dict(trainings[label])) for label in (candidate.finetuned_from, candidate.label)
+            )
+            check_determined(own, sizes(parent), f"init_from={candidate.finetuned_from}")
+            trainings[candidate.label].init_from = ""
+    ordered: list[Candidate] = []
+    while waiting:
+        labels = [candidate.label for candidate in waiting]
+        ready = [candidate for candidate in waiting if candidate.finetuned_from not in labels]
+        if not ready:
+            raise UserError(
+                f"candidates {', '.join(labels)}: init_from is circular, each starts from another one"
+            )
+        ordered += ready
+        waiting = [candidate for candidate in waiting if candidate not in ready]
+    return ordered, trainings
+
+
+def entries(request: Request) -> list[dict[str, Any]]:
+    """Return the options of each candidate by key, those of `attentions` first.
+
+    Raises:
+        UserError: an entry of `candidates` is no candidate.
+    """
+    asked: list[dict[str, Any]] = [{"attention": name} for name in request.options.attentions]
+    return asked + [_keys(entry) for entry in request.options.candidates]
+
+
+def is_exchangeable(attention: str) -> bool:
+    """Return whether a mechanism, or that of every layer, belongs to the softmax family."""
+    return all(issubclass(mechanism_class(x.mechanism), SoftmaxMechanism) for x, _ in layer_runs(attention))
+
+
+def can_run(trained: str, other: str) -> bool:
+    """Return whether a model trained with one mechanism can run with another.
+
+    Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) run
+    only models trained with tied keys, and causal models run only with causal mechanisms. Models with another
+    attention run only with that.
+    """
+    if trained == other:
+        return True
+    both = is_exchangeable(trained) and is_exchangeable(other)
+    sees_later = is_causal(trained) and not is_causal(other)
+    return both and not sees_later and (all(_ties_keys(trained)) or not any(_ties_keys(other)))
+
+
+def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
+    """Return the mechanisms to evaluate a candidate with, its own first."""
+    names = dict.fromkeys([candidate.attention, *wanted])
+    return [name for name in names if can_run(candidate.attention, name)]
+
+
+def _ties_keys(attention: str) -> list[bool]:
+    """Return whether keys are tied to the queries, for each run of layers."""
+    classes = [mechanism_class(spec.mechanism) for spec, _ in layer_runs(attention)]
+    return [issubclass(found, QueryKeyMechanism) and found.needs_shared_keys for found in classes]
+
+
+def _keys(entry: Any) -> dict[str, Any]:
+    """Return the options of an entry of `candidates`; `"full model.layers=6"` is the short form."""
+    if isinstance(entry, str):
+        overrides = [x if "=" in x.partition(":")[0] else f"attention={x}" for x in entry.split()]
+        pairs = (x.partition("=") for x in overrides)
+        try:
+            # Seeds are a list; all other values remain text, as for asr train.
+            entry = {key: yaml.safe_load(value) if key == "seeds" else value for key, _, value in pairs}
+        except yaml.YAMLError:
+            raise UserError(f"candidate {entry!r}: expected seeds such as [0,1,2]") from None
+    if not isinstance(entry, dict):
+        raise UserError(f"candidates: expected {{attention: full, model.layers: 6}}, found {entry!r}")
+    entry = {str(key): value for key, value in flat(entry).items()}
+    if "attention" not in entry:
+        raise UserError(f"candidate {entry}: expected an attention")
+    # They would be without effect: a comparison sets them itself.
+    for key in entry.keys() & {"seed", "run", "resume"}:
+        raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
+    if "seeds" in entry:
+        seeds = [entry["seeds"]] if isinstance(entry["seeds"], int) else entry["seeds"]
+        valid = isinstance(seeds, list) and all(type(x) is int and 0 <= x <= LARGEST_SEED for x in seeds)
+        if not valid or not seeds or len(set(seeds)) < len(seeds):
+            raise UserError(
+                f"candidate {entry['attention']}: seeds={seeds!r}, expected a list of distinct integers "
+                f"0 … {LARGEST_SEED}"
+            )
+        entry["seeds"] = seeds
+    return entry
+
+
+def _plan(
+    entry: dict[str, Any], protocol: Mapping[str, Any], request: Request, budget: str
+) -> tuple[Candidate, TrainConfig]:
+    entry = entry | {"attention": given_name(str(entry["attention"]))}
+    name = entry["attention"]
+    if budget:
+        if own := entry.keys() & LENGTHS.values():
+            raise UserError(f"candidate {name}: {min(own)}= can't be combined with several budgets")
+        if request.options.budget_clock != STEPS:
+            entry["trainer.budget"] = budget
+    changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
+    if entry.get("init_from"):  # perhaps a label; LoRA is refused without initial weights
+        changes += as_overrides({"init_from": str(entry["init_from"])})
+    training = settled(train_options([*request.shared, *changes, f"attention={name}"]))
+    layer_names(name, training.model.layers)
+    resolved = flat(to_dict(training))
+    overrides = {
+        key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
+    }
+    (spec, layers), *others = layer_runs(name)
+    schema_size = mechanism_class(spec.mechanism).schema.size
+    size = spec.arguments[schema_size.name] if schema_size and not layers else None
+    candidate = Candidate(
+        label=_label(entry, overrides, budget),
+        attention=name,
+        mechanism=spec.mechanism if not others else LAYERWISE,
+        size=size if isinstance(size, int) else None,
+        layers=training.model.layers,
+        subsampling=training.model.subsampling,
+        overrides=overrides,
+        finetuned_from=training.init_from or None,
+        seeds=list(entry.get("seeds") or request.options.seeds),
+        budget=budget,
+    )
+    return candidate, training
+
+
+def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any], budget: str) -> str:
+    """Return e.g. `6 layers, i-clustered-200`, `full → i-clustered-25` or `full, 10min`."""
+    ending = [budget] if budget else []
+    if "label" in entry:
+        return ", ".join([str(entry["label"]), *ending])
+    name = str(entry["attention"])
+    if entry.get("init_from"):
+        name = f"{entry['init_from']} → {name}"
+    shown = {"model.layers"} | ({"trainer.budget"} if budget else set())
+    rest = as_overrides({key: value for key, value in overrides.items() if key not in shown})
+    layers = [f"{overrides['model.layers']} layers"] if "model.layers" in overrides else []
+    return ", ".join([*layers, name, *rest, *ending])

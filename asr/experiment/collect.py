@@ -1,0 +1,233 @@
+"""Collects the outcomes of all cells of a comparison as one record."""
+
+import os
+import shlex
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from asr.attention.table import missing_kernels
+from asr.config import as_overrides, flat, to_dict, user_code
+from asr.environment import describe_environment, pick_device
+from asr.errors import UserError
+from asr.experiment.cell import STATE, Cell, current_state, log_path, result_of, training_result
+from asr.experiment.differences import differences
+from asr.experiment.options import STEPS, TIMING_THREADS
+from asr.experiment.plan import Plan, timing_cells
+from asr.experiment.records import (
+    Candidate,
+    Conditions,
+    CurvePoint,
+    Evaluation,
+    Failure,
+    ForwardTimes,
+    ItemErrors,
+    TimingResult,
+    Training,
+)
+from asr.experiment.request import PER_CANDIDATE
+from asr.experiment.results import Results
+from asr.records.metrics import read_metrics
+from asr.records.run_folder import RunFolder, TrainingSummary
+from asr.report.words import clock_words, counted, hardware_words
+
+# Entries of training.json in the record of a training.
+MEASURED = (
+    *("parameters", "steps", "skipped_batches", "epochs", "frames"),
+    *("train_s", "train_cpu_s", "seconds_per_epoch", "peak_memory_mib", "peak_gpu_memory_mib"),
+)
+
+
+def collect(plan: Plan) -> Results:
+    """Return the results of all cells, finished or not."""
+    candidates = {candidate.label: candidate for candidate in plan.candidates}
+    times, conditions = _timings(plan)
+    evaluations = [
+        _evaluation(plan, *key, cell, times.get((cell.needs, *key[2:])))
+        for key, cell in plan.evaluations.items()
+    ]
+    results = Results(
+        command=["asr", "compare", *plan.request.command],
+        recipe=plan.protocol.recipe.name,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        protocol=_protocol(plan),
+        environment={key: x for key, x in describe_environment().items() if key != "command"},
+        data=plan.workload.data,
+        candidates=plan.candidates,
+        trainings=[
+            _training(plan, candidates[label], seed, cell) for (label, seed), cell in plan.trainings.items()
+        ],
+        evaluations=evaluations,
+        failures=_failures(plan),
+        conditions=conditions,
+        tried=plan.request.tried,
+    )
+    cells = zip(evaluations, plan.evaluations.values(), strict=True)
+    measured = [(x, _item_errors(plan.folder, cell)) for x, cell in cells if x.status == "done"]
+    return replace(results, differences=differences(results, measured))
+
+
+def _item_errors(folder: Path, cell: Cell) -> ItemErrors:
+    return result_of(ItemErrors, folder, cell.name, current_state(folder, cell))
+
+
+def kernels_notice(plan: Plan) -> str:
+    """Return a sentence on the mechanisms that lack compiled kernels; empty if none does."""
+    names = [x.attention for x in plan.candidates] + [attention for *_, attention in plan.evaluations]
+    return missing_kernels(names, pick_device(plan.options.device))
+
+
+def _protocol(plan: Plan) -> dict[str, Any]:
+    options, trainer = plan.options, plan.protocol.trainer
+    clock = "cpu" if options.budget_clock == STEPS else options.budget_clock
+    if options.budget:
+        measured = ", by the cost of a step" if options.budget_clock == STEPS else ""
+        budget = f"{', '.join(options.budget)} of training ({clock_words(clock)}{measured})"
+    elif trainer.budget:  # the recipe's
+        clock = trainer.budget_clock
+        budget = f"{trainer.budget} of training ({clock_words(clock)})"
+    else:
+        steps = trainer.max_steps
+        budget = counted(steps, "step") if steps else counted(trainer.max_epochs, "epoch")
+    training = flat(to_dict(plan.protocol))
+    return {
+        "training": {key: value for key, value in training.items() if key not in PER_CANDIDATE},
+        "budget": budget,
+        "clock": clock,
+        "seeds": options.seeds,
+        "evaluate": options.evaluate,
+        "splits": list(dict.fromkeys(split for _, _, split, _ in plan.evaluations)),
+        "metric": options.metric,
+        **plan.decoding.described(),
+        "timing_repeats": options.timing_repeats,
+        "timing_threads": TIMING_THREADS,
+        "device": options.device,
+        **({"kernels": notice} if (notice := kernels_notice(plan)) else {}),
+        "threads": plan.protocol.trainer.threads,
+    }
+
+
+def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Training:
+    status, error = _status(plan, cell)
+    trained = training_result(plan.folder, cell.name, current_state(plan.folder, cell))
+    run = plan.run_folder(candidate.label, seed)
+    arguments = ["asr", "train", *plan.request.shared, f"attention={candidate.attention}", f"seed={seed}"]
+    arguments += as_overrides(candidate.overrides)
+    if candidate.finetuned_from:
+        parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
+        # The parent's run, so that the command can be repeated: asr train knows no labels.
+        arguments += [f"init_from={plan.run_folder(*parent) if parent else candidate.finetuned_from}"]
+    arguments += user_code.options(cell.settings.get("code", {}))
+    training = Training(
+        candidate=candidate.label,
+        seed=seed,
+        run=os.path.relpath(run, plan.folder),
+        status=status,
+        error=error,
+        reused=bool(trained and trained.reused),
+        command=shlex.join(arguments),
+    )
+    if status != "done":
+        return training
+    summary, about = RunFolder(run).read_summary(), RunFolder(run).read_environment()
+    training.backend, training.commit = about.backend, about.commit
+    training.hardware = hardware_words(asdict(about))
+    for name in MEASURED:
+        setattr(training, name, getattr(summary, name))
+    training.dev_error_name, training.curve = _curve(run, summary)
+    if training.curve:
+        best = min(training.curve, key=lambda point: (point.dev_error, point.dev_loss))
+        training.dev_error, training.best_step = best.dev_error, best.step
+        training.time_to_best_s, training.time_to_best_cpu_s = best.train_s, best.train_cpu_s
+    return training
+
+
+def _curve(run: Path, summary: TrainingSummary) -> tuple[str, list[CurvePoint]]:
+    """Return the name of the dev error rate and a point per validation."""
+    name, rows = read_metrics(RunFolder(run).metrics)
+    return name, CurvePoint.all_of(rows, summary.epochs / max(summary.steps, 1))
+
+
+def _evaluation(
+    plan: Plan, label: str, seed: int, split: str, attention: str, cell: Cell, times: ForwardTimes | None
+) -> Evaluation:
+    status, error = _status(plan, cell)
+    command, options = plan.workload.command(split)
+    run = str(plan.run_folder(label, seed))
+    arguments = ["asr", command, run, f"split={split}", f"attention={attention}", *options]
+    arguments += user_code.options(
+        cell.settings.get("code", {}) | plan.trainings[label, seed].settings.get("code", {})
+    )
+    evaluation = Evaluation(
+        candidate=label,
+        seed=seed,
+        split=split,
+        attention=attention,
+        decoder=plan.decoding.options.decoder,
+        folder=cell.name,
+        status=status,
+        error=error,
+        command=shlex.join(arguments),
+    )
+    if status != "done":
+        return evaluation
+    plan.workload.complete(evaluation, plan.folder, cell)
+    for name, value in vars(times).items() if times else ():
+        if name != "error":
+            setattr(evaluation, name, value)
+    return evaluation
+
+
+def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], ForwardTimes], dict[str, Conditions]]:
+    """Return the times by training cell, split and mechanism, and the conditions of timing by split."""
+    times, conditions = {}, {}
+    for cell in timing_cells(plan):
+        if found := _timing(plan.folder, cell):
+            split = cell.name.removeprefix("timings/")
+            conditions[split] = found.conditions
+            for model, taken in zip(cell.settings["models"], found.times, strict=True):
+                times[model["training"], split, model["attention"]] = taken
+    return times, conditions
+
+
+def _timing(folder: Path, cell: Cell) -> TimingResult | None:
+    """Return what a timing cell measured; None if it isn't done."""
+    state = current_state(folder, cell)
+    if not state.result:
+        return None
+    found = result_of(TimingResult, folder, cell.name, state)
+    models = cell.settings["models"]
+    if len(found.times) != len(models):
+        where = folder / cell.name / STATE
+        raise UserError(f"{where}: expected the times of {len(models)} models, found {len(found.times)}")
+    return found
+
+
+def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
+    """Return done, failed or missing, with the reason; a cell whose prerequisite failed is missing."""
+    state = current_state(plan.folder, cell)
+    if state.status in ("done", "failed"):
+        return state.status, state.error
+    if not cell.needs:
+        return "missing", None
+    status, error = _status(plan, next(x for x in plan.trainings.values() if x.name == cell.needs))
+    return "missing", f"{cell.needs} failed" if status == "failed" else error
+
+
+def _failures(plan: Plan) -> list[Failure]:
+    found = []
+    owners = {cell.name: key[:2] for key, cell in plan.evaluations.items()}
+    owners |= {cell.name: key for key, cell in plan.trainings.items()}
+    for cell in [*plan.cells(), *timing_cells(plan)]:
+        state = current_state(plan.folder, cell)
+        label, seed = owners.get(cell.name, ("all candidates", None))
+        log = str(log_path(Path(), cell.name))
+        if state.status == "failed":
+            found.append(Failure(cell.name, label, seed, state.error or "", log))
+        if cell.kind == "timing" and (timing := _timing(plan.folder, cell)):
+            for model, taken in zip(cell.settings["models"], timing.times, strict=True):
+                if taken.error:
+                    name = f"{cell.name}: {model['attention']}"
+                    found.append(Failure(name, model["label"], None, taken.error, log))
+    return found

@@ -1,0 +1,86 @@
+"""Comparisons described by a file: the papers' grids in conf/plan/, or a user's own."""
+
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import yaml
+
+from asr.config import as_overrides, configurations, load_yaml
+from asr.errors import UserError, did_you_mean
+from asr.experiment.options import LENGTHS
+from asr.experiment.records import Candidate
+from asr.files import build
+
+NONE = "null"  # in place of a figure
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Published figures of the same grid, as the file writes them.
+
+    Attributes:
+        title: table and unit.
+        columns: names of the columns.
+        rows: figures by label of the candidate; `null` where the paper has none.
+        epochs: epochs until convergence by label or mechanism of the candidate, for estimates of time.
+    """
+
+    title: str = ""
+    columns: list[str] = field(default_factory=list)
+    rows: dict[str, list[str]] = field(default_factory=dict)
+    epochs: dict[str, str] = field(default_factory=dict)
+
+    def epochs_of(self, candidate: Candidate) -> float | None:
+        """Return the epochs until convergence of a candidate; None where the paper has none."""
+        found = self.epochs.get(candidate.label, self.epochs.get(candidate.attention))
+        return float(found) if found and not candidate.finetuned_from else None
+
+
+def with_grid(overrides: list[str]) -> tuple[list[str], Paper | None]:
+    """Put the options of the file that `plan=` names before the other overrides, which win.
+
+    A length of training overrides one of another kind.
+
+    Args:
+        overrides: command-line arguments.
+
+    Returns:
+        All overrides, and the paper's figures if the file has them.
+
+    Raises:
+        UserError: no such file, or it holds no options.
+    """
+    chosen = [x.partition("=")[2] for x in overrides if x.startswith("plan=")]
+    if not chosen or not chosen[-1]:
+        return overrides, None
+    path = _path(chosen[-1])
+    values = load_yaml(path)
+    paper = _paper(path) if values.pop("paper", None) is not None else None
+    given = {x.partition("=")[0] for x in overrides}
+    if given & LENGTHS.keys():
+        # One length alone may be set, so the file's goes whatever its kind.
+        given |= LENGTHS.keys() if "budget" in given else {*LENGTHS, "budget_clock"}
+    own = [x for x in as_overrides(values) if x.partition("=")[0] not in given]
+    return [*own, *overrides], paper
+
+
+def _paper(path: Path) -> Paper:
+    """Read the entry `paper` as text: a figure such as 5.60 would lose its zero as a number."""
+    where = f"{path}: paper"
+    paper = build(Paper, yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)["paper"], where)
+    for figure in [*chain.from_iterable(paper.rows.values()), *paper.epochs.values()]:
+        try:
+            float(figure.replace(NONE, "0"))
+        except ValueError:
+            raise UserError(f"{where}: expected numbers, found {figure!r}") from None
+    return paper
+
+
+def _path(name: str) -> Path:
+    """Return the path of a grid, given by its name or as a YAML file."""
+    plans = configurations("plan")
+    path = plans.get(name, Path(name))
+    if not path.is_file():
+        raise UserError(f"plan={name}: no such plan or file{did_you_mean(name, list(plans))}")
+    return path

@@ -1,0 +1,311 @@
+"""The plan of a comparison: cells for training, evaluation and timing, and finished runs to reuse."""
+
+import functools
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.config import affecting, flat, from_dict, refuse, to_dict
+from asr.errors import UserError
+from asr.experiment.candidates import evaluated_with, plan_candidates
+from asr.experiment.cell import (
+    CELL,
+    STATE,
+    Cell,
+    State,
+    as_stored,
+    code_entry,
+    current_state,
+    is_done,
+    read_state,
+    trained_run,
+    training_result,
+)
+from asr.experiment.options import LENGTHS, ORACLE, OWN, STEPS, TIMING_THREADS, CompareConfig
+from asr.experiment.records import Candidate
+from asr.experiment.request import Decoding, Request, plan_decoding
+from asr.experiment.reuse import finished_runs, read_run
+from asr.experiment.speech import Speech
+from asr.experiment.workload import Workload
+from asr.model import checkpoint
+from asr.records.keyed import differences
+from asr.records.run_folder import RunFolder
+from asr.search.options import DecodeOptions, SearchOptions
+from asr.training.budget import parse_budget
+from asr.training.config import train_options
+from asr.training.options import TrainConfig, recipe_task, train_schema
+from asr.training.resume import start_digest
+from asr.training.sizes import settled
+
+SEARCH = dict.fromkeys(key.partition(".")[0] for key in affecting(SearchOptions, "result"))
+NEEDS_SPEECH = ("metric", "decode", *SEARCH)
+RATES = "learning_rates"  # folder of the trainings that try learning rates, in that of the comparison
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison before it runs.
+
+    Attributes:
+        request: options and shared overrides.
+        folder: output folder.
+        protocol: training options that all candidates share.
+        candidates: parents before the models finetuned from them.
+        workload: what the models are evaluated on.
+        decoding: search options for all evaluations.
+        trainings: cells by candidate and seed.
+        evaluations: cells by candidate, seed, split and mechanism.
+        reused: finished run folders to use instead of training, by cell name.
+    """
+
+    request: Request
+    folder: Path
+    protocol: TrainConfig
+    candidates: list[Candidate]
+    workload: Workload
+    decoding: Decoding
+    trainings: dict[tuple[str, int], Cell]
+    evaluations: dict[tuple[str, int, str, str], Cell]
+    reused: dict[str, Path]
+
+    @property
+    def options(self) -> CompareConfig:
+        """Return the comparison's own options."""
+        return self.request.options
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield the cells of training and evaluation in the order of work."""
+        yield from self.trainings.values()
+        yield from self.evaluations.values()
+
+    def run_folder(self, label: str, seed: int) -> Path:
+        """Return the run folder of a training, its own or a reused one."""
+        cell = self.trainings[label, seed]
+        if found := training_result(self.folder, cell.name, current_state(self.folder, cell)):
+            return Path(os.path.relpath(self.folder / found.run))
+        return self.reused.get(cell.name, self.folder / cell.name)
+
+
+def make_plan(request: Request) -> Plan:
+    """Plan a comparison.
+
+    Raises:
+        UserError: invalid candidates, a mechanism that fits no candidate, or a missing manifest.
+    """
+    options = request.options
+    protocol = settled(train_options(request.shared))
+    labelled = recipe_task(protocol.recipe.name) is not None
+    if labelled:
+        refuse(options, NEEDS_SPEECH, f"with recipe={protocol.recipe.name}, which has no recordings")
+    candidates, training_options = plan_candidates(request)
+    folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
+    if options.budget and options.budget_clock == STEPS:
+        for candidate in candidates:
+            if own := set(LENGTHS.values()) & candidate.overrides.keys():
+                raise UserError(
+                    f"candidate {candidate.label}: {min(own)}= has no effect with budget_clock={STEPS}, "
+                    "which sets the number of steps"
+                )
+        from asr.experiment.costs import steps_within  # loads Lightning
+
+        seconds = {
+            x.label: budget.seconds
+            for x in candidates
+            if (budget := parse_budget(x.budget or options.budget[0]))
+        }
+        steps = steps_within(seconds, training_options, folder, store=not options.dry_run)
+        for candidate in candidates:
+            count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
+            training_options[candidate.label].trainer.max_steps = count
+    decoding = plan_decoding(options)
+    workload: Workload
+    if labelled:
+        from asr.experiment.labels import Labels  # loads Lightning
+
+        workload = Labels(options, training_options)
+    else:
+        workload = Speech(protocol, options, decoding)
+    trainings: dict[tuple[str, int], Cell] = {}
+    defaults = flat(to_dict(from_dict(train_schema(protocol.recipe.name), {}, "options")))
+    planned = []  # with all options of this program, as finished runs have them
+    for candidate in candidates:
+        options_of = training_options[candidate.label]
+        # Not the digests of the common data, because a candidate may have data of its own.
+        digests = workload.digests(candidate.label, options_of)
+        for seed in candidate.seeds:
+            planned.append(_training(candidate, options_of, seed, trainings, digests))
+            trainings[candidate.label, seed] = as_stored(folder, planned[-1], defaults)
+    folders: dict[str, str] = {}
+    for (label, _), cell in trainings.items():
+        if folders.setdefault(cell.name, label) != label:
+            raise UserError(
+                f"candidates: the labels {folders[cell.name]!r} and {label!r} are too similar for a folder"
+            )
+    others = [] if options.evaluate == [OWN] else options.evaluate
+    for name in others:
+        if not any(name in evaluated_with(candidate, [name]) for candidate in candidates):
+            raise UserError(f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it")
+    wanted = others if options.evaluate else [*(x.attention for x in candidates), ORACLE]
+    evaluations: dict[tuple[str, int, str, str], Cell] = {}
+    decoding_defaults = flat(to_dict(DecodeOptions()))
+    for candidate in candidates:
+        for seed, split, attention in itertools.product(
+            candidate.seeds,
+            workload.splits,
+            evaluated_with(candidate, wanted),
+        ):
+            cell = workload.evaluation(candidate.label, trainings[candidate.label, seed], split, attention)
+            evaluations[candidate.label, seed, split, attention] = as_stored(folder, cell, decoding_defaults)
+    places = [folder / RATES] if request.tried else []
+    if options.reuse != "none":
+        places.append(Path(options.reuse or Path("exp", protocol.recipe.name)))
+    reused = _reused(folder, planned, places)
+    return Plan(request, folder, protocol, candidates, workload, decoding, trainings, evaluations, reused)
+
+
+def settle_changes(plan: Plan) -> list[str]:
+    """Refuse or discard cells with other settings; return a message for each discarded cell.
+
+    Raises:
+        UserError: a cell has other settings and `changed` is `refuse`; nothing has been discarded then.
+    """
+    messages: dict[str, str] = {}
+    for cell in plan.cells():
+        state = read_state(plan.folder, cell.name)
+        trained = training_result(plan.folder, cell.name, state) if cell.kind == "training" else None
+        run = plan.folder / (trained.run if trained else "")
+        if trained and trained.reused and run.resolve() != plan.reused.get(cell.name, Path()).resolve():
+            messages[cell.name] = f"{os.path.relpath(run)} no longer matches"
+        elif state.key in ("", cell.key) or _is_untouched(plan.folder / cell.name, state):
+            if cell.kind == "training" and state.status == "done":
+                _check_checkpoints(trained_run(plan.folder, cell.name))
+            has_model = cell.needs not in messages and _is_done(plan, cell.needs)
+            if not cell.needs or state.status == "missing" or has_model:
+                continue
+            messages[cell.name] = f"running again, because {cell.needs} will be"
+        else:
+            difference = ", ".join(
+                f"{key.removeprefix('options.')}: {was} → {is_now}"
+                for key, (was, is_now) in differences(state.settings, cell.settings).items()
+            )
+            if plan.options.changed == "refuse":
+                raise UserError(
+                    f"{plan.folder / cell.name}: exists with other settings ({difference}); "
+                    "keep it and use folder=<another>, or replace it with changed=rerun"
+                )
+            messages[cell.name] = f"running again ({difference})"
+    for name in messages:
+        shutil.rmtree(plan.folder / name, ignore_errors=True)
+    return [f"{name}: {message}" for name, message in messages.items()]
+
+
+def _is_untouched(folder: Path, state: State) -> bool:
+    """Return whether a cell was planned, but its job has written nothing yet."""
+    return state.status == "missing" and all(path.name in (CELL, STATE) for path in folder.glob("*"))
+
+
+def _is_done(plan: Plan, name: str) -> bool:
+    return read_state(plan.folder, name).status == "done"
+
+
+def _check_checkpoints(run: Path) -> None:
+    """Raise UserError if a checkpoint of a finished run is damaged or from another run."""
+    if path := checkpoint.foreign(run):
+        raise UserError(
+            f"{path}: expected a checkpoint of the run in {run}, found one of another run or damaged; "
+            "restore it, or delete the run's folder to train again"
+        )
+
+
+def slug(label: str) -> str:
+    """Return a label as part of a path.
+
+    Example:
+        >>> slug("6 layers, i-clustered-200:topk=16")
+        '6-layers,i-clustered-200:topk=16'
+    """
+    return re.sub(r"[^\w.,:=+-]+", "-", label.replace(", ", ",").replace(" → ", "+to+")).strip("-")
+
+
+def _training(
+    candidate: Candidate,
+    training: TrainConfig,
+    seed: int,
+    trainings: dict[tuple[str, int], Cell],
+    data: dict[str, str],
+) -> Cell:
+    options = flat(to_dict(training)) | {"seed": seed}
+    unkeyed = {key: options[key] for key in affecting(training, "place")}
+    settings = {key: value for key, value in options.items() if key not in unkeyed}
+    needs = start = ""
+    parents = {s: cell for (label, s), cell in trainings.items() if label == candidate.finetuned_from}
+    if parents:
+        parent = parents.get(seed) or next(iter(parents.values()))
+        needs, start = parent.name, parent.key
+    elif training.init_from or training.model.encoder:
+        start = start_digest(training)
+    name = f"trainings/{slug(candidate.label)}/seed{seed}"
+    inputs = {"data": data, "start": start} | code_entry(candidate.attention)
+    return Cell(name, "training", {"options": settings, **inputs}, needs, unkeyed)
+
+
+def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict[str, Path]:
+    """Return the finished runs to use instead of training, by cell name.
+
+    A cell keeps the run that it has adopted before, as long as the run has the cell's settings.
+
+    Args:
+        folder: folder of the comparison.
+        trainings: cells of training.
+        places: folders with further runs.
+    """
+    search = functools.cache(finished_runs)  # reads each run once
+    found = {}
+    for cell in trainings:
+        if cell.needs or RunFolder(folder / cell.name).options.exists():
+            continue
+        before = training_result(folder, cell.name, read_state(folder, cell.name))
+        adopted = read_run(Path(os.path.relpath(folder / before.run))) if before and before.reused else None
+        if not (adopted and adopted.suits(cell.settings)):
+            others = (run for place in places for run in search(place))
+            adopted = next((run for run in others if run.suits(cell.settings)), None)
+        if adopted:
+            found[cell.name] = adopted.folder
+    return found
+
+
+def timing_cells(plan: Plan) -> list[Cell]:
+    """Return a cell per split that times every candidate with all its mechanisms.
+
+    The model is that of the first seed whose evaluation is done, because times don't depend on weights.
+    """
+    timed: dict[tuple[str, str, str], Cell] = {}
+    for (label, _, split, attention), cell in plan.evaluations.items():
+        if is_done(plan.folder, cell):
+            timed.setdefault((label, split, attention), cell)
+    keys = {cell.name: cell.key for cell in plan.trainings.values()}
+    cells = []
+    for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
+        models = [
+            # The key is the training's, because forward times do not depend on the search.
+            {"label": label, "attention": attention, "training": cell.needs, "key": keys[cell.needs]}
+            for (label, on, attention), cell in timed.items()
+            if on == split
+        ]
+        settings = {
+            "models": models,
+            "repeats": plan.options.timing_repeats,
+            "device": plan.options.device,
+            "precision": plan.options.precision,
+            "threads": TIMING_THREADS,
+        }
+        settings |= code_entry(*(str(model["attention"]) for model in models))
+        settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
+        if models:
+            # One job for all models, so that one machine times them: machines may differ.
+            cells.append(Cell(f"timings/{split}", "timing", settings))
+    return cells

@@ -1,0 +1,188 @@
+"""A comparison's command line: its own options, and those of training and decoding for all candidates."""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from asr import config
+from asr.attention.table import canonical
+from asr.config import affecting, flat, to_dict
+from asr.environment import pick_device, pick_precision
+from asr.errors import UserError
+from asr.experiment.grids import Paper, with_grid
+from asr.experiment.options import LENGTHS, OWN, STEPS, CompareConfig
+from asr.experiment.records import TriedRate
+from asr.files import file_digest, near_path
+from asr.search.options import DecodeOptions, SearchOptions
+from asr.text.hotwords import read_hotwords
+from asr.training.config import chosen_recipe, train_options
+from asr.training.options import train_schema
+from asr.transcription.decode import system_name
+
+# Training options that are a candidate's own, and those that set its length, with what to use instead.
+LEARNING_RATE = "optimizer.learning_rate"
+PER_CANDIDATE = {
+    "attention": "attentions=[…]",
+    "seed": "seeds=[…]",
+    "run": "folder=…",
+    "init_from": "candidates=[{attention: …, init_from: …}]",
+    "resume": "nothing: a comparison always resumes",
+}
+TRAINING_SET_HERE = {
+    **PER_CANDIDATE,
+    **{training: f"{own}=…" for own, training in LENGTHS.items()},
+    "trainer.budget_clock": "budget_clock=…",
+}
+# Decoding options that asr compare takes under their own names, and those that it sets itself. By hand:
+# `affects` tells what changes with an option, not who sets it, and each entry names what to use instead.
+OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device", "precision")
+DECODING_SET_HERE = {
+    "split": "splits=[…]",
+    "data": "splits=[…]",
+    "attention": "evaluate=[…]",
+    "output": "folder=…",
+}
+# Options that don't change hypotheses, left out of a cell's key. Device and checkpoint stay in it: cells have
+# times, and no digest of the weights. So does what a comparison sets itself: it says which data are decoded.
+UNKEYED_DECODING = tuple(
+    x
+    for x in affecting(DecodeOptions, "cost", "place")
+    if x not in ("device", "checkpoint", *DECODING_SET_HERE)
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A parsed command line.
+
+    Attributes:
+        options: options of the comparison.
+        shared: overrides of training that all candidates share.
+        command: all overrides as given.
+        paper: published figures of the plan; None if there are none.
+        tried: learning rates that the candidates have been trained with to choose theirs.
+    """
+
+    options: CompareConfig
+    shared: list[str]
+    command: list[str]
+    paper: Paper | None = None
+    tried: list[TriedRate] = field(default_factory=list)
+
+
+def parse(overrides: list[str]) -> Request:
+    """Split `key=value` overrides into options of the comparison and of training, and check both.
+
+    Raises:
+        UserError: an unknown option, an invalid value, or nothing to compare.
+    """
+    command = overrides
+    overrides, paper = with_grid(overrides)
+    own, shared = config.divide(overrides, CompareConfig, train_schema(chosen_recipe(overrides)))
+    options = config.parse(CompareConfig, own)
+    config.check_effect(options, {x.partition("=")[0] for x in command}, defaults=True)
+    if not options.launcher:  # the machines that it starts may have other devices
+        # With what `auto` stands for, cells of machines that differ don't share a key.
+        device = pick_device(options.device)
+        options.precision = pick_precision(options.precision, device, recognising=True).name
+    for override in shared:
+        key = override.partition("=")[0]
+        if key in TRAINING_SET_HERE:
+            raise UserError(f"{override}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
+        if options.learning_rates and key == LEARNING_RATE and override in command:
+            raise UserError(f"{override}: can't be combined with learning_rates, which set it")
+    options.attentions = canonical(options.attentions)
+    options.evaluate = options.evaluate if options.evaluate == [OWN] else canonical(options.evaluate)
+    if options.budget and options.budget_clock == STEPS:
+        shared += ["trainer.budget="]  # each candidate has a number of steps of its own
+    elif options.budget:
+        # With several budgets, candidates override this one.
+        shared += [f"trainer.budget={options.budget[-1]}", f"trainer.budget_clock={options.budget_clock}"]
+        shared += ["trainer.max_steps=0"]
+    elif options.steps:
+        # A recipe's own budget, e.g. that of stamps, would end training first.
+        shared += [f"trainer.max_steps={options.steps}", "trainer.budget="]
+    elif options.epochs:
+        shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0", "trainer.budget="]
+    train_options(shared)
+    return Request(options, shared, command, paper)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How every model is decoded.
+
+    Attributes:
+        options: options of `asr decode` without split, data, mechanism and output. Search weights come from
+            the command line or the defaults, never from a run folder; they are open if tuned.
+        files: hashes of the files that the search reads, by option: `beam.lm`, `beam.lexicon`,
+            `beam.hotwords`.
+    """
+
+    options: DecodeOptions
+    files: dict[str, str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the outcome of an evaluation depends on, as plain data."""
+        defaults = DecodeOptions()
+        fixed = {name: getattr(defaults, name) for name in UNKEYED_DECODING}
+        return {"options": to_dict(self.options) | fixed} | ({"files": self.files} if self.files else {})
+
+    def unkeyed(self) -> dict[str, Any]:
+        """Return the options that the outcome does not depend on."""
+        return {name: getattr(self.options, name) for name in UNKEYED_DECODING}
+
+    def overrides(self) -> list[str]:
+        """Return the options that differ from the defaults as overrides for `asr decode`."""
+        defaults = flat(to_dict(DecodeOptions()))
+        options = flat(to_dict(self.options))
+        return [f"{key}={value}" for key, value in options.items() if value != defaults[key]]
+
+    def system(self, attention: str) -> str:
+        """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
+        return system_name(attention, self.options.decoder, self.options.beam)
+
+    def described(self) -> dict[str, Any]:
+        """Return the entries for the protocol of the results."""
+        options = self.options
+        return {
+            "decoder": options.decoder,
+            "beam": {} if options.decoder == "greedy" else asdict(options.beam),
+            "tune": options.tune,
+            "files": self.files,
+            "decode": [x for x in self.overrides() if _stem(x) not in OWN_DECODING],
+        }
+
+
+def plan_decoding(options: CompareConfig) -> Decoding:
+    """Return how every model is to be decoded.
+
+    Raises:
+        UserError: an invalid option or a missing file.
+    """
+    for override in options.decode:
+        key = override.partition("=")[0]
+        if _stem(override) in OWN_DECODING:
+            raise UserError(f"decode=[{override}]: asr compare has this option itself; use {override}")
+        if key in DECODING_SET_HERE:
+            raise UserError(
+                f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
+            )
+    decoder, beam, tune = options.decoder, options.beam, options.tune
+    own = {name: getattr(options, name) for name in OWN_DECODING}
+    if not tune and decoder != "greedy":
+        own["beam"] = beam.complete(decoder)
+    files = {}
+    given = {"beam.lm": beam.lm, "beam.lexicon": beam.lexicon, "beam.hotwords": beam.hotwords}
+    for key, path in given.items():
+        if path and not Path(path).is_file():
+            raise UserError(f"{key}={path}: expected a file, found none{near_path(path)}")
+        if path:
+            files[key] = file_digest(Path(path))
+    if beam.hotwords:
+        read_hotwords(beam.hotwords, beam.hotword_boost)  # errors before any training
+    return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
+
+
+def _stem(override: str) -> str:
+    return override.partition("=")[0].partition(".")[0]

@@ -1,0 +1,282 @@
+"""Results of a comparison: one record for tables, figures and the report, stored as results.json.
+
+Paths of runs and evaluations are relative to the folder of results.json; manifests are stored as given on the
+command line.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from asr.console import is_share
+from asr.errors import UserError
+from asr.experiment.options import METRICS, OFFICIAL
+from asr.experiment.records import (
+    Candidate,
+    Conditions,
+    Difference,
+    Evaluation,
+    Failure,
+    SplitData,
+    Training,
+    TriedRate,
+)
+from asr.files import build, read_json, write_json
+from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
+from asr.text.files import write_table
+
+FORMAT = 1
+System = tuple[str, str]  # label of the candidate, mechanism of evaluation
+COUNTS = ("substitutions", "deletions", "insertions", "length")
+
+
+@dataclass
+class Results:
+    """Everything that a comparison measured.
+
+    Attributes:
+        command: arguments of the command line.
+        recipe: name of the recipe.
+        created: ISO 8601 in UTC.
+        protocol: settings that all candidates share: `training` (options of `asr train`), `budget`, `seeds`,
+            `evaluate`, `splits`, `metric`, `decoder`, `beam`, `files` (hashes), `clock`, `threads`,
+            `timing_repeats`, `timing_threads`.
+        environment: commit, hardware, versions.
+        data: splits by name, including `train` and `dev`.
+        candidates, trainings, evaluations, failures: in the order of the command line.
+        conditions: load on the machine during timing, by split.
+        differences: paired differences of error rates.
+        tried: learning rates that were tried to choose each candidate's, if any.
+    """
+
+    command: list[str]
+    recipe: str
+    created: str
+    protocol: dict[str, Any]
+    environment: dict[str, Any]
+    data: dict[str, SplitData]
+    candidates: list[Candidate]
+    trainings: list[Training]
+    evaluations: list[Evaluation]
+    failures: list[Failure]
+    conditions: dict[str, Conditions] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    tried: list[TriedRate] = field(default_factory=list)
+    format: int = FORMAT
+
+    @property
+    def clock(self) -> str:
+        """Return the clock for all costs: `wall` or `cpu`."""
+        return str(self.protocol.get("clock", "wall"))
+
+    @property
+    def unit(self) -> str:
+        """Return what a split consists of: `utterances`, or `items` without recordings."""
+        return "utterances" if self.data else "items"
+
+    def candidate(self, label: str) -> Candidate:
+        """Return the candidate with this label."""
+        found = next((candidate for candidate in self.candidates if candidate.label == label), None)
+        if found is None:
+            raise UserError(f"results.json: no candidate {label!r}, which an evaluation or a training names")
+        return found
+
+    def own(self, label: str) -> str:
+        """Return the mechanism that a candidate was trained with."""
+        return self.candidate(label).attention
+
+    def trainings_of(self, label: str) -> list[Training]:
+        """Return the finished trainings of a candidate, one per seed."""
+        return [x for x in self.trainings if x.candidate == label and x.status == "done"]
+
+    def evaluations_of(self, label: str, split: str, attention: str | None = None) -> list[Evaluation]:
+        """Return a candidate's finished evaluations on a split, one per seed.
+
+        Args:
+            label: label of the candidate.
+            split: name of the split.
+            attention: mechanism of evaluation; None: the one used in training.
+        """
+        wanted = attention or self.own(label)
+        return [
+            x
+            for x in self.evaluations
+            if (x.candidate, x.split, x.attention, x.status) == (label, split, wanted, "done")
+        ]
+
+    def is_own(self, evaluation: Evaluation) -> bool:
+        """Return whether the model was evaluated with the mechanism it was trained with."""
+        return evaluation.attention == self.own(evaluation.candidate)
+
+    def exchanges(self, split: str) -> bool:
+        """Return whether models run on a split with other mechanisms than those they were trained with."""
+        return any(x.split == split and not self.is_own(x) for x in self.evaluations)
+
+    def attentions(self) -> list[str]:
+        """Return the mechanisms of evaluation in order of appearance."""
+        return list(dict.fromkeys(x.attention for x in self.evaluations))
+
+    def splits(self) -> list[str]:
+        """Return the evaluated splits."""
+        return list(dict.fromkeys(x.split for x in self.evaluations))
+
+    def metrics(self, split: str | None = None) -> list[str]:
+        """Return the measured error rates of a split, or of all splits.
+
+        The first one is the main metric of tables and figures: the one the protocol names, the word error
+        rate for a beam search over words, or else the one that training showed.
+        """
+        evaluations = [x for x in self.evaluations if split in (None, x.split)]
+        found = dict.fromkeys(name for x in evaluations for name in x.rates)
+        asked = self.protocol.get("metric")
+        words = [OFFICIAL, "wer"] if self.protocol.get("decoder") == "beam" else []
+        first = [asked] if asked else [*words, self.dev_measure().removeprefix("dev_")]
+        order = [*first, *METRICS, *found]
+        return sorted(found, key=order.index)
+
+    def error_rate(
+        self, label: str, split: str, metric: str, attention: str | None = None
+    ) -> Estimate | None:
+        """Return a candidate's mean error rate over its seeds, as a fraction; None if nothing has finished.
+
+        With several seeds, the interval is that of the mean over seeds; with one, the bootstrap interval
+        over utterances.
+        """
+        found = [x.rates[metric] for x in self.evaluations_of(label, split, attention) if metric in x.rates]
+        if not found:
+            return None
+        if len(found) == 1:
+            return Estimate.bootstrapped(found[0]["rate"], found[0]["interval"], self.unit)
+        return over_seeds([rate["rate"] for rate in found])
+
+    def unlearned(self, label: str, split: str, metric: str, attention: str | None = None) -> bool:
+        """Return whether a candidate has learned nothing: it makes as many errors as there are tokens, or
+        recognises the same in all utterances.
+        """
+        rate = self.error_rate(label, split, metric, attention)
+        constant = all(x.constant for x in self.evaluations_of(label, split, attention))
+        return rate is not None and is_share(metric) and (rate.value >= 1 or constant)
+
+    def closed(self, split: str, metric: str) -> bool:
+        """Return whether rates are those of a search whose vocabulary has all words of the references."""
+        restricted = metric != "per" or self.protocol.get("decoder") == "beam"
+        return restricted and any(x.closed for x in self.evaluations if x.split == split)
+
+    def difference(self, first: System, second: System, split: str, metric: str) -> Estimate | None:
+        """Return the first system's error rate minus the second's, paired over seeds and utterances.
+
+        None for systems without a common seed, and for exchanges of different candidates.
+        """
+        for x in self.differences:
+            if (x.split, x.metric) == (split, metric) and {x.first, x.second} == {first, second}:
+                return x.estimate if x.first == first else -x.estimate
+        return None
+
+    def level(self, first: str, second: str, split: str, metric: str) -> bool:
+        """Return whether the measurement shows no difference between two candidates.
+
+        It shows none if the interval of their paired difference includes zero. Without one, as for official
+        rates of a single seed, which have no errors per utterance, their own intervals must not overlap.
+        """
+        found = self.difference((first, self.own(first)), (second, self.own(second)), split, metric)
+        if found and found.interval:
+            return found.interval[0] <= 0 <= found.interval[1]
+        one, other = (self.error_rate(label, split, metric) for label in (first, second))
+        if not (one and one.interval and other and other.interval):
+            return True
+        return one.level_with(other)
+
+    def dev_measure(self) -> str:
+        """Return the name of the validation measure."""
+        return next((x.dev_error_name for x in self.trainings if x.dev_error_name), "dev_error")
+
+    def dev_error(self, label: str) -> Estimate | None:
+        """Return a candidate's mean validation measure over its seeds; None if no training has finished."""
+        found = [x.dev_error for x in self.trainings_of(label) if x.dev_error is not None]
+        return over_seeds(found) if found else None
+
+    def forward_time(self, label: str, split: str, attention: str | None = None) -> Estimate | None:
+        """Return the seconds of a forward pass over a split with the range of its repeats.
+
+        The protocol's clock decides between wall-clock and CPU time. None if the pass was not timed.
+        """
+        cpu = self.clock == "cpu"
+        for x in self.evaluations_of(label, split, attention):
+            median = x.forward_cpu_s if cpu else x.forward_s
+            if median is not None:
+                repeats = x.forward_cpu_repeats_s if cpu else x.forward_repeats_s
+                return spread(repeats or [median], "repeats")
+        return None
+
+    def front(self, split: str) -> list[str]:
+        """Return the candidates on the Pareto front of time and error rate, the fastest first."""
+        metric = next(iter(self.metrics(split)), "")
+        points = {}
+        for candidate in self.candidates:
+            time = self.forward_time(candidate.label, split)
+            rate = self.error_rate(candidate.label, split, metric)
+            if time is not None and rate is not None and not self.unlearned(candidate.label, split, metric):
+                points[candidate.label] = (time, rate.value)
+        return pareto_front(points, lambda one, other: self.level(one, other, split, metric))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per evaluation with its training, or per training alone."""
+        of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
+        rows = []
+        for training in self.trainings:
+            candidate = self.candidate(training.candidate)
+            start: dict[str, Any] = {"recipe": self.recipe, "candidate": training.candidate}
+            start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": training.seed}
+            end = {f"training_{name}": getattr(training, name) for name in of_training}
+            evaluations = [
+                x for x in self.evaluations if (x.candidate, x.seed) == (training.candidate, training.seed)
+            ]
+            rows += [start | _evaluation_row(self, x) | end for x in evaluations] or [start | end]
+        return rows
+
+
+def write_results(results: Results, folder: Path) -> None:
+    """Write results.json and results.csv, see `Results.rows`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(asdict(results), folder / "results.json")
+    _write_csv(results, folder / "results.csv")
+
+
+def read_results(path: Path) -> Results:
+    """Read a results.json file, or the one in a folder.
+
+    Raises:
+        UserError: the file is missing, is not JSON or has another format.
+    """
+    path = path / "results.json" if path.is_dir() else path
+    values = read_json(path, "results of asr compare")
+    if values.get("format") != FORMAT:
+        raise UserError(f"{path}: expected results of format {FORMAT}, found {values.get('format')!r}")
+    results: Results = build(Results, values, str(path))
+    try:
+        datetime.fromisoformat(results.created)
+    except ValueError:
+        raise UserError(f"{path}: created: expected an ISO 8601 date, found {results.created!r}") from None
+    return results
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    rows = results.rows()
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["candidate"]
+    write_table(path, names, ([row.get(name) for name in names] for row in rows))
+
+
+def _evaluation_row(results: Results, evaluation: Evaluation) -> dict[str, Any]:
+    row = {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
+    for metric in results.metrics():
+        rate = evaluation.rates.get(metric, {})
+        low, high = rate.get("interval") or (None, None)
+        row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
+        row |= {f"{metric}_{name}": rate.get(name) for name in COUNTS if results.data or name == "length"}
+    for name in ("forward", "forward_cpu"):
+        repeats = getattr(evaluation, f"{name}_repeats_s")
+        row[f"{name}_s"] = getattr(evaluation, f"{name}_s")
+        row |= {f"{name}_low_s": min(repeats, default=None), f"{name}_high_s": max(repeats, default=None)}
+    others = ("audio_s", "utterances", "decode_s", "backend", "error")
+    return row | {name: getattr(evaluation, name) for name in others}

@@ -1,0 +1,247 @@
+"""`asr advise`: costs by length, the recommendation and its reason."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from asr.attention import MECHANISMS, parse_name
+from asr.attention.table import canonical, exchange
+from asr.benchmark.mechanisms import Timing
+from asr.benchmark.problem import BenchProblem
+from asr.cli import main
+from asr.experiment import advice
+from asr.experiment.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.experiment.options import AdviceConfig
+from asr.training.options import TrainConfig
+
+
+def expected(name: str, epoch_s: float) -> MechanismCost:
+    return MechanismCost(name, {100: 1.0, 500: 2.0}, 0.5, epoch_s, None)
+
+
+@pytest.mark.parametrize(
+    ("costs", "taken"),
+    [
+        ({"full": 10.0, "i-clustered-25": 9.9, "clustered-25": 9.51}, "full"),
+        ({"full": 10.0, "clustered-25": 9.5}, "clustered-25"),
+        ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 7.5}, "i-clustered-25"),
+        (
+            {"full": 10.0, "i-clustered-25": 8.0, "i-clustered-25:grouping=keys": 8.5},
+            "i-clustered-25:grouping=keys",
+        ),
+        ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 5.0}, "clustered-25"),
+        ({"clustered-25": 5.0, "lsh-1": 9.0, "full": 10.0}, "clustered-25"),
+        ({"full": 10.0, "i-clustered-25": 7.5, "near-25": 8.0, "local-64": 7.4}, "near-25"),
+    ],
+)
+def test_a_closer_mechanism_wins_unless_a_coarser_one_saves_a_tenth(
+    costs: dict[str, float], taken: str
+) -> None:
+    assert recommend([expected(name, cost) for name, cost in costs.items()]).name == taken
+
+
+def test_the_reason_names_length_and_saving() -> None:
+    both = [expected("full", 10.0), expected("i-clustered-25", 8.0)]
+    text = reason(both, recommend(both), 1900, 475, "cpu")
+    assert "95th percentile is 1,900 frames (475 positions)" in text
+    assert "i-clustered-25 is the fastest on this machine's CPU: 20 % less time per epoch than full" in text
+    three = [*both, expected("clustered-25", 7.9)]
+    assert "full takes 1.2 times as long" in reason(three, recommend(three), 1900, 475, "cpu")
+    near = [expected("full", 10.0), expected("i-clustered-25", 9.6)]
+    text = reason(near, recommend(near), 1900, 475, "cuda")
+    assert (
+        "i-clustered-25 is the fastest on this GPU, but full, which is exact, takes only 4 % longer" in text
+    )
+
+
+def test_full_attention_is_recommended_unless_a_difference_is_shown() -> None:
+    """The answer was clustered-25 for "1 % less time", within noise, where docs/attention.md says full."""
+    full = MechanismCost("full", {100: 1.0}, 0.5, 10.0, None, (8.9, 11.0))
+    noisy = MechanismCost("clustered-25", {100: 1.0}, 0.5, 9.0, None, (8.5, 9.5))
+    clear = MechanismCost("clustered-25", {100: 1.0}, 0.5, 8.0, None, (7.9, 8.1))
+    assert recommend([full, noisy]) is full
+    text = reason([full, noisy], full, 400, 100, "cpu")
+    assert "the quartiles of their times overlap: no difference is shown" in text
+    assert recommend([full, clear]) is clear
+    others = [full, clear, MechanismCost("lsh-1", {100: 1.0}, 0.5, 8.1, None)]
+    text = reason(others, clear, 400, 100, "cpu")
+    assert "20 % less time per epoch than full" in text
+    assert "Time alone: asr compare measures what it costs in errors." in text
+
+
+def test_a_difference_below_one_percent_is_level() -> None:
+    both = [expected("full", 10.0), expected("clustered-25", 10.02)]
+    text = reason(both, recommend(both), 1900, 475, "cpu")
+    assert "full is level with clustered-25 on this machine's CPU" in text
+    assert "fastest" not in text
+
+
+def test_the_rest_of_a_step_is_measured() -> None:
+    """Attention got another argument, and only a slow test called the stand-in that measures the rest."""
+    training = TrainConfig()
+    training.model.layers, training.model.heads, training.model.head_dim = 1, 1, 4
+    problem = BenchProblem(1, 4, "fp32", "cpu", 0, batch=1, length=8)
+    assert advice.rest_of_step_s(problem, training, "wall", 1) > 0
+
+
+def test_positions_round_up() -> None:
+    assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
+
+
+def timings(problems: dict[str, BenchProblem], seconds: float) -> list[Timing]:
+    """Return what `measure` returns if all mechanisms take this long, forward and backward."""
+    spent = ("forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
+    return [Timing(name, problem.length, problem.batch, *spent) for name, problem in problems.items()]
+
+
+def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[Timing]]) -> TrainConfig:
+    """Two layers, 400 frames per batch; attention as in `measure`, the rest half a second per position."""
+    monkeypatch.setattr(advice, "measure", measure)
+    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
+    training = TrainConfig()
+    training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
+    return training
+
+
+def expect_costs(
+    names: list[str], lengths: NDArray[np.int_], measured: list[int], training: TrainConfig, longest: int
+) -> list[MechanismCost]:
+    options = AdviceConfig(names, longest=longest, device="cpu", memory=False)
+    return expect(options, training, lengths, measured, measured[-1], lambda text: None)
+
+
+def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention takes N² / 1000 s per layer and sequence, the rest 0.5 s per position."""
+
+    def measure(problems: dict[str, BenchProblem], *given: object) -> list[Timing]:
+        problem = problems["full"]
+        assert given[-1] == ("forward+backward",)
+        seconds = problem.batch * problem.length**2 / 1000
+        return timings(problems, seconds)
+
+    training = small_training(monkeypatch, measure)
+    lengths = np.array([100, 150, 200])
+    (found,) = expect_costs(["full"], lengths, [100, 200], training, longest=200)
+    per_position = 2 * lengths / 1000 + 0.5  # linear in the length, as the interpolation is
+    assert found.epoch_s == pytest.approx(float((per_position * lengths).sum()))
+    assert found.step_s[200] == pytest.approx(2 * 2 * 200**2 / 1000 + 0.5 * 400)
+    assert found.attention_share == pytest.approx(160 / 360)
+
+
+def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring full attention at the length of an utterance of one hour would take hours."""
+    asked = []
+
+    def measure(problems: dict[str, BenchProblem], *_: object) -> list[Timing]:
+        problem = problems["full"]
+        asked.append(problem.length)
+        seconds = float(problem.batch * problem.length)
+        return timings(problems, seconds)
+
+    training = small_training(monkeypatch, measure)
+    names, hour = ["full", "clustered-25"], 90_000
+    full, clustered = expect_costs(names, np.array([hour]), [hour], training, longest=1000)
+    assert asked == [1000]
+    assert full.step_s[90_000] == full.epoch_s == pytest.approx(90_000 * (2 * 90 + 0.5))
+    assert clustered.epoch_s == pytest.approx(90_000 * (2 + 0.5))
+    assert full.attention_share == pytest.approx(180 / 180.5)
+
+
+def test_every_exchangeable_mechanism_is_measured() -> None:
+    """The command left out `shared-full` and `oracle-top-K`, which the table says are exchangeable."""
+    for positions_95, clusters in ((90, 25), (800, 100)):
+        names = usual_mechanisms(positions_95)
+        assert names == canonical(names)
+        found = {parse_name(name).mechanism for name in names}
+        assert found == {name for name in MECHANISMS if exchange(name) != "no"}
+        assert {"near-25", "local-64", "lsh-1", "lsh-4"} < set(names)
+        improved = f"i-clustered-{clusters}"
+        assert {f"clustered-{clusters}", improved, f"{improved}:grouping=keys"} < set(names)
+
+
+@pytest.mark.slow
+def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = [
+        "attentions=[full,clustered-4:bits=31,iterations=2]",
+        "rounds=3",
+        "seconds=0",
+        "memory=false",
+    ]
+    model = ["model.layers=1", "model.heads=2", "model.head_dim=16", "data.frames_per_batch=500"]
+    assert main(["advise", str(tone_corpus), *overrides, *model]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "60 utterances, " in shown
+    assert "clustered-4" in shown
+    assert "Your 95th percentile is" in shown
+    assert "attention=" in shown
+
+
+@pytest.mark.slow
+def test_the_recipe_that_prepared_the_data_gives_the_sizes(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asr advise data/folder` timed half the positions and batches 20 times larger than
+    `asr train recipe=folder` has, and recommended another mechanism.
+    """
+    data = tmp_path / "data"
+    shutil.copytree(tone_corpus, data)
+    kinds: dict[str, object] = {"outputs": {}, "audio": {}, "options": {}, "problems": {}}
+    record = {"recipe": "folder", "fingerprint": "", **kinds}
+    (data / "preparation.json").write_text(json.dumps(record))
+    overrides = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
+    overrides += ["model.layers=1", "model.heads=1", "model.head_dim=8"]
+    assert main(["advise", str(data), *overrides]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "after subsampling by 2" in shown
+    assert "with recipe=folder: 1,000 frames" in shown
+    assert main(["advise", str(data), *overrides, "recipe=custom"]) == 0
+    assert "after subsampling by 4" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_concatenated_and_overlong_utterances_are_reported(
+    tone_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
+    overrides += ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=200"]
+    assert main(["advise", str(tone_corpus), *overrides, "data.concatenate_s=8", "longest=20"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "60 utterances, concatenated to " in shown
+    assert "longer than a batch" in shown
+    assert "≈ extrapolated from 20 positions" in shown
+    assert main(["advise", str(tone_corpus), *overrides, "data.max_duration_s=0.5"]) == 0
+    assert "utterances are longer than data.max_duration_s=0.5" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "found 0"),
+        (["nowhere"], "nowhere"),
+        (["nowhere", "attentions=[cast-8]"], "not of the softmax family"),
+        (["nowhere", "attentions=[linear]"], "not of the softmax family"),
+        (["nowhere", "rounds=0"], "rounds=0"),
+        (["nowhere", "loss=mmi"], "loss=mmi: has no effect in asr advise"),
+        (["nowhere", "optimizer.learning_rate=1e-3"], "optimizer.learning_rate=1e-3: has no effect in asr"),
+        (["nowhere", "attention=full"], "attention=full: has no effect in asr advise, attentions names what"),
+        (["nowhere", "seed=3"], "seed=3: has no effect"),
+        (
+            ["nowhere", "augment.speed_factors=[0.9]", "data.frames_per_batch=500"],
+            "augment.speed_factors=[0.9]: ",
+        ),
+        (["nowhere", "augment.speed_factors=[0.9]", "data.frames_per_batch=0"], "nowhere"),
+        (["nowhere", "seed=3", "data.concatenate_s=9"], "nowhere"),
+        (["nowhere", "model.layesr=0"], "did you mean"),
+        (["nowhere", "attentoins=[full]"], "did you mean 'attentions'"),
+    ],
+)
+def test_bad_calls(overrides: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", *overrides]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert "has no effect" in line or "has no effect" not in message

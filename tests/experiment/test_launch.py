@@ -1,0 +1,234 @@
+"""Jobs of a comparison under submitit and Ray: killed processes, machines without the data, another start."""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import in_process
+from tone_corpora import TINY
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.experiment import launch
+from asr.experiment.cell import Cell, State, read_state, write_cell, write_state
+from asr.experiment.launch import Job
+from asr.experiment.options import CompareConfig
+from asr.training.task import TrainingTask
+
+
+def cells_in(folder: Path, *names: str) -> list[Cell]:
+    cells = [Cell(f"timings/{name}", "timing", {"models": []}) for name in names]
+    for cell in cells:
+        write_cell(folder, cell)
+    return cells
+
+
+def test_a_job_runs_what_is_not_done_and_errors_name_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cells_in(tmp_path, "first", "second")
+    write_state(tmp_path, first, "done")
+    ran = []
+
+    def run_job(folder: Path, cells: list[Cell]) -> None:
+        ran.extend(cell.name for cell in cells)
+        write_state(folder, second, "failed", error="train.cuts.jsonl.gz: no such file")
+
+    monkeypatch.setattr(launch, "run_job", run_job)
+    monkeypatch.setattr(launch.platform, "node", lambda: "node7")
+    Job(tmp_path, [first.name, second.name], host="login")()
+    assert ran == [second.name]  # a job that SLURM queues again has done the first before
+    assert read_state(tmp_path, second.name).error == "node7: train.cuts.jsonl.gz: no such file"
+    with pytest.raises(UserError, match="expected the folder of the comparison, found none: do the machines"):
+        Job(tmp_path / "elsewhere", [first.name])()
+
+
+class Lost:
+    """A job that is killed, or refused by a machine."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+
+def test_the_cells_of_a_lost_job_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = cells_in(tmp_path, "done", "running", "missing", "silent")
+    write_state(tmp_path, cells[0], "done")
+    write_state(tmp_path, cells[1], "running")
+    submitted = []
+
+    def start(launcher: str, folder: Path, values: dict[str, Any]) -> Any:
+        submitted.append((launcher, values))
+        return contextlib.nullcontext(lambda job: Lost(None if "silent" in job.names[0] else MemoryError()))
+
+    monkeypatch.setattr(launch, "_ray", start)
+    options = CompareConfig(launcher="ray", launch=["num_gpus=0.5", "address=auto"])
+    advanced = []
+    launch.launch(
+        tmp_path, options, [cells[:3], cells[3:]], lambda cell, fraction: advanced.append(cell.name)
+    )
+    assert submitted == [("ray", {"num_gpus": 0.5, "address": "auto"})]
+    states: list[State] = [read_state(tmp_path, cell.name) for cell in cells]
+    assert [state.status for state in states] == ["done", "failed", "failed", "failed"]
+    assert [state.error for state in states[1:]] == ["job lost: out of memory"] * 2 + [
+        "job lost: ended without a result"
+    ]
+    assert {cell.name for cell in cells} <= set(advanced)
+
+
+def test_a_job_that_ends_between_two_looks_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that ended after the first of two calls of done() was forgotten, and its cells never failed."""
+
+    class Ending(Lost):
+        looks = 0
+
+        def done(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+    cells = cells_in(tmp_path, "running")
+    write_state(tmp_path, cells[0], "running")
+    monkeypatch.setattr(launch, "POLL_S", 0.0)
+    monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(lambda job: Ending(MemoryError())))
+    launch.launch(tmp_path, CompareConfig(launcher="ray"), [cells], lambda cell, fraction: None)
+    state = read_state(tmp_path, cells[0].name)
+    assert (state.status, state.error) == ("failed", "job lost: out of memory")
+
+
+def test_refused_options_are_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="needs the extra clustered-asr[launchers]")
+    cells = cells_in(tmp_path, "a")
+    for launcher, override, message in [
+        ("submitit_local", "colour=red", "colour"),
+        ("submitit_slurm", "slurm_partition=gpu", "srun"),
+    ]:
+        with pytest.raises(UserError, match=f"launcher={launcher} launch=.*{message}"):
+            launch.launch(tmp_path, CompareConfig(launcher=launcher, launch=[override]), [cells], print)
+
+
+@pytest.mark.slow
+def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
+    corpus_maker: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first job's machine has no data, and the second's runs out of memory; the third is done."""
+    corpus, folder = corpus_maker(), tmp_path / "out"
+    trainings = [f"trainings/{name}/seed0" for name in ("full", "linear", "summary")]
+
+    def training_step(*_: Any) -> None:
+        raise MemoryError
+
+    def submit(job: Job) -> Lost:
+        manifest, away = corpus / "train.cuts.jsonl.gz", corpus / "away"
+        with pytest.MonkeyPatch.context() as patch:
+            if job.names == trainings[:1]:
+                manifest.rename(away)
+            if job.names == trainings[1:2]:
+                patch.setattr(TrainingTask, "training_step", training_step)
+            Job(job.folder, job.names, host="login")()
+        if away.exists():
+            away.rename(manifest)
+        return Lost(None)
+
+    monkeypatch.setattr(launch, "run_job", lambda folder, cells: in_process(folder, cells, lambda *_: None))
+    monkeypatch.setattr(launch.platform, "node", lambda: "node7")
+    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
+    arguments = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
+    arguments += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
+    monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(submit))
+    assert main(arguments) == 1
+    assert f"2 cells failed ({', '.join(trainings[:2])})" in capsys.readouterr().err
+    states = [read_state(folder, name) for name in trainings]
+    assert [state.status for state in states] == ["failed", "failed", "done"]
+    assert re.match(r"node7: .*train\.cuts\.jsonl\.gz", states[0].error or "")
+    assert states[1].error == "node7: out of memory"
+    trainings.clear()  # the machines are well
+    assert main(arguments) == 0
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield the name of a launcher, with a Ray cluster where it needs one."""
+    name = "ray" if request.param == "ray" else "submitit"
+    module = pytest.importorskip(name, reason="needs the extra clustered-asr[launchers]")
+    if request.param == "ray":
+        module.init(num_cpus=2, include_dashboard=False, object_store_memory=int(1e8), log_to_driver=False)
+    yield request.param
+    if request.param == "ray":
+        module.shutdown()
+
+
+def processes(*parts: str) -> list[int]:
+    """Return the processes whose command line has all parts."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if all(any(part in argument for argument in command) for part in parts):
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cluster", "victim", "reason"),
+    [
+        ("submitit_local", ["submitit.core._submit"], "job lost: "),
+        ("ray", ["asr.experiment.worker", "trainings/full/seed0"], "worker killed by signal 9"),
+    ],
+    indirect=["cluster"],
+)
+def test_a_comparison_goes_on_after_a_kill(
+    cluster: str,
+    victim: list[str],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The jobs of two models; a process of the first is killed as soon as the model trains.
+
+    Evaluations and timing, which are left out, are jobs like trainings.
+    """
+    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr("asr.experiment.run._evaluations", lambda plan, trainings: [])
+    monkeypatch.setattr("asr.experiment.run.timing_cells", lambda plan: [])
+    arguments = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]
+    arguments += ["attentions=[full,linear]", "steps=150", "trainer.accelerator=cpu", f"folder={tmp_path}"]
+    arguments += [f"launcher={cluster}", "trainer.threads=1", "evaluate=[own]", "timing_repeats=1"]
+    trained = "trainings/full/seed0"
+
+    def kill() -> None:
+        while read_state(tmp_path, trained).status != "running":
+            time.sleep(0.02)
+        first = [pid for pid in processes(*victim) if trained in Path(f"/proc/{pid}/cmdline").read_text()]
+        # submitit's command line names the folder of jobs only; the first job has the lowest process id
+        os.kill((first or sorted(processes(*victim, str(tmp_path))))[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert main(arguments) == 1
+    killer.join()
+    assert f"1 cell failed ({trained})" in capsys.readouterr().err
+    state = read_state(tmp_path, trained)
+    assert (state.error or "").startswith(reason)
+    before = (tmp_path / "trainings" / "linear" / "seed0" / "state.json").stat().st_mtime_ns
+    assert main(arguments) == 0
+    assert read_state(tmp_path, trained).status == "done"
+    assert (tmp_path / "trainings" / "linear" / "seed0" / "state.json").stat().st_mtime_ns == before
