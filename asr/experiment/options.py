@@ -89,7 +89,7 @@ class CompareConfig(SearchOptions):
     metric: str = option(
         "",
         help="main error rate of tables and figures: per | wer | cer | official, which needs NIST's sclite; "
-        "empty: wer for decoder=beam, otherwise the first one available",
+        "empty: the one that training shows",
         affects="result",
     )
     decode: list[str] = option(

@@ -11,7 +11,7 @@ from typing import Any
 
 from asr.console import is_share
 from asr.errors import UserError
-from asr.experiment.options import METRICS, OFFICIAL
+from asr.experiment.options import METRICS
 from asr.experiment.records import (
     Candidate,
     Conditions,
@@ -124,15 +124,13 @@ class Results:
     def metrics(self, split: str | None = None) -> list[str]:
         """Return the measured error rates of a split, or of all splits.
 
-        The first one is the main metric of tables and figures: the one the protocol names, the word error
-        rate for a beam search over words, or else the one that training showed.
+        The first one is the main metric of tables and figures: the one the protocol names, or else the one
+        that training showed.
         """
         evaluations = [x for x in self.evaluations if split in (None, x.split)]
         found = dict.fromkeys(name for x in evaluations for name in x.rates)
-        asked = self.protocol.get("metric")
-        words = [OFFICIAL, "wer"] if self.protocol.get("decoder") == "beam" else []
-        first = [asked] if asked else [*words, self.dev_measure().removeprefix("dev_")]
-        order = [*first, *METRICS, *found]
+        first = self.protocol.get("metric") or self.dev_measure().removeprefix("dev_")
+        order = [first, *METRICS, *found]
         return sorted(found, key=order.index)
 
     def error_rate(

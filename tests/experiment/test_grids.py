@@ -72,6 +72,7 @@ def test_every_grid_is_a_valid_comparison(name: str) -> None:
         assert list(asked.paper.rows) == labels
         assert all(len(row) == len(asked.paper.columns) for row in asked.paper.rows.values())
     if not name.startswith(("copy", "language", "longrange")):
+        assert asked.options.metric == ("wer" if name.startswith("switchboard") else "per")  # the papers'
         batches = {"full": 2, "shared-full": 2, "lsh-1": 8, "lsh-4": 6}
         batches |= (
             {"clustered": 14, "i-clustered": 10}

@@ -345,12 +345,14 @@ def test_the_protocol_chooses_the_main_error_rate(results: Results) -> None:
     results.protocol["metric"] = "official-swbd"
     assert exchange_table(results, "test").title.endswith("official WER, swbd in % on test")
     results.protocol |= {"metric": "", "decoder": "beam"}
-    assert results.metrics("test")[0] == "wer"
+    assert results.metrics("test")[0] == "per"
     assert results.metrics("nowhere") == []
 
 
 def test_training_shows_the_main_error_rate(results: Results) -> None:
-    """Models of characters were judged by words, which are all wrong long before the characters are."""
+    """Models of characters were judged by words, which are all wrong long before the characters are, and a
+    beam search over words still was.
+    """
     results = copy.deepcopy(results)
     results.protocol |= {"metric": "", "decoder": "greedy"}
     for evaluation in results.evaluations:
@@ -363,7 +365,7 @@ def test_training_shows_the_main_error_rate(results: Results) -> None:
     results.evaluations[0].closed = True
     assert [column.name for column in candidate_table(results).columns][
         1
-    ] == "WER %, test (closed vocabulary)"
+    ] == "CER %, test (closed vocabulary)"
 
 
 def test_models_that_learned_nothing_win_nothing(results: Results) -> None:
