@@ -292,7 +292,7 @@ def run_yaml(source: random.Random, folder: Path) -> File:
 
 def results(source: random.Random, folder: Path) -> File:
     """Write results.json with a candidate, so that its entries are reached."""
-    fixed = {"format": 1, "created": "2026-01-01T00:00:00+00:00", "candidates": [draw(Candidate, source)]}
+    fixed = {"format": 2, "created": "2026-01-01T00:00:00+00:00", "candidates": [draw(Candidate, source)]}
     values = draw(Results, source) | fixed
     wrong, changed = mutant(values, source)
     path = folder / "results.json"

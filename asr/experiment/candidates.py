@@ -13,6 +13,7 @@ from asr.errors import UserError
 from asr.experiment.options import LARGEST_SEED, LENGTHS, STEPS
 from asr.experiment.records import Candidate
 from asr.experiment.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
+from asr.experiment.variant import Variant
 from asr.training.config import check_determined, sizes, train_options
 from asr.training.options import TrainConfig
 from asr.training.sizes import settled
@@ -73,27 +74,38 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
 
 def entries(request: Request) -> list[dict[str, Any]]:
-    """Return the options of each candidate by key, those of `attentions` first.
+    """Return the options of each candidate by key, `attentions` with each of `frames` and `layers` first.
 
     Raises:
         UserError: an entry of `candidates` is no candidate.
     """
-    asked: list[dict[str, Any]] = [{"attention": name} for name in request.options.attentions]
+    options = request.options
+    axes: dict[str, Sequence[Any]] = {
+        "attention": options.attentions,
+        "model.frames": options.frames,
+        "model.layers": options.layers,
+    }
+    given = {name: values for name, values in axes.items() if values or name == "attention"}
+    asked: list[dict[str, Any]] = [
+        dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())
+    ]
     return asked + [_keys(entry) for entry in request.options.candidates]
 
 
-def is_exchangeable(attention: str) -> bool:
-    """Return whether a mechanism, or that of every layer, belongs to the softmax family."""
-    return all(issubclass(mechanism_class(x.mechanism), SoftmaxMechanism) for x, _ in layer_runs(attention))
+def is_exchangeable(variant: str) -> bool:
+    """Return whether a variant's mechanism, or that of every layer, belongs to the softmax family."""
+    runs = layer_runs(Variant.read(variant).attention)
+    return all(issubclass(mechanism_class(x.mechanism), SoftmaxMechanism) for x, _ in runs)
 
 
 def can_run(trained: str, other: str) -> bool:
-    """Return whether a model trained with one mechanism can run with another.
+    """Return whether a model trained with one mechanism can run as another variant.
 
     Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) run
     only models trained with tied keys, and causal models run only with causal mechanisms. Models with another
     attention run only with that.
     """
+    other = Variant.read(other).attention
     if trained == other:
         return True
     both = is_exchangeable(trained) and is_exchangeable(other)
@@ -102,7 +114,7 @@ def can_run(trained: str, other: str) -> bool:
 
 
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
-    """Return the mechanisms to evaluate a candidate with, its own first."""
+    """Return the variants to evaluate a candidate in, its own first."""
     names = dict.fromkeys([candidate.attention, *wanted])
     return [name for name in names if can_run(candidate.attention, name)]
 

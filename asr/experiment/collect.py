@@ -28,6 +28,7 @@ from asr.experiment.records import (
 )
 from asr.experiment.request import PER_CANDIDATE
 from asr.experiment.results import Results
+from asr.experiment.variant import Variant
 from asr.records.metrics import read_metrics
 from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.report.words import clock_words, counted, hardware_words
@@ -74,7 +75,8 @@ def _item_errors(folder: Path, cell: Cell) -> ItemErrors:
 
 def kernels_notice(plan: Plan) -> str:
     """Return a sentence on the mechanisms that lack compiled kernels; empty if none does."""
-    names = [x.attention for x in plan.candidates] + [attention for *_, attention in plan.evaluations]
+    names = [x.attention for x in plan.candidates]
+    names += [Variant.read(variant).attention for *_, variant in plan.evaluations]
     return missing_kernels(names, pick_device(plan.options.device))
 
 
@@ -150,12 +152,12 @@ def _curve(run: Path, summary: TrainingSummary) -> tuple[str, list[CurvePoint]]:
 
 
 def _evaluation(
-    plan: Plan, label: str, seed: int, split: str, attention: str, cell: Cell, times: ForwardTimes | None
+    plan: Plan, label: str, seed: int, split: str, variant: str, cell: Cell, times: ForwardTimes | None
 ) -> Evaluation:
     status, error = _status(plan, cell)
     command, options = plan.workload.command(split)
     run = str(plan.run_folder(label, seed))
-    arguments = ["asr", command, run, f"split={split}", f"attention={attention}", *options]
+    arguments = ["asr", command, run, f"split={split}", *Variant.read(variant).overrides(), *options]
     arguments += user_code.options(
         cell.settings.get("code", {}) | plan.trainings[label, seed].settings.get("code", {})
     )
@@ -163,7 +165,7 @@ def _evaluation(
         candidate=label,
         seed=seed,
         split=split,
-        attention=attention,
+        variant=variant,
         decoder=plan.decoding.options.decoder,
         folder=cell.name,
         status=status,
@@ -180,14 +182,14 @@ def _evaluation(
 
 
 def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], ForwardTimes], dict[str, Conditions]]:
-    """Return the times by training cell, split and mechanism, and the conditions of timing by split."""
+    """Return the times by training cell, split and variant, and the conditions of timing by split."""
     times, conditions = {}, {}
     for cell in timing_cells(plan):
         if found := _timing(plan.folder, cell):
             split = cell.name.removeprefix("timings/")
             conditions[split] = found.conditions
             for model, taken in zip(cell.settings["models"], found.times, strict=True):
-                times[model["training"], split, model["attention"]] = taken
+                times[model["training"], split, model["variant"]] = taken
     return times, conditions
 
 
@@ -228,6 +230,6 @@ def _failures(plan: Plan) -> list[Failure]:
         if cell.kind == "timing" and (timing := _timing(plan.folder, cell)):
             for model, taken in zip(cell.settings["models"], timing.times, strict=True):
                 if taken.error:
-                    name = f"{cell.name}: {model['attention']}"
+                    name = f"{cell.name}: {model['variant']}"
                     found.append(Failure(name, model["label"], None, taken.error, log))
     return found

@@ -14,7 +14,7 @@ Measured = tuple[Evaluation, ItemErrors]
 
 
 def differences(results: Results, measured: Sequence[Measured]) -> list[Difference]:
-    """Return the differences between all candidates, and between each one's mechanisms of evaluation.
+    """Return the differences between all candidates, and between the variants of each.
 
     Args:
         results: results of the comparison.
@@ -22,7 +22,7 @@ def differences(results: Results, measured: Sequence[Measured]) -> list[Differen
     """
     systems: dict[tuple[str, System], dict[int, Measured]] = defaultdict(dict)  # by split; by seed
     for evaluation, items in measured:
-        system = (evaluation.candidate, evaluation.attention)
+        system = (evaluation.candidate, evaluation.variant)
         systems[evaluation.split, system][evaluation.seed] = evaluation, items
     return [
         Difference(split, metric, first, second, difference)
@@ -37,7 +37,7 @@ def _pairs(results: Results, systems: list[System]) -> Iterator[tuple[System, Sy
     owns = [system for system in systems if results.own(system[0]) == system[1]]
     yield from combinations(owns, 2)
     for label in dict.fromkeys(label for label, _ in systems):
-        # A model's own mechanism comes last, so that a difference says what the exchange changes.
+        # A model as it was trained comes last, so that a difference says what the exchange changes.
         of_model = [system for system in systems if system[0] == label]
         yield from combinations(sorted(of_model, key=lambda system: system in owns), 2)
 

@@ -14,6 +14,7 @@ from asr.experiment.cell import Cell, code_entry, current_state, result_of
 from asr.experiment.options import CompareConfig
 from asr.experiment.records import Evaluation, SplitData
 from asr.experiment.timing import Runner
+from asr.experiment.variant import attention_only
 from asr.training.labelling import LabelScore, data_key, evaluate, load_task
 from asr.training.options import TrainConfig
 from asr.training.run import build_task
@@ -44,8 +45,9 @@ class Labels:
         """See `Workload`."""
         return self.items[label].digests() | {"lexicon": ""}
 
-    def evaluation(self, label: str, training: Cell, split: str, attention: str) -> Cell:
+    def evaluation(self, label: str, training: Cell, split: str, variant: str) -> Cell:
         """See `Workload`."""
+        attention = attention_only(variant)
         settings = {"split": split, "attention": attention, "training": training.key}
         settings |= {"data": self.items[label].digest(split), "device": self.device} | code_entry(attention)
         settings |= {"threads": training.settings["options"]["trainer.threads"]}
@@ -86,7 +88,7 @@ class LabelPasses:
     """Model and loss on every item of a split, for recipes without recordings.
 
     Args:
-        models: run folder and mechanism of each model.
+        models: run folder and variant of each model.
         split: `dev` or `test`.
         device: `cpu` or `cuda`.
     """
@@ -95,8 +97,8 @@ class LabelPasses:
         self.device = torch.device(device)
         self.runners: list[Runner] = []
         self.held_out: dict[str, Batches] = {}
-        for run, attention in models:
-            task, data = load_task(str(run), attention, device)
+        for run, variant in models:
+            task, data = load_task(str(run), attention_only(variant), device)
             input_key = data_key(task.plan.options)
             self.held_out.setdefault(input_key, data.held_out(split, 0))
             self.runners.append(Runner(task.scores, input_key))

@@ -45,6 +45,24 @@ class CompareConfig(SearchOptions):
         "seeds: [0,1,2]}; init_from: <run or label of another candidate> finetunes that model",
         affects="result",
     )
+    frames: list[str] = option(
+        [],
+        help="schedules of frame rates, e.g. [1,'1,2*8']; each mechanism becomes a candidate with each",
+        affects="result",
+    )
+    layers: list[int] = option(
+        [],
+        help="numbers of encoder layers; each mechanism becomes a candidate with each",
+        affects="result",
+        minimum=1,
+        maximum=1000,
+    )
+    precisions: list[str] = option(
+        [],
+        help="further precisions to evaluate and time every model in, e.g. bf16",
+        affects="result",
+        choices=PRECISIONS[1:],
+    )
     evaluate: list[str] = option(
         [],
         help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: all "

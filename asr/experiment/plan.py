@@ -30,6 +30,7 @@ from asr.experiment.records import Candidate
 from asr.experiment.request import Decoding, Request, plan_decoding
 from asr.experiment.reuse import finished_runs, read_run
 from asr.experiment.speech import Speech
+from asr.experiment.variant import Variant
 from asr.experiment.workload import Workload
 from asr.model import checkpoint
 from asr.records.keyed import differences
@@ -58,7 +59,7 @@ class Plan:
         workload: what the models are evaluated on.
         decoding: search options for all evaluations.
         trainings: cells by candidate and seed.
-        evaluations: cells by candidate, seed, split and mechanism.
+        evaluations: cells by candidate, seed, split and variant.
         reused: finished run folders to use instead of training, by cell name.
     """
 
@@ -153,18 +154,24 @@ def make_plan(request: Request) -> Plan:
     evaluations: dict[tuple[str, int, str, str], Cell] = {}
     decoding_defaults = flat(to_dict(DecodeOptions()))
     for candidate in candidates:
-        for seed, split, attention in itertools.product(
+        for seed, split, variant in itertools.product(
             candidate.seeds,
             workload.splits,
-            evaluated_with(candidate, wanted),
+            [*evaluated_with(candidate, wanted), *in_precisions(candidate, options)],
         ):
-            cell = workload.evaluation(candidate.label, trainings[candidate.label, seed], split, attention)
-            evaluations[candidate.label, seed, split, attention] = as_stored(folder, cell, decoding_defaults)
+            cell = workload.evaluation(candidate.label, trainings[candidate.label, seed], split, variant)
+            evaluations[candidate.label, seed, split, variant] = as_stored(folder, cell, decoding_defaults)
     places = [folder / RATES] if request.tried else []
     if options.reuse != "none":
         places.append(Path(options.reuse or Path("exp", protocol.recipe.name)))
     reused = _reused(folder, planned, places)
     return Plan(request, folder, protocol, candidates, workload, decoding, trainings, evaluations, reused)
+
+
+def in_precisions(candidate: Candidate, options: CompareConfig) -> list[str]:
+    """Return the variants of a candidate in further precisions, with its own mechanism."""
+    further = (x for x in options.precisions if x != options.precision)
+    return [str(Variant(candidate.attention, precision=x)) for x in further]
 
 
 def settle_changes(plan: Plan) -> list[str]:
@@ -279,21 +286,21 @@ def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict
 
 
 def timing_cells(plan: Plan) -> list[Cell]:
-    """Return a cell per split that times every candidate with all its mechanisms.
+    """Return a cell per split that times every candidate in all its variants.
 
     The model is that of the first seed whose evaluation is done, because times don't depend on weights.
     """
     timed: dict[tuple[str, str, str], Cell] = {}
-    for (label, _, split, attention), cell in plan.evaluations.items():
+    for (label, _, split, variant), cell in plan.evaluations.items():
         if is_done(plan.folder, cell):
-            timed.setdefault((label, split, attention), cell)
+            timed.setdefault((label, split, variant), cell)
     keys = {cell.name: cell.key for cell in plan.trainings.values()}
     cells = []
     for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
         models = [
             # The key is the training's, because forward times do not depend on the search.
-            {"label": label, "attention": attention, "training": cell.needs, "key": keys[cell.needs]}
-            for (label, on, attention), cell in timed.items()
+            {"label": label, "variant": variant, "training": cell.needs, "key": keys[cell.needs]}
+            for (label, on, variant), cell in timed.items()
             if on == split
         ]
         settings = {
@@ -303,7 +310,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
             "precision": plan.options.precision,
             "threads": TIMING_THREADS,
         }
-        settings |= code_entry(*(str(model["attention"]) for model in models))
+        settings |= code_entry(*(Variant.read(str(model["variant"])).attention for model in models))
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
         if models:
             # One job for all models, so that one machine times them: machines may differ.

@@ -34,7 +34,7 @@ class Candidate:
 
     Attributes:
         label: unique name, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
-        attention: mechanism used in training, e.g. `i-clustered-200:topk=16`.
+        attention: mechanism used in training, e.g. `i-clustered-200:topk=16`; `full` for a published model.
         mechanism: family of the mechanism, e.g. `i-clustered`.
         size: clusters, rounds or classes in the mechanism's name; None if it has none.
         layers: encoder layers.
@@ -43,6 +43,7 @@ class Candidate:
         finetuned_from: label or run folder of the initial model.
         seeds: one training each.
         budget: training time, if the comparison has several; empty: the same for all.
+        source: folder or name of a model that wasn't trained here.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Candidate:
     finetuned_from: str | None
     seeds: list[int]
     budget: str = ""
+    source: str = ""
 
     @property
     def model(self) -> str:
@@ -195,25 +197,28 @@ class TriedRate:
 
 @dataclass
 class Evaluation:
-    """One trained model, run with one mechanism on one split.
+    """One system on one split of a workload: a model, and the variant in which it runs.
 
-    Forward times cover encoder and head over the whole split. The repeats of all models and mechanisms
-    are interleaved. Only the first seed that was evaluated is timed; other seeds have None.
+    Forward times cover encoder and head over the whole split. The repeats of all systems are interleaved.
+    Only the first seed that was evaluated is timed; other seeds have None.
 
     Attributes:
         candidate, seed: the model.
         split: key of `Results.data`; dev or test without recordings.
-        attention: mechanism of this evaluation.
-        decoder: greedy | beam | prefix.
+        variant: how the model runs, as the text of `Variant`.
+        decoder: greedy | beam | prefix; empty without a search.
         folder: folder with hyp.jsonl and score.json, or with state.json alone.
         status: done | failed | missing.
         error: one line if the evaluation failed.
-        rates: entries of score.json by metric (per, wer, cer, official, …): rate, interval, substitutions,
-            deletions, insertions, length; error or bits_per_<item>: rate, interval, length.
+        rates: measures by name: rate, interval, length, and of error rates (per, wer, cer, official, …)
+            substitutions, deletions and insertions.
+        ratios: rates divided by those of the protocol's baseline: rate, and interval on the same resampled
+            items; `time`: ratio of times, with quartiles over batches.
         forward_s: median wall-clock time of a forward pass.
         forward_cpu_s: median CPU time of a forward pass.
         forward_repeats_s: wall-clock time of each repeat.
         forward_cpu_repeats_s: CPU time of each repeat.
+        peak_mib: peak memory of a forward pass over the longest batch.
         audio_s: duration of the split.
         utterances: number of utterances or items in the split.
         decode_s: time of loading, forward pass and search.
@@ -227,16 +232,18 @@ class Evaluation:
     candidate: str
     seed: int
     split: str
-    attention: str
+    variant: str
     decoder: str
     folder: str
     status: str
     error: str | None = None
     rates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
     forward_s: float | None = None
     forward_cpu_s: float | None = None
     forward_repeats_s: list[float] = field(default_factory=list)
     forward_cpu_repeats_s: list[float] = field(default_factory=list)
+    peak_mib: float | None = None
     audio_s: float | None = None
     utterances: int | None = None
     decode_s: float | None = None
@@ -266,7 +273,7 @@ class Difference:
 
     Attributes:
         split, metric: what was measured.
-        first, second: candidate and mechanism of evaluation.
+        first, second: candidate and variant.
         estimate: difference with its interval; its count is the number of seeds that both have.
     """
 

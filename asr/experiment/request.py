@@ -12,6 +12,7 @@ from asr.errors import UserError
 from asr.experiment.grids import Paper, with_grid
 from asr.experiment.options import LENGTHS, OWN, STEPS, CompareConfig
 from asr.experiment.records import TriedRate
+from asr.experiment.variant import Variant, given_variants
 from asr.files import file_digest, near_path
 from asr.search.options import DecodeOptions, SearchOptions
 from asr.text.hotwords import read_hotwords
@@ -92,7 +93,8 @@ def parse(overrides: list[str]) -> Request:
         if options.learning_rates and key == LEARNING_RATE and override in command:
             raise UserError(f"{override}: can't be combined with learning_rates, which set it")
     options.attentions = canonical(options.attentions)
-    options.evaluate = options.evaluate if options.evaluate == [OWN] else canonical(options.evaluate)
+    if options.evaluate != [OWN]:
+        options.evaluate = given_variants(options.evaluate)
     if options.budget and options.budget_clock == STEPS:
         shared += ["trainer.budget="]  # each candidate has a number of steps of its own
     elif options.budget:
@@ -138,9 +140,9 @@ class Decoding:
         options = flat(to_dict(self.options))
         return [f"{key}={value}" for key, value in options.items() if value != defaults[key]]
 
-    def system(self, attention: str) -> str:
+    def system(self, variant: Variant) -> str:
         """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
-        return system_name(attention, self.options.decoder, self.options.beam)
+        return system_name(str(variant).replace(" ", "-"), self.options.decoder, self.options.beam)
 
     def described(self) -> dict[str, Any]:
         """Return the entries for the protocol of the results."""

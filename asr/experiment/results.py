@@ -26,8 +26,8 @@ from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
 from asr.text.files import write_table
 
-FORMAT = 1
-System = tuple[str, str]  # label of the candidate, mechanism of evaluation
+FORMAT = 2
+System = tuple[str, str]  # label of the candidate, and the text of a `Variant`
 COUNTS = ("substitutions", "deletions", "insertions", "length")
 
 
@@ -48,6 +48,7 @@ class Results:
         conditions: load on the machine during timing, by split.
         differences: paired differences of error rates.
         tried: learning rates that were tried to choose each candidate's, if any.
+        drawn: what the recipe's own figure draws.
     """
 
     command: list[str]
@@ -63,6 +64,7 @@ class Results:
     conditions: dict[str, Conditions] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     tried: list[TriedRate] = field(default_factory=list)
+    drawn: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -90,32 +92,32 @@ class Results:
         """Return the finished trainings of a candidate, one per seed."""
         return [x for x in self.trainings if x.candidate == label and x.status == "done"]
 
-    def evaluations_of(self, label: str, split: str, attention: str | None = None) -> list[Evaluation]:
+    def evaluations_of(self, label: str, split: str, variant: str | None = None) -> list[Evaluation]:
         """Return a candidate's finished evaluations on a split, one per seed.
 
         Args:
             label: label of the candidate.
             split: name of the split.
-            attention: mechanism of evaluation; None: the one used in training.
+            variant: how the model runs; None: as it was trained.
         """
-        wanted = attention or self.own(label)
+        wanted = variant or self.own(label)
         return [
             x
             for x in self.evaluations
-            if (x.candidate, x.split, x.attention, x.status) == (label, split, wanted, "done")
+            if (x.candidate, x.split, x.variant, x.status) == (label, split, wanted, "done")
         ]
 
     def is_own(self, evaluation: Evaluation) -> bool:
-        """Return whether the model was evaluated with the mechanism it was trained with."""
-        return evaluation.attention == self.own(evaluation.candidate)
+        """Return whether the model ran as it was trained."""
+        return evaluation.variant == self.own(evaluation.candidate)
 
     def exchanges(self, split: str) -> bool:
-        """Return whether models run on a split with other mechanisms than those they were trained with."""
+        """Return whether models run on a split in another way than they were trained."""
         return any(x.split == split and not self.is_own(x) for x in self.evaluations)
 
-    def attentions(self) -> list[str]:
-        """Return the mechanisms of evaluation in order of appearance."""
-        return list(dict.fromkeys(x.attention for x in self.evaluations))
+    def variants(self) -> list[str]:
+        """Return the variants in order of appearance."""
+        return list(dict.fromkeys(x.variant for x in self.evaluations))
 
     def splits(self) -> list[str]:
         """Return the evaluated splits."""
@@ -133,27 +135,25 @@ class Results:
         order = [first, *METRICS, *found]
         return sorted(found, key=order.index)
 
-    def error_rate(
-        self, label: str, split: str, metric: str, attention: str | None = None
-    ) -> Estimate | None:
+    def error_rate(self, label: str, split: str, metric: str, variant: str | None = None) -> Estimate | None:
         """Return a candidate's mean error rate over its seeds, as a fraction; None if nothing has finished.
 
         With several seeds, the interval is that of the mean over seeds; with one, the bootstrap interval
         over utterances.
         """
-        found = [x.rates[metric] for x in self.evaluations_of(label, split, attention) if metric in x.rates]
+        found = [x.rates[metric] for x in self.evaluations_of(label, split, variant) if metric in x.rates]
         if not found:
             return None
         if len(found) == 1:
             return Estimate.bootstrapped(found[0]["rate"], found[0]["interval"], self.unit)
         return over_seeds([rate["rate"] for rate in found])
 
-    def unlearned(self, label: str, split: str, metric: str, attention: str | None = None) -> bool:
+    def unlearned(self, label: str, split: str, metric: str, variant: str | None = None) -> bool:
         """Return whether a candidate has learned nothing: it makes as many errors as there are tokens, or
         recognises the same in all utterances.
         """
-        rate = self.error_rate(label, split, metric, attention)
-        constant = all(x.constant for x in self.evaluations_of(label, split, attention))
+        rate = self.error_rate(label, split, metric, variant)
+        constant = all(x.constant for x in self.evaluations_of(label, split, variant))
         return rate is not None and is_share(metric) and (rate.value >= 1 or constant)
 
     def closed(self, split: str, metric: str) -> bool:
@@ -194,13 +194,13 @@ class Results:
         found = [x.dev_error for x in self.trainings_of(label) if x.dev_error is not None]
         return over_seeds(found) if found else None
 
-    def forward_time(self, label: str, split: str, attention: str | None = None) -> Estimate | None:
+    def forward_time(self, label: str, split: str, variant: str | None = None) -> Estimate | None:
         """Return the seconds of a forward pass over a split with the range of its repeats.
 
         The protocol's clock decides between wall-clock and CPU time. None if the pass was not timed.
         """
         cpu = self.clock == "cpu"
-        for x in self.evaluations_of(label, split, attention):
+        for x in self.evaluations_of(label, split, variant):
             median = x.forward_cpu_s if cpu else x.forward_s
             if median is not None:
                 repeats = x.forward_cpu_repeats_s if cpu else x.forward_repeats_s
@@ -266,7 +266,7 @@ def _write_csv(results: Results, path: Path) -> None:
 
 
 def _evaluation_row(results: Results, evaluation: Evaluation) -> dict[str, Any]:
-    row = {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
+    row = {name: getattr(evaluation, name) for name in ("split", "variant", "decoder", "status")}
     for metric in results.metrics():
         rate = evaluation.rates.get(metric, {})
         low, high = rate.get("interval") or (None, None)

@@ -27,6 +27,7 @@ from asr.experiment.options import METRICS, OFFICIAL, CompareConfig
 from asr.experiment.records import Evaluation, ItemErrors, SplitData
 from asr.experiment.request import Decoding
 from asr.experiment.timing import Runner
+from asr.experiment.variant import Variant
 from asr.files import read_as
 from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
@@ -79,13 +80,14 @@ class Speech:
         data |= sources_digests(augment, sources) | training.select.digests()
         return data | {"lexicon": lexicon.digest if lexicon else ""}
 
-    def evaluation(self, label: str, training: Cell, split: str, attention: str) -> Cell:
+    def evaluation(self, label: str, training: Cell, split: str, variant: str) -> Cell:
         """See `Workload`."""
         decoding, data = self.decoding, self.data
         manifest = data[split].manifest
         settings = decoding.settings()
-        settings["options"] |= {"split": split, "data": manifest, "attention": attention}
-        settings |= {"training": training.key, "data": data[split].hash} | code_entry(attention)
+        how = Variant.read(variant)
+        settings["options"] |= {"split": split, "data": manifest} | how.options()
+        settings |= {"training": training.key, "data": data[split].hash} | code_entry(how.attention)
         # Scoring rules and references beside the manifest change the rates, but not its digest.
         settings |= {"reference": reference_digests(Path(manifest))}
         settings |= {"official": True} if self.official else {}
@@ -95,7 +97,7 @@ class Speech:
             settings["options"]["tune"] = data[tune].manifest
             settings["tune"] = data[tune].hash
         name = training.name.replace("trainings/", "evaluations/")
-        path = f"{name}/{split}/{decoding.system(attention)}"
+        path = f"{name}/{split}/{decoding.system(how)}"
         return Cell(path, "evaluation", settings, training.name, decoding.unkeyed())
 
     def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ class SpeechPasses:
     """Encoder and head on every utterance of a manifest.
 
     Args:
-        models: run folder and mechanism of each model.
+        models: run folder and variant of each model.
         manifest: manifest of the split.
         frames_per_batch: padded frames per batch.
         device: `cpu` or `cuda`.
@@ -158,8 +160,9 @@ class SpeechPasses:
         self.device = torch.device(device)
         self.runners: list[Runner] = []
         self.models: dict[str, AcousticModel] = {}  # one for each kind of input
-        for run, attention in models:
-            model = Recognizer.load(run, device=device, attention=attention, precision=precision).model
+        for run, variant in models:
+            how = {"precision": precision} | Variant.read(variant).options()
+            model = Recognizer.load(run, device=device, **how).model
             input_key = json.dumps([to_dict(model.config.features), model.config.pretrained])
             self.models.setdefault(input_key, model)
             self.runners.append(Runner(model.emit, input_key))

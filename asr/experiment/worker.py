@@ -36,6 +36,7 @@ from asr.experiment.labels import Labels
 from asr.experiment.records import TimingResult
 from asr.experiment.speech import Speech
 from asr.experiment.timing import forward_times
+from asr.experiment.variant import Variant
 from asr.experiment.workload import Workload
 from asr.training.config import train_options_from
 from asr.training.progress import position
@@ -95,8 +96,9 @@ class FractionWriter(lightning.Callback):
 def _check_code(cell: Cell) -> None:
     """Raise UserError if a mechanism's code isn't loaded, or not as it was when the comparison began."""
     models = [cell.settings, cell.settings.get("options", {}), *cell.settings.get("models", [])]
-    for name in filter(None, (model.get("attention") for model in models)):
-        layer_runs(name)
+    for model in models:
+        if name := Variant.read(model.get("variant", "")).attention or model.get("attention"):
+            layer_runs(name)
     if line := user_code.changed(cell.settings.get("code", {})):
         raise UserError(line)
 
@@ -127,7 +129,7 @@ def _workload(cell: Cell) -> type[Workload]:
 def _time(folder: Path, cell: Cell) -> dict[str, Any]:
     settings = cell.settings
     device = pick_device(settings["device"])
-    models = [(trained_run(folder, model["training"]), model["attention"]) for model in settings["models"]]
+    models = [(trained_run(folder, model["training"]), model["variant"]) for model in settings["models"]]
     times, conditions = forward_times(
         _workload(cell).passes(models, settings, device),
         repeats=settings["repeats"],

@@ -24,14 +24,14 @@ class Workload(Protocol):
     def digests(self, label: str, training: TrainConfig) -> dict[str, str]:
         """Return the digests of the data that a candidate is trained on."""
 
-    def evaluation(self, label: str, training: Cell, split: str, attention: str) -> Cell:
-        """Return the cell that evaluates a candidate's training with a mechanism."""
+    def evaluation(self, label: str, training: Cell, split: str, variant: str) -> Cell:
+        """Return the cell that evaluates a variant of a candidate's training."""
 
     def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
         """Return what the times of these evaluations' models depend on, besides the models."""
 
     def command(self, split: str) -> tuple[str, list[str]]:
-        """Return the command that repeats an evaluation, and its options besides split and mechanism."""
+        """Return the command that repeats an evaluation, and its options besides split and variant."""
 
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
         """Enter a finished cell's outcome into its evaluation, given the comparison's folder."""
@@ -42,4 +42,4 @@ class Workload(Protocol):
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> Passes:
-        """Return the models of a timing cell, given as run folder and mechanism, and their input."""
+        """Return the models of a timing cell, given as run folder and variant, and their input."""

@@ -69,7 +69,7 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
     scale = 100 if is_share(metric) else 1
     front = results.front(split)
     for candidate in results.candidates:
-        for attention in results.attentions():
+        for attention in results.variants():
             estimate = results.error_rate(candidate.label, split, metric, attention)
             time = results.forward_time(candidate.label, split, attention)
             if estimate is None or time is None:

@@ -19,6 +19,7 @@ from asr.errors import UserError
 from asr.experiment.candidates import can_run, is_exchangeable
 from asr.experiment.records import Candidate
 from asr.experiment.results import Results
+from asr.experiment.variant import Variant
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
@@ -118,7 +119,9 @@ def subject(results: Results) -> Candidate:
 
 def mechanisms(results: Results, candidate: Candidate) -> list[str]:
     """Return the approximations to show: the comparison's, and always clustered and i-clustered."""
-    named = dict.fromkeys(x.attention for x in results.evaluations if x.status == "done")
+    named = dict.fromkeys(
+        Variant.read(x.variant).attention for x in results.evaluations if x.status == "done"
+    )
     found = [
         name
         for name in named

@@ -86,7 +86,7 @@ def _system(
     metric = _metric(results, found)
     name = evaluation.candidate
     if not results.is_own(evaluation):
-        name += f", run with {evaluation.attention}"
+        name += f", run with {evaluation.variant}"
     ordered = sorted(found.utterances, key=lambda entry: badness(entry, metric))
     chosen = _choose(ordered, metric, tokens)
     return {

@@ -89,7 +89,7 @@ def _family(results: Results) -> list[Candidate]:
 
 
 def _mechanisms(results: Results) -> list[str]:
-    return [name for name in results.attentions() if _is_softmax(results, name)]
+    return [name for name in results.variants() if _is_softmax(results, name)]
 
 
 def _columns(results: Results, metric: str) -> list[Column]:
@@ -106,7 +106,7 @@ def _rows(results: Results, cell: Callable[[Candidate, str], TableCell]) -> list
 def gap(results: Results, label: str, split: str, attention: str) -> str:
     """Return why a model and a mechanism have no error rate."""
     wanted = (label, split, attention)
-    tried = [x for x in results.evaluations if (x.candidate, x.split, x.attention) == wanted]
+    tried = [x for x in results.evaluations if (x.candidate, x.split, x.variant) == wanted]
     if any(x.status == "failed" for x in tried):
         return "failed"
     if not results.trainings_of(label):
@@ -127,5 +127,5 @@ def _is_softmax(results: Results, attention: str) -> bool:
     try:
         return is_exchangeable(attention)
     except UserError:  # code that isn't loaded, or a name from a later version: what the results show
-        pairs = ((results.candidate(x.candidate).attention, x.attention) for x in results.evaluations)
+        pairs = ((results.candidate(x.candidate).attention, x.variant) for x in results.evaluations)
         return any(attention in pair and pair[0] != pair[1] for pair in pairs)

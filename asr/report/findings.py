@@ -162,7 +162,7 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
     exchanges = []
     for candidate in results.candidates:
         own = results.error_rate(candidate.label, split, metric)
-        for attention in results.attentions():
+        for attention in results.variants():
             other = results.error_rate(candidate.label, split, metric, attention)
             pair = (attention, candidate.attention)
             if any(results.unlearned(candidate.label, split, metric, x) for x in pair):

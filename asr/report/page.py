@@ -150,7 +150,7 @@ def _render(
         body,
         source,
         exported,
-        [x.attention for x in results.candidates] + results.attentions(),
+        [x.attention for x in results.candidates] + results.variants(),
         {"errors": errors},
         reload,
         heading=f"{results.recipe}: attention mechanisms compared",

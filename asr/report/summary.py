@@ -225,7 +225,7 @@ def matrix(results: Results, split: str) -> Table:
     """Return a table of error rates: models in rows, mechanisms in evaluation in columns (paper, table 1)."""
     metric = next(iter(results.metrics(split)), "per")
     title = f"{metric_heading(metric)} on {split}: trained with (rows), evaluated with (columns)"
-    attentions = results.attentions()
+    attentions = results.variants()
     rows = []
     for candidate in results.candidates:
         rates = [results.error_rate(candidate.label, split, metric, attention) for attention in attentions]

@@ -194,7 +194,7 @@ def search_table(results: Results) -> Table | None:
     rows = []
     for evaluation in tuned:
         candidate, beam = results.candidate(evaluation.candidate), evaluation.beam or {}
-        attention = evaluation.attention
+        attention = evaluation.variant
         weights = [beam["lm_weight"]] if beam.get("lm") else []
         rows.append(
             [

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from asr.approximation.options import rival_of
 from asr.attention import MECHANISMS, own
 from asr.config.names import split_name, split_source
+from asr.experiment.variant import Variant
 
 VEGA_LITE = "6.4"  # version that altair writes and vl-convert renders
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'Helvetica Neue', Arial, sans-serif"
@@ -120,8 +120,12 @@ def family(attention: str) -> str:
         >>> family("nystrom:Nystrom-32:iterations=4")
         'nystrom:Nystrom'
     """
-    name = attention.removeprefix("peer:").partition("@")[0]
-    return name if any(rival_of(name)) else split_name(name)[0]
+    return _parts(attention)[0]
+
+
+def _parts(attention: str) -> tuple[str, str]:
+    name, number, _ = split_name(Variant.read(attention.removeprefix("peer:")).attention.partition("@")[0])
+    return name, number
 
 
 def look(name: str) -> Look:
@@ -143,7 +147,7 @@ def in_family_order(attentions: list[str]) -> list[str]:
 
     def rank(attention: str) -> tuple[int, int, str]:
         name = family(attention)
-        number = split_name(attention.partition("@")[0])[1]
+        number = _parts(attention)[1]
         known = [*FAMILIES, *_drawn]
         place = known.index(name) if name in known else len(known)
         return place, int(number or 0), attention

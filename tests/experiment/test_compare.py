@@ -155,7 +155,7 @@ def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
         record = json.loads((tmp_path / evaluation.folder / "decode" / "tuned.json").read_text())
         (found,) = record.values()
         assert found["manifest"] == str(tone_corpus / "dev.cuts.jsonl.gz")
-        assert found["attention"] == evaluation.attention
+        assert found["attention"] == evaluation.variant
         assert evaluation.beam["word_score"] == found["word_score"]
     assert not (trained / "decode" / "tuned.json").exists()
 
@@ -306,7 +306,7 @@ def test_models_without_recordings_are_exchanged_and_timed(tmp_path: Path) -> No
     assert found == [("full", "full", 2016), ("full", "clustered-3", 2016), ("cast-3", "cast-3", 2016)]
     for evaluation in results.evaluations:
         model = str(tmp_path / "trainings" / evaluation.candidate / "seed0")
-        expected = labelling.evaluate(*labelling.load_task(model, evaluation.attention), "test")
+        expected = labelling.evaluate(*labelling.load_task(model, evaluation.variant), "test")
         assert evaluation.rates == {
             "error": {"rate": expected.value, "interval": list(expected.interval or ()), "length": 4032}
         }

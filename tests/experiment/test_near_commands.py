@@ -39,7 +39,7 @@ def test_a_comparison_trains_and_exchanges_it(fast: None, tone_corpus: Path, tmp
     assert main(arguments(tone_corpus, folder, names, f"evaluate=[{NAME}]")) == 0
     results = json.loads((folder / "results.json").read_text())
     assert {x["candidate"] for x in results["trainings"]} == {"full", NAME}
-    found = {(x["candidate"], x["attention"], x["status"]) for x in results["evaluations"]}
+    found = {(x["candidate"], x["variant"], x["status"]) for x in results["evaluations"]}
     assert {("full", NAME, "done"), (NAME, NAME, "done")} <= found
 
 

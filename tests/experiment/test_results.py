@@ -110,7 +110,7 @@ def test_the_csv_of_a_recipe_without_recordings_has_a_row_for_each_training(tmp_
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(UserError, match="format 1, found 99"):
+    with pytest.raises(UserError, match="format 2, found 99"):
         read_results(tmp_path)
     with pytest.raises(UserError, match=r"nowhere\.json"):
         read_results(tmp_path / "nowhere.json")

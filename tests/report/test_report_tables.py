@@ -36,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def set_rates(results: Results, rates: dict[str, tuple[float, float, float]]) -> None:
     """Set rate and interval of every evaluation by its mechanism, and differences that follow from them."""
     for evaluation in results.evaluations:
-        rate, low, high = rates[evaluation.attention]
+        rate, low, high = rates[evaluation.variant]
         evaluation.rates["per"] |= {"rate": rate, "interval": [low, high]}
     own = [(x.label, x.attention) for x in results.candidates if x.attention in rates]
     results.differences = [
@@ -175,7 +175,7 @@ def test_level_times_have_no_winner(tmp_path: Path) -> None:
     def set_times(seconds: dict[str, float]) -> dict[str, str]:
         for x in results.evaluations:
             if x.forward_s is not None:
-                vars(x).update(forward_times(seconds[x.attention]))
+                vars(x).update(forward_times(seconds[x.variant]))
         return {finding.head: finding.text for finding in findings(results)}
 
     def forward_details() -> list[str]:
@@ -372,15 +372,15 @@ def test_models_that_learned_nothing_win_nothing(results: Results) -> None:
     """Empty output is fast and has 100 %: it had the star, and "the best of 4 exchanges" changed nothing."""
     results = copy.deepcopy(results)
     results.protocol |= {"metric": "per"}
-    set_rates(results, dict.fromkeys(results.attentions(), (1.0, 1.0, 1.0)))
+    set_rates(results, dict.fromkeys(results.variants(), (1.0, 1.0, 1.0)))
     assert results.front("test") == []
     assert "*" not in str([row[2] for row in candidate_table(results).rows])
     found = {finding.head: finding.text for finding in findings(results)}
     assert not {"Most accurate", "Pareto front", "Exchange"} & found.keys()
     assert "Left out of the front." in found["Nothing learned"]
-    set_rates(results, dict.fromkeys(results.attentions(), (0.9, 0.8, 0.95)))
+    set_rates(results, dict.fromkeys(results.variants(), (0.9, 0.8, 0.95)))
     for evaluation in results.evaluations:
-        evaluation.constant = evaluation.attention != "full"
+        evaluation.constant = evaluation.variant != "full"
     assert results.front("test") == ["full"]
 
 

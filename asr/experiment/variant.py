@@ -1,0 +1,75 @@
+"""How a model runs: what can be exchanged in a trained or published model without training it again."""
+
+import re
+from dataclasses import dataclass, fields
+
+from asr.attention.table import canonical
+from asr.errors import UserError
+
+_AXES = re.compile(r" (?=(?:frames|layers|precision)=)")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run a model. Its text names a system beside the model: `near-25 frames=1,2*3`.
+
+    Another axis is another field here, and what `Recognizer.load`, or the workload's model, does with it.
+
+    Attributes:
+        attention: mechanism, or one for each layer.
+        frames: schedule of frame rates; empty: the model's own.
+        layers: number of encoder layers, evenly spread; 0: all.
+        precision: precision of matrix products; empty: that of the experiment.
+    """
+
+    attention: str
+    frames: str = ""
+    layers: int = 0
+    precision: str = ""
+
+    def __str__(self) -> str:
+        axes = ((x.name, getattr(self, x.name)) for x in fields(self)[1:])
+        return " ".join([self.attention, *(f"{name}={value}" for name, value in axes if value)])
+
+    def options(self) -> dict[str, str]:
+        """Return the options of `Recognizer.load` that it sets."""
+        return {name: x for name in ("attention", "frames", "precision") if (x := getattr(self, name))}
+
+    def overrides(self) -> list[str]:
+        """Return it as options of a command."""
+        return [f"{name}={value}" for name, value in self.options().items()]
+
+    @classmethod
+    def read(cls, text: str) -> "Variant":
+        """Return the variant of a text that `str` gave.
+
+        Example:
+            >>> Variant.read("full*3,near-25*9 frames=1,2*11 precision=bf16")
+            Variant(attention='full*3,near-25*9', frames='1,2*11', layers=0, precision='bf16')
+        """
+        attention, *axes = _AXES.split(text)
+        values = dict(axis.split("=", 1) for axis in axes)
+        return cls(
+            attention, values.get("frames", ""), int(values.get("layers", 0)), values.get("precision", "")
+        )
+
+
+def attention_only(text: str) -> str:
+    """Return the mechanism of a variant that changes nothing else.
+
+    Raises:
+        UserError: it changes more, which needs recordings.
+    """
+    variant = Variant.read(text)
+    if text != variant.attention:
+        raise UserError(f"{text.removeprefix(variant.attention).strip()}: has an effect on recordings only")
+    return variant.attention
+
+
+def given_variants(texts: list[str]) -> list[str]:
+    """Return the canonical texts of variants that the user gives; see `asr.attention.table.canonical`."""
+    found = []
+    for text in texts:
+        attention, *axes = _AXES.split(text)
+        found += [str(Variant.read(" ".join([name, *axes]))) for name in canonical([attention])]
+    return found
