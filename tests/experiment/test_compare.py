@@ -84,7 +84,7 @@ def test_models_are_trained_evaluated_and_timed(
     )
     assert main(asked) == 0
     results = read_results(tmp_path)
-    matrix = {(x.candidate, x.attention) for x in results.evaluations if x.status == "done"}
+    matrix = {(x.candidate, x.variant) for x in results.evaluations if x.status == "done"}
     clustered = "clustered-3:bits=31,iterations=2"
     assert matrix == {
         ("full", "full"),

@@ -48,7 +48,7 @@ def test_compared_exchanged_and_drawn(
     assert main(given) == 0
     results = read_results(folder)
     assert [x.mechanism for x in results.candidates] == ["full", "nystrom:Nystrom"]
-    pairs = [(x.candidate, x.attention) for x in results.evaluations if x.status == "done"]
+    pairs = [(x.candidate, x.variant) for x in results.evaluations if x.status == "done"]
     assert pairs == [("full", "full"), (STORED, STORED), (STORED, "full")]
     assert results.environment["code"] == {"nystrom": file_digest(file)}
 

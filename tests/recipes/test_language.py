@@ -273,7 +273,7 @@ def test_comparisons_and_reports_name_the_measure(
     results = read_results(tmp_path)
     assert results.dev_measure() == "dev_bits_per_character"
     assert results.metrics() == ["bits_per_character"]
-    assert all(x.attention == x.candidate for x in results.evaluations)  # not those that see later tokens
+    assert all(x.variant == x.candidate for x in results.evaluations)  # not those that see later tokens
     estimate = results.error_rate("full:causal=true", "test", "bits_per_character")
     assert estimate is not None
     assert f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})" in shown

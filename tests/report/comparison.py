@@ -257,7 +257,7 @@ def _evaluation(
         candidate=LABELS.get(name, name),
         seed=seed,
         split="test",
-        attention=other,
+        variant=other,
         decoder="greedy",
         folder=place,
         status="done",
@@ -266,7 +266,7 @@ def _evaluation(
         audio_s=sum(reference.duration_s for reference in references),
         utterances=len(references),
         backend="native",
-        command=f"asr decode runs/{name}/{seed} split=test attention={other}",
+        command=f"asr decode runs/{name}/{seed} split=test variant={other}",
     )
     return evaluation, item_errors(found)
 
