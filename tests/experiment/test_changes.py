@@ -50,7 +50,7 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
         assert (evaluation.beam["size"], evaluation.beam["lm"]) == (20, str(bigram))
         assert f"beam.lm={bigram}" in evaluation.command
         assert "beam.word_score=-1.0" in evaluation.command
-    assert "WER %, test" in " ".join(capsys.readouterr().out.split())
+    assert "PER %, test" in " ".join(capsys.readouterr().out.split())
 
     def states() -> dict[str, int]:
         return {str(x): x.stat().st_mtime_ns for x in folder.rglob("state.json")}
