@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -57,10 +58,17 @@ class Whisper(TransformersModel):
         self.rival = "", ""
         super().__init__(folder, "WhisperForConditionalGeneration", "WhisperProcessor", device)
         self.extractor, self.tokenizer = self.processor.feature_extractor, self.processor.tokenizer
-        if lost := tokens_without_merge(json.loads(self.tokenizer.backend_tokenizer.to_str())):
+        stored = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        expected = f"model={folder}: expected a tokenizer that cuts texts as in training, found"
+        if lost := tokens_without_merge(stored):
             raise UserError(
-                f"model={folder}: expected a tokenizer that cuts texts as in training, found one without the "
-                f"merges of {len(lost)} tokens, e.g. {lost[0]!r}: take tokenizer.json from a newer conversion"
+                f"{expected} one without the merges of {len(lost)} tokens, e.g. {lost[0]!r}: take "
+                "tokenizer.json from a newer conversion"
+            )
+        if late := merges_out_of_order(stored):
+            raise UserError(
+                f"{expected} {len(late)} merges in another order than their tokens, e.g. that of "
+                f"{late[0]!r}: take tokenizer.json from the model's own folder"
             )
         config, frames = self.model.config, 2 * self.model.config.max_source_positions
         found = self.extractor.feature_size, self.extractor.nb_max_frames
@@ -76,6 +84,7 @@ class Whisper(TransformersModel):
         for name in ("decoder_start_token_id", "no_timestamps_token_id", "eos_token_id"):
             if not isinstance(getattr(settings, name, None), int):
                 raise UserError(f"model={folder}: expected {name} in generation_config.json, found none")
+        _check_marks(self.tokenizer, settings, folder)
         self.settings = _settings(settings, folder, language)
         self.ours = WhisperEncoder(self.model.model.encoder, FULL, "auto").eval()
         self.normalise = _normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
@@ -104,9 +113,16 @@ class Whisper(TransformersModel):
                 f"utterance {longest.id!r}: expected at most {self.longest_s:g} s, Whisper's longest "
                 f"input, found {longest.duration:.2f} s"
             )
-        if (tokens := len(self.tokens(speech.text))) > most:
+        tokens, known = self.tokens(speech.text), self.model.config.vocab_size
+        if len(tokens) > most:
             raise UserError(
-                f"utterance {speech.id!r}: expected a transcript of at most {most} tokens, found {tokens}"
+                f"utterance {speech.id!r}: expected a transcript of at most {most} tokens, found {len(tokens)}"
+            )
+        read = self.tokenizer.decode(tokens[len(self.prompt) : -1], clean_up_tokenization_spaces=False)
+        if self.normalise(read) != self.normalise(speech.text) or max(tokens) >= known:
+            raise UserError(
+                f"utterance {speech.id!r}: expected {speech.text[:100]!r} in the model's {known:,} tokens, "
+                f"found {read[:100]!r}: the tokenizer is another model's"
             )
 
     def reference(self, states_BNM: Tensor, texts: list[str]) -> list[tuple[Tensor, Tensor]]:
@@ -253,6 +269,35 @@ def tokens_without_merge(tokenizer: dict[str, Any]) -> list[str]:
     }
     made |= {token["content"] for token in tokenizer["added_tokens"]}
     return [token for token in model["vocab"] if len(token) > 1 and token not in made]
+
+
+def merges_out_of_order(tokenizer: dict[str, Any]) -> list[str]:
+    """Return the tokens of a `tokenizer.json` whose merge comes after that of a later token.
+
+    Byte-pair encoding numbers its tokens as it finds their merges, so merges or numbers of another vocabulary
+    show in their order.
+    """
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"].get("merges", [])
+    made = ["".join(x) if isinstance(x, list) else x.replace(" ", "") for x in merges]
+    known = [token for token in made if token in vocabulary]
+    return [token for before, token in pairwise(known) if vocabulary[before] > vocabulary[token]]
+
+
+def _check_marks(tokenizer: Any, settings: Any, folder: Path) -> None:
+    """Raise UserError unless a tokenizer has Whisper's marks at the numbers that the model was trained with."""
+    marks = {
+        "<|startoftranscript|>": settings.decoder_start_token_id,
+        "<|notimestamps|>": settings.no_timestamps_token_id,
+        "<|endoftext|>": settings.eos_token_id,
+        **(getattr(settings, "lang_to_id", None) or {}),
+        **{f"<|{task}|>": number for task, number in (getattr(settings, "task_to_id", None) or {}).items()},
+    }
+    for mark, number in marks.items():
+        if (found := tokenizer.convert_ids_to_tokens(number)) != mark:
+            raise UserError(
+                f"model={folder}: expected the token {mark} at {number}, as in generation_config.json, found "
+                f"{found!r}: the tokenizer is another model's"
+            )
 
 
 @contextmanager

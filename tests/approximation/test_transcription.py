@@ -444,6 +444,44 @@ def test_a_tokenizer_that_lost_a_merge_is_refused(folder: Path, tmp_path: Path) 
                 Whisper(tmp_path / "model", "cpu", "")
 
 
+def test_another_models_tokenizer_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Only lost merges were noticed: with English tokens, a model of several languages read other marks."""
+    shutil.copytree(folder / "model", tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    first, second = vocabulary.pop("Ā"), vocabulary.pop("ā")
+
+    def load(th: int, he: int) -> Whisper:
+        content["model"] |= {"vocab": vocabulary | {"th": th, "he": he}, "merges": [["t", "h"], ["h", "e"]]}
+        file.write_text(json.dumps(content))
+        return Whisper(tmp_path / "model", "cpu", "")
+
+    assert first in load(first, second).tokens("th")
+    with pytest.raises(UserError, match="found 1 merges in another order than their tokens, e.g. that of 'he'"):
+        load(second, first)
+    shutil.copy(folder / "model" / "tokenizer.json", file)
+    settings = json.loads((tmp_path / "model" / "generation_config.json").read_text())
+    settings["no_timestamps_token_id"] -= 1
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r"expected the token <\|notimestamps\|> at \d+, .* found '<\|startofp"):
+        Whisper(tmp_path / "model", "cpu", "")
+
+
+def test_transcripts_that_the_tokenizer_cannot_write_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "model", tmp_path / "model")
+    content = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    letter = read_cuts(folder / "data" / "test.cuts.jsonl.gz")[0].supervisions[0].text[0]
+    content["model"]["vocab"]["一"] = content["model"]["vocab"].pop(letter)
+    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(content))
+    assert main(arguments(folder, tmp_path / "out", f"model={tmp_path / 'model'}")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"expected '{letter}" in line
+    assert "the tokenizer is another model's" in line
+
+
 def test_whisper_of_the_hub_is_measured_in_a_language(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
