@@ -114,9 +114,9 @@ class Whisper(TransformersModel):
                 f"input, found {longest.duration:.2f} s"
             )
         tokens, known = self.tokens(speech.text), self.model.config.vocab_size
-        if len(tokens) > most:
+        if (found := len(tokens)) > most:
             raise UserError(
-                f"utterance {speech.id!r}: expected a transcript of at most {most} tokens, found {len(tokens)}"
+                f"utterance {speech.id!r}: expected a transcript of at most {most} tokens, found {found}"
             )
         read = self.tokenizer.decode(tokens[len(self.prompt) : -1], clean_up_tokenization_spaces=False)
         if self.normalise(read) != self.normalise(speech.text) or max(tokens) >= known:
@@ -284,7 +284,7 @@ def merges_out_of_order(tokenizer: dict[str, Any]) -> list[str]:
 
 
 def _check_marks(tokenizer: Any, settings: Any, folder: Path) -> None:
-    """Raise UserError unless a tokenizer has Whisper's marks at the numbers that the model was trained with."""
+    """Raise UserError unless a tokenizer has Whisper's marks at the model's numbers of them."""
     marks = {
         "<|startoftranscript|>": settings.decoder_start_token_id,
         "<|notimestamps|>": settings.no_timestamps_token_id,

@@ -458,13 +458,13 @@ def test_another_models_tokenizer_is_refused(folder: Path, tmp_path: Path) -> No
         return Whisper(tmp_path / "model", "cpu", "")
 
     assert first in load(first, second).tokens("th")
-    with pytest.raises(UserError, match="found 1 merges in another order than their tokens, e.g. that of 'he'"):
+    with pytest.raises(UserError, match=r"1 merges in another order than their tokens, e\.g\. that of 'he'"):
         load(second, first)
     shutil.copy(folder / "model" / "tokenizer.json", file)
     settings = json.loads((tmp_path / "model" / "generation_config.json").read_text())
     settings["no_timestamps_token_id"] -= 1
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=r"expected the token <\|notimestamps\|> at \d+, .* found '<\|startofp"):
+    with pytest.raises(UserError, match=r"the token <\|notimestamps\|> at \d+, .* found '<\|startofp"):
         Whisper(tmp_path / "model", "cpu", "")
 
 
