@@ -20,6 +20,7 @@ LAYERS = [
         "console",
         "environment",
         "lengths",
+        "measure",
         "parallel",
         "records",
         "seeds",

@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from asr.benchmark.timer import Seconds, in_turns, time_of
 from asr.environment import git_commit
 from asr.files import write_text
+from asr.measure import Seconds, in_turns, time_of
 from attention_ext import why_unavailable
 from attention_ext.clustered_attention.native import clustered_attention
 from attention_ext.flash import flash_attention

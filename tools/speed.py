@@ -50,7 +50,6 @@ from workers import Turns, Worker, spread
 
 from asr import Recognizer
 from asr.attention import build_mechanism
-from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
 from asr.cli import WAITING
 from asr.config import option
 from asr.console import open_console
@@ -59,6 +58,7 @@ from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.environment import processor
 from asr.errors import UserError
+from asr.measure import Seconds, in_turns, time_of, torch_threads
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.preparation.cuts import recording, utterance_cut
 from asr.records.run_folder import HYPOTHESES

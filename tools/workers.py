@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from asr.benchmark.timer import Seconds
 from asr.errors import UserError
+from asr.measure import Seconds
 
 
 class Turns:

@@ -18,11 +18,10 @@ from asr.approximation.squad import find_squad
 from asr.approximation.tasks import GlueTask, SquadTask
 from asr.approximation.transcription import TranscriptionTask
 from asr.attention.table import joined_name
-from asr.benchmark.memory import peak_bytes_of
-from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor
 from asr.errors import UserError
 from asr.files import build, write_json
+from asr.measure import now, peak_bytes_of, usual_clock
 from asr.records.keyed import KeyedRecord, job
 from asr.scoring.estimates import Estimate, Values, percentiles
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from asr.benchmark.mechanisms import Timing, measure
-from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
+from asr.benchmark.memory import Memory, TooLarge, largest_batch, peak_memory_bytes
 from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
 from asr.benchmark.problem import BenchProblem
@@ -18,6 +18,7 @@ from asr.config import values_affecting
 from asr.environment import processor
 from asr.errors import UserError
 from asr.files import build
+from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
 from asr.records.keyed import KeyedRecord, job
 

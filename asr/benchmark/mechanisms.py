@@ -17,8 +17,8 @@ from asr.benchmark.models import PARTS, MeasuredModel, StepSeconds
 from asr.benchmark.options import GROUPING, PASSES
 from asr.benchmark.peers import Attend, build_peer
 from asr.benchmark.problem import BenchProblem
-from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
 from asr.config.names import split_name
+from asr.measure import Seconds, in_turns, time_of, torch_threads
 from asr.model.blocks import Block
 from asr.model.options import BlockConfig
 

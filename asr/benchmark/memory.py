@@ -1,12 +1,9 @@
 """Peak memory of mechanisms, layers and models, and the largest batch that fits."""
 
-import ctypes
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -14,9 +11,9 @@ import torch
 from asr.benchmark.mechanisms import build_operation, run_once
 from asr.benchmark.problem import BenchProblem
 from asr.errors import UserError
+from asr.measure import peak_allocated_bytes, peak_resident_bytes, status_bytes
 from asr.parallel import ProcessKilled, in_new_process
 
-STATUS = Path("/proc/self/status")
 STEEPEST = 16  # attempts grow at most by this factor of what the last one's memory suggests
 FULL = 0.95  # share of the memory above which no larger batch is tried
 
@@ -37,21 +34,6 @@ class Memory:
     batch: int
     passes: str
     peak_bytes: int
-
-
-def can_measure_memory(device: str) -> bool:
-    """Return whether `peak_memory_bytes` works on a device: on any GPU, and on the CPU under Linux."""
-    return device != "cpu" or Path("/proc/self/clear_refs").exists()
-
-
-def peak_resident_mib(*, children: bool = False) -> float:
-    """Return the peak resident memory of this process, or of its largest ended child; 0 under Windows."""
-    if sys.platform == "win32":
-        return 0.0
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts bytes, Linux KiB
 
 
 class TooLarge(UserError):
@@ -76,10 +58,10 @@ def peak_memory_bytes(
     """
     what = f"memory of {name} at length {problem.length}"
     if problem.device != "cpu":
-        peak = _peak_allocated_bytes(name, problem, passes, limit)
+        peak = _allocated(name, problem, passes, limit)
     else:
         try:
-            peak = cast("int | None", in_new_process(_peak_resident_bytes, name, problem, passes, limit))
+            peak = cast("int | None", in_new_process(_resident, name, problem, passes, limit))
         except ProcessKilled as error:
             if limit is None:
                 raise UserError(f"{what}: {error}") from None
@@ -89,21 +71,21 @@ def peak_memory_bytes(
     return peak
 
 
-def _peak_allocated_bytes(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
+def _allocated(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
     """Return the peak of a GPU's memory; None if it ran out and there is a limit."""
     attend = build_operation(name, problem)
     try:
         inputs, grad = problem.tensors()
         if problem.unit == "model":
             run_once(attend, inputs, grad, passes)  # the optimiser's state is held from the first step on
-        return _allocated(partial(run_once, attend, inputs, grad, passes), problem.device)
+        return peak_allocated_bytes(partial(run_once, attend, inputs, grad, passes), problem.device)
     except torch.OutOfMemoryError:
         if limit is None:
             raise
         return None
 
 
-def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
+def _resident(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
     """Return the peak of this process's memory; None if an allocation failed because of the limit."""
     torch.set_num_threads(1)
     attend = build_operation(name, problem)
@@ -118,52 +100,14 @@ def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: i
 
         # Twice the limit, in virtual memory, not all of which becomes resident: a call that needs far more
         # fails here instead of exhausting the machine.
-        ceiling = _status_bytes("VmData") + 2 * limit
+        ceiling = status_bytes("VmData") + 2 * limit
         resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
     try:
-        return _resident(partial(run_once, attend, inputs, grad, passes))
+        return peak_resident_bytes(partial(run_once, attend, inputs, grad, passes))
     except (MemoryError, RuntimeError) as error:
         if limit is None or not re.search("alloc|memory", str(error)):
             raise
         return None
-
-
-def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
-    """Return the peak memory of a call in this process, less the memory held before it.
-
-    On the CPU the resident set, which other threads of the process share; None where it can't be measured.
-    """
-    if device != "cpu":
-        return _allocated(call, device)
-    if not can_measure_memory("cpu"):
-        return None
-    # What glibc keeps of freed memory would be used again unseen.
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
-    return max(0, _resident(call))
-
-
-def _allocated(call: Callable[[], object], device: str) -> int:
-    """Return the peak of a GPU's memory during a call, less what was held before."""
-    torch.cuda.reset_peak_memory_stats(device)
-    held = torch.cuda.memory_allocated(device)
-    call()
-    return torch.cuda.max_memory_allocated(device) - held
-
-
-def _resident(call: Callable[[], object]) -> int:
-    """Return the peak of this process's resident set during a call, less what was held before."""
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
-    held = _status_bytes("VmRSS")
-    call()
-    return _status_bytes("VmHWM") - held
-
-
-def _status_bytes(key: str) -> int:
-    found = re.search(rf"{key}:\s+(\d+) kB", STATUS.read_text())
-    if found is None:
-        raise RuntimeError(f"{STATUS} has no {key}")
-    return 1024 * int(found[1])
 
 
 def largest_batch(

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from asr.benchmark.problem import MEL_BINS, VOCABULARY, BenchProblem, markov_labels
-from asr.benchmark.timer import Seconds, now
 from asr.losses.loss import build_loss
+from asr.measure import Seconds, now
 from asr.model.encoder import Encoder
 from asr.model.head import Head
 

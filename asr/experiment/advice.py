@@ -17,8 +17,8 @@ from asr.benchmark.mechanisms import measure
 from asr.benchmark.memory import peak_memory_bytes
 from asr.benchmark.options import PASSES
 from asr.benchmark.problem import BenchProblem
-from asr.benchmark.timer import in_turns, time_of, torch_threads, usual_clock
 from asr.experiment.options import AdviceConfig
+from asr.measure import in_turns, time_of, torch_threads, usual_clock
 from asr.model.encoder import Encoder
 from asr.training.options import TrainConfig
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import lightning
 import torch
 
-from asr.benchmark.timer import Seconds, in_turns, now, torch_threads
 from asr.config import affecting, flat, to_dict
 from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import build, digest, read_json, write_json
+from asr.measure import Seconds, in_turns, now, torch_threads
 from asr.training.optimizer import build_optimizer
 from asr.training.options import TrainConfig
 from asr.training.run import build_task

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from asr.benchmark.timer import Seconds
 from asr.config import as_overrides, nested
 from asr.console import Table, draws_bars, duration
 from asr.experiment.candidates import plan_candidates
@@ -19,6 +18,7 @@ from asr.experiment.grids import NONE, Paper
 from asr.experiment.plan import Plan
 from asr.experiment.records import Candidate
 from asr.experiment.request import Request
+from asr.measure import Seconds
 from asr.report.words import counted
 from asr.training.budget import parse_budget
 from asr.training.config import run_folder, train_options_from

@@ -1,38 +1,98 @@
-"""Time of a full forward pass over a split, with all models and mechanisms side by side.
+"""Systems that run in turns on the same batches, and the time that each takes.
 
-Every batch goes through all models in turn, once per repeat, so that disturbances affect them alike. Loading,
-filter banks and search are not timed.
+Every batch goes through all systems in turn, once per repeat, so that disturbances affect them alike.
+Loading, filter banks and search are not timed.
 """
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from asr.benchmark.timer import Seconds, in_turns, now, time_of, torch_threads
 from asr.experiment.records import Conditions, ForwardTimes
+from asr.measure import Seconds, in_turns, now, time_of, torch_threads
+
+Name = TypeVar("Name")
 
 
 @dataclass
 class Runner:
-    """A model with a mechanism, and the times of its forward passes.
+    """A system that has turns.
 
     Attributes:
-        forward: passes the inputs of a batch through the model, which is in evaluation mode on its device.
-        input_key: models with the same key have the same inputs.
+        forward: passes the inputs of a batch through the model, which is in evaluation mode on its device,
+            and returns its outputs.
+        input_key: systems with the same key have the same inputs.
+        prepare: called before every turn, untimed: what systems that share a model exchange in it.
+        warm: whether it has run before; its first run, which loads code and builds masks, is not timed.
         taken: total time over all batches, per repeat.
         error: reason why the model cannot run; it is skipped from then on.
     """
 
     forward: Callable[..., Any]
-    input_key: str
+    input_key: str = ""
+    prepare: Callable[[], object] | None = None
+    warm: bool = False
     taken: list[Seconds] = field(default_factory=list)
     error: str = ""
+
+    def turn(
+        self, inputs: tuple[Any, ...], device: str, keep: Callable[[Any], None] | None = None
+    ) -> Seconds:
+        """Return the time of a run on a batch; a model that can't run takes none from then on.
+
+        Args:
+            inputs: arguments of `forward`.
+            device: device of the model.
+            keep: called with the outputs, untimed.
+        """
+        if self.error:
+            return Seconds()
+        found: list[Any] = []
+        try:
+            if self.prepare:
+                self.prepare()
+            taken = time_of(lambda: found.append(self.forward(*inputs)), device)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            self.error = (str(error).strip() or type(error).__name__).splitlines()[0]
+            return Seconds()
+        self.warm = True
+        if keep:
+            keep(found.pop())
+        return taken
+
+
+def in_turns_on(
+    inputs: Mapping[str, tuple[Any, ...]],
+    runners: Mapping[Name, Runner],
+    *,
+    device: str,
+    repeats: int = 1,
+    keep: Callable[[Name, Any], None] | None = None,
+) -> dict[Name, list[Seconds]]:
+    """Run systems in turns on a batch, and return the times of each.
+
+    Args:
+        inputs: inputs of the batch by `Runner.input_key`; systems without inputs have no turn.
+        runners: systems by name; those that haven't run yet have a turn before, which doesn't count.
+        device: device of all systems.
+        repeats: turns of each.
+        keep: called, untimed, with name and outputs after every counted turn.
+    """
+    here = {name: runner for name, runner in runners.items() if runner.input_key in inputs}
+    for runner in here.values():
+        if not runner.warm:
+            runner.turn(inputs[runner.input_key], device)
+    turns = {
+        name: partial(runner.turn, inputs[runner.input_key], device, partial(keep, name) if keep else None)
+        for name, runner in here.items()
+    }
+    return in_turns(turns, repeats, warm_up=0)
 
 
 class Passes(Protocol):
@@ -73,22 +133,13 @@ def forward_times(
     with torch_threads(threads):
         for number in range(passes.batches):
             inputs = passes.inputs(number)
-            turns = {
-                index: partial(_run, runner, inputs[runner.input_key], device)
-                for index, runner in enumerate(runners)
-                if runner.input_key in inputs
-            }
-            for index, times in in_turns(turns, repeats, warm_up=1 if number == 0 else 0).items():
+            found = in_turns_on(inputs, dict(enumerate(runners)), device=device, repeats=repeats)
+            for index, times in found.items():
                 runner = runners[index]
                 runner.taken = [x + y for x, y in zip(runner.taken, times, strict=True)]
             advance((number + 1) / passes.batches)
-        conditions = Conditions(
-            device=device,
-            threads=torch.get_num_threads(),
-            wall_s=sum(taken.wall_s for runner in runners for taken in runner.taken),
-            cpu_s=sum(taken.cpu_s for runner in runners for taken in runner.taken),
-            other_cpus=others.cpus(),
-        )
+        taken = sum((taken for runner in runners for taken in runner.taken), Seconds())
+        conditions = others.conditions(device, taken)
     return [_row(runner) for runner in runners], conditions
 
 
@@ -118,6 +169,10 @@ class OtherProcesses:
         self.stat = stat
         self.started = self._read()
 
+    def conditions(self, device: str, taken: Seconds) -> Conditions:
+        """Return the state of the machine since then, in which timed work took this long."""
+        return Conditions(device, torch.get_num_threads(), taken.wall_s, taken.cpu_s, self.cpus())
+
     def cpus(self) -> float | None:
         """Return the mean number of busy CPUs; None where /proc/stat is missing."""
         wall_s, busy_s, own_s = (now - then for now, then in zip(self._read(), self.started, strict=True))
@@ -136,14 +191,3 @@ class OtherProcesses:
         busy_s = (user + nice + system + irq + softirq + steal) / ticks_per_s
         read = now()
         return read.wall_s, busy_s, read.cpu_s
-
-
-def _run(runner: Runner, inputs: tuple[Any, ...], device: str) -> Seconds:
-    """Time a forward pass; a model that can't run takes no time from then on."""
-    if runner.error:
-        return Seconds()
-    try:
-        return time_of(partial(runner.forward, *inputs), device)
-    except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-        runner.error = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Seconds()

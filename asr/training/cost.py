@@ -6,9 +6,8 @@ import lightning
 import torch
 from lightning.pytorch.profilers import Profiler
 
-from asr.benchmark.memory import peak_resident_mib
-from asr.benchmark.timer import Seconds, now
 from asr.data.stream import StreamBatch
+from asr.measure import Seconds, now, peak_resident_mib
 from asr.training.budget import TimeBudget
 from asr.training.progress import position
 from asr.training.task import TrainingTask

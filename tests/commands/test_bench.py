@@ -17,11 +17,11 @@ import attention_ext
 from asr import config
 from asr.attention.table import missing_kernels
 from asr.benchmark import mechanisms
-from asr.benchmark.memory import can_measure_memory
 from asr.benchmark.problem import BenchProblem
 from asr.commands import bench
 from asr.commands.bench import Options, run
 from asr.errors import UserError
+from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
 from asr.report import bench_chart
 

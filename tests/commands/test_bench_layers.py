@@ -21,11 +21,12 @@ from asr.benchmark.mechanisms import (
     rival,
     run_once,
 )
-from asr.benchmark.memory import TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
+from asr.benchmark.memory import TooLarge, largest_batch, peak_memory_bytes
 from asr.benchmark.names import measured_names
 from asr.benchmark.problem import BenchProblem
 from asr.commands.bench import Options, parse, run
 from asr.errors import UserError
+from asr.measure import can_measure_memory
 from asr.report import bench_chart
 
 LAYER = BenchProblem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)

@@ -10,12 +10,12 @@ from processes import result_of_a_fork
 from rich.console import Console
 
 from asr.benchmark.mechanisms import build_operation, run_once
-from asr.benchmark.memory import can_measure_memory
 from asr.benchmark.models import PARTS, MeasuredModel, StepSeconds
 from asr.benchmark.problem import VOCABULARY, BenchProblem
 from asr.commands.bench import parse, run
 from asr.errors import UserError
 from asr.losses.options import LossConfig
+from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
 from asr.report import bench_chart
 

@@ -12,11 +12,11 @@ from runs import in_process
 from tone_corpora import TINY
 from torch import Tensor
 
-from asr.benchmark.timer import Seconds
 from asr.cli import main
 from asr.experiment import costs, launch
 from asr.experiment.costs import StepTimer, step_costs, steps_within
 from asr.experiment.progress import _timed
+from asr.measure import Seconds
 from asr.training.config import train_options
 from asr.training.options import TrainConfig
 
@@ -116,7 +116,7 @@ def test_the_optimiser_counts_once_a_step(
 
     monkeypatch.setattr(timer.task, "losses", taking_a_second)
     monkeypatch.setattr(timer.optimizer, "step", taking_ten)
-    monkeypatch.setattr("asr.benchmark.timer.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("asr.measure.time.process_time", lambda: clock[0])
     taken = timer.step()
     assert taken is not None
     assert taken.cpu_s == 13
@@ -142,7 +142,7 @@ def test_loading_counts_where_the_training_process_loads(
             yield batch
 
     timer.batches = loading(timer.batches)
-    monkeypatch.setattr("asr.benchmark.timer.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("asr.measure.time.process_time", lambda: clock[0])
     step = timer.step()
     assert step
     assert step.cpu_s == expected_s

@@ -284,7 +284,7 @@ def test_cpu_time_of_other_processes_comes_from_proc_stat(
     stat = tmp_path / "stat"
     clocks = {"perf_counter": 5.0, "process_time": 1.0}
     for name in clocks:
-        monkeypatch.setattr(f"asr.benchmark.timer.time.{name}", lambda name=name: clocks[name])
+        monkeypatch.setattr(f"asr.measure.time.{name}", lambda name=name: clocks[name])
     stat.write_text(f"cpu  {10 * ticks} 0 {2 * ticks} {99 * ticks} 7 0 0 0 {10 * ticks} 0\ncpu0 …\n")
     others = OtherProcesses(stat)
     assert others.cpus() is None  # no time has passed

@@ -7,7 +7,8 @@ from pretrained_models import load_model, save_model
 
 from asr.experiment.labels import LabelPasses
 from asr.experiment.speech import SpeechPasses
-from asr.experiment.timing import forward_times
+from asr.experiment.timing import Runner, forward_times, in_turns_on
+from asr.measure import Seconds
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import FeatureConfig
 from asr.model.portable import write_portable
@@ -63,3 +64,46 @@ def test_models_of_several_lengths_have_items_of_their_own(tmp_path: Path) -> No
     assert len(inputs) == 2
     times, _ = forward_times(passes, repeats=1, device="cpu", threads=1, advance=lambda share: None)
     assert all(entry.error == "" and (entry.forward_cpu_s or 0) > 0 for entry in times)
+
+
+def test_systems_that_share_a_model_are_prepared_before_every_turn() -> None:
+    """The first turn of each doesn't count, and its outputs are not kept."""
+    calls: list[str] = []
+    model = {"attention": ""}
+
+    def runner(name: str) -> Runner:
+        def run(x: int) -> tuple[str, int]:
+            calls.append(name)
+            return model["attention"], x
+
+        return Runner(run, prepare=lambda: model.update(attention=name))
+
+    runners = {name: runner(name) for name in ("full", "near-25")}
+    kept: list[tuple[str, tuple[str, int]]] = []
+    for batch in (1, 2):
+        found = in_turns_on(
+            {"": (batch,)},
+            runners,
+            device="cpu",
+            repeats=2,
+            keep=lambda name, output: kept.append((name, output)),
+        )
+        assert {name: len(times) for name, times in found.items()} == {"full": 2, "near-25": 2}
+    assert calls == ["full", "near-25"] * 5
+    order = [(name, (name, batch)) for batch in (1, 1, 2, 2) for name in runners]
+    assert kept == order
+
+
+def test_a_system_that_cannot_run_is_skipped_and_the_others_go_on() -> None:
+    def fail(x: int) -> int:
+        raise RuntimeError("CUDA error: out of memory\nmore lines")
+
+    runners = {"full": Runner(fail), "near-25": Runner(lambda x: x), "elsewhere": Runner(fail, "other")}
+    kept: list[tuple[str, int]] = []
+    found = in_turns_on({"": (7,)}, runners, device="cpu", keep=lambda name, x: kept.append((name, x)))
+    assert kept == [("near-25", 7)]
+    assert found["full"] == [Seconds()]
+    assert found["near-25"][0].wall_s > 0
+    assert "elsewhere" not in found
+    assert runners["full"].error == "CUDA error: out of memory"
+    assert runners["elsewhere"].error == ""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
-from asr.benchmark import timer
+from asr import measure
 from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 from asr.training import cost
@@ -71,7 +71,7 @@ def run(corpus: Path, folder: Path, *overrides: str) -> list[dict[str, str]]:
 def test_training_ends_with_its_budget_even_if_interrupted(
     clock: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer, "time", Clock())
+    monkeypatch.setattr(measure, "time", Clock())
     overrides = ["trainer.budget=1min", f"trainer.budget_clock={clock}", "trainer.validate_every=7"]
     rows = run(tone_corpus, tmp_path / "whole", *overrides)
     name = "train_s" if clock == "wall" else "train_cpu_s"
@@ -93,7 +93,7 @@ def test_training_ends_with_its_budget_even_if_interrupted(
 def test_a_finished_run_resumes_only_with_a_larger_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(timer, "time", Clock())
+    monkeypatch.setattr(measure, "time", Clock())
     rows = run(tone_corpus, tmp_path, "trainer.budget=10s")
     assert run(tone_corpus, tmp_path, "trainer.budget=10s", "resume=auto") == rows
     assert "training is already finished" in capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_a_larger_budget_has_its_own_rate_on_every_step(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step after resuming had the low rate with which the smaller budget had ended."""
-    monkeypatch.setattr(timer, "time", Clock())
+    monkeypatch.setattr(measure, "time", Clock())
     done = len(run(tone_corpus, tmp_path / "extended", "trainer.budget=12s"))
     extended, whole = (
         [row["learning_rate"] for row in run(tone_corpus, tmp_path / name, "trainer.budget=40s", *resume)]
@@ -128,7 +128,7 @@ def test_a_finished_run_can_be_extended(tone_corpus: Path, tmp_path: Path) -> No
 def test_max_steps_limits_training_with_a_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer, "time", Clock())
+    monkeypatch.setattr(measure, "time", Clock())
     assert len(run(tone_corpus, tmp_path, "trainer.budget=1h", "trainer.max_steps=5")) == 5
 
 
@@ -137,7 +137,7 @@ def test_writing_checkpoints_does_not_count_as_training_time(
 ) -> None:
     """Resume points were written between the two readings of the clock."""
     clock = Clock()
-    monkeypatch.setattr(timer, "time", clock)
+    monkeypatch.setattr(measure, "time", clock)
     original = SaveResumePoint.on_train_batch_start
 
     def slow(self: SaveResumePoint, *args: object) -> None:

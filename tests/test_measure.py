@@ -1,4 +1,4 @@
-"""Work that is timed in turns."""
+"""Work that is timed in turns, and the peak memory of a call."""
 
 import gc
 import itertools
@@ -7,8 +7,18 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from asr.benchmark import timer
-from asr.benchmark.timer import LEAST_ROUNDS, Seconds, in_turns, time_of, torch_threads
+from asr import measure
+from asr.measure import (
+    LEAST_ROUNDS,
+    Seconds,
+    can_measure_memory,
+    in_turns,
+    peak_bytes_of,
+    time_of,
+    torch_threads,
+)
+
+MIB = 2**20
 
 
 def recorder(calls: list[str], name: str) -> Callable[[], Seconds]:
@@ -33,7 +43,7 @@ def test_turns_alternate_and_the_warm_up_does_not_count() -> None:
 
 def test_a_time_limit_leaves_rounds_for_a_median(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=10.0)
-    monkeypatch.setattr(timer.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
     assert len(in_turns({"a": recorder([], "a")}, 9, limit_s=0.0)["a"]) == LEAST_ROUNDS
     assert len(in_turns({"a": recorder([], "a")}, 9, limit_s=30.0)["a"]) == LEAST_ROUNDS + 3
     assert len(in_turns({"a": recorder([], "a")}, 2, limit_s=0.0)["a"]) == 2
@@ -64,3 +74,19 @@ def test_threads_are_those_of_the_block() -> None:
     assert torch.get_num_threads() == before
     with torch_threads(0):
         assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+def test_the_peak_is_what_a_call_holds_at_once() -> None:
+    def call() -> torch.Tensor:
+        first = torch.ones(32 * MIB // 4)
+        second = first + 1  # 64 MiB with the first
+        del first
+        return second[: 32 * MIB // 8] + 1  # 48 MiB with the second
+
+    call()
+    peaks = [peak_bytes_of(call, "cpu") for _ in range(2)]
+    assert all(peak is not None and 60 * MIB < peak < 80 * MIB for peak in peaks)
+    small = peak_bytes_of(lambda: torch.ones(MIB), "cpu")
+    assert small is not None
+    assert small < 10 * MIB

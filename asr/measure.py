@@ -1,20 +1,25 @@
-"""The timer of all measurements: wall-clock and CPU time, and work that is timed in turns.
+"""Time and peak memory of work: wall-clock and CPU time, measured in turns, and what a call allocates.
 
 On a shared machine, the same work takes a different time a minute later. Turns are interleaved, so that other
 load affects all tasks alike, and their ratio holds.
 """
 
+import ctypes
 import gc
 import math
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 LEAST_ROUNDS = 3  # run even beyond the time limit, for a median
+STATUS = Path("/proc/self/status")
 
 Name = TypeVar("Name")
 
@@ -110,3 +115,57 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def can_measure_memory(device: str) -> bool:
+    """Return whether peak memory can be measured on a device: on any GPU, and on the CPU under Linux."""
+    return device != "cpu" or Path("/proc/self/clear_refs").exists()
+
+
+def peak_resident_mib(*, children: bool = False) -> float:
+    """Return the peak resident memory of this process, or of its largest ended child; 0 under Windows."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts bytes, Linux KiB
+
+
+def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
+    """Return the peak memory of a call in this process, less the memory held before it.
+
+    On the CPU the resident set, which other threads of the process share; None where it can't be measured.
+    """
+    if device != "cpu":
+        return peak_allocated_bytes(call, device)
+    if not can_measure_memory("cpu"):
+        return None
+    # What glibc keeps of freed memory would be used again unseen.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+    return max(0, peak_resident_bytes(call))
+
+
+def peak_allocated_bytes(call: Callable[[], object], device: str) -> int:
+    """Return the peak of a GPU's memory during a call, less what was held before."""
+    torch.cuda.reset_peak_memory_stats(device)
+    held = torch.cuda.memory_allocated(device)
+    call()
+    return torch.cuda.max_memory_allocated(device) - held
+
+
+def peak_resident_bytes(call: Callable[[], object]) -> int:
+    """Return the peak of this process's resident set during a call, less what was held before."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
+    held = status_bytes("VmRSS")
+    call()
+    return status_bytes("VmHWM") - held
+
+
+def status_bytes(key: str) -> int:
+    """Return an entry of /proc/self/status, e.g. `VmRSS`."""
+    found = re.search(rf"{key}:\s+(\d+) kB", STATUS.read_text())
+    if found is None:
+        raise RuntimeError(f"{STATUS} has no {key}")
+    return 1024 * int(found[1])
