@@ -20,7 +20,7 @@ import stat
 import tempfile
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO, TypeVar, cast
@@ -31,6 +31,7 @@ from asr.errors import UserError
 
 Schema = TypeVar("Schema")
 
+MARK = "clustered-asr 1"  # format of the program's own files
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # such errors name no file
 MOST_NAMES = 1000  # of a folder that are compared with a missing name
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what such file systems answer
@@ -160,7 +161,25 @@ def write_text(text: str, path: str | Path) -> None:
 
 def write_json(values: dict[str, Any], path: str | Path) -> None:
     """Write indented JSON atomically."""
-    write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", path)
+    write_text(_json_text(values), path)
+
+
+def write_record(values: Mapping[str, Any], path: str | Path) -> None:
+    """Write indented JSON atomically, with a format mark and a digest that `read_record` compares."""
+    write_text(record_text(values), path)
+
+
+def record_text(values: Mapping[str, Any]) -> str:
+    """Return the text of a file by `write_record`."""
+    return _json_text({**values, "mark": _mark(values)})
+
+
+def _json_text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _mark(values: Mapping[str, Any]) -> str:
+    return f"{MARK} {digest(json.dumps(values))}"
 
 
 def check_writable(path: str | Path) -> None:
@@ -368,14 +387,22 @@ def read_as(schema: type[Schema], path: Path, what: str = "a JSON file") -> Sche
 
     Args:
         schema: dataclass; entries of the file that it lacks are ignored.
-        path: file.
+        path: file; one of `write_record`, or of a version that wrote no digests.
         what: description of the file for messages.
 
     Raises:
-        UserError: the file is missing or holds no object, lacks an entry without default, or has one of
-            another type; the message names file and entry.
+        UserError: the file is missing, holds no object or has changed since it was written, lacks an entry
+            without default, or has one of another type; the message names file and entry.
     """
-    return schema(**checked_entries(schema, read_json(path, what), path))
+    return schema(**checked_entries(schema, read_record(path, what), path))
+
+
+def read_record(path: Path, what: str = "a JSON file") -> dict[str, Any]:
+    """Return what `write_record` wrote; raise UserError if it has changed since."""
+    values = read_json(path, what)
+    if values.pop("mark", None) not in (None, _mark(values)):
+        raise UserError(f"{path}: damaged: expected {what} as this program wrote it, found another digest")
+    return values
 
 
 def checked_entries(schema: Any, values: dict[str, Any], path: Path | str) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Mutants of files drawn from the readers' schemas: each is read, or refused in one line that names it."""
+"""Damaged files of the program's own, and mutants of those that users bring or edit: read, or one line.
+
+The program's own files are trusted once their format mark and digest fit.
+"""
 
 import json
 import random
@@ -17,10 +20,9 @@ from torch import Tensor
 from asr.commands import NoOptions, merge
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.experiment.cell import Cell, State, read_cell, read_state
 from asr.experiment.records import Candidate
 from asr.experiment.results import Results, read_results
-from asr.files import digest
+from asr.files import write_record
 from asr.lm.arpa import read_vocabulary
 from asr.model import checkpoint, portable
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
@@ -28,10 +30,9 @@ from asr.model.options import FeatureConfig, ModelConfig
 from asr.parallel import Journal
 from asr.recognizer import Recognizer
 from asr.records.metrics import read_metrics
-from asr.records.run_folder import RunEnvironment, RunFolder, ScoreSummary, TrainingSummary
+from asr.records.run_folder import RunFolder
 from asr.records.shards import ITEM
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
-from asr.scoring.run import read_score
 from asr.scoring.stm import read_stm
 from asr.scoring.trn import read_trn
 from asr.search.options import BeamConfig
@@ -88,37 +89,18 @@ def recognise(path: Path) -> Tensor:
 
 
 def saved_model(source: random.Random, folder: Path) -> File:
-    """Write a checkpoint."""
-    path, state = folder / "x.ckpt", model_state(source)
-    part = source.choice(["config", "tokenizer", ""])
-    if part:
-        wrong, state[part] = mutant(state[part], source, TENSORS)
-        torch.save({"format": checkpoint.FORMAT, "run": "", "model": state}, path)
-    else:
-        wrong, values = mutant({"format": checkpoint.FORMAT, "run": "", "model": state}, source, TENSORS)
-        torch.save(values, path)
-    return File(f"{part} {wrong}", path, lambda: recognise(path))
+    """Write a checkpoint and damage its bytes."""
+    path = folder / "x.ckpt"
+    checkpoint.save({"format": checkpoint.FORMAT, "run": "", "model": model_state(source)}, path)
+    return damaged_file(source, path, lambda: recognise(path))
 
 
-def exported_model(source: random.Random, folder: Path) -> File:
-    """Write an exported model whose hashes are right: they tell changes, but an attacker writes them, too."""
-    state = model_state(source)
-    portable.write_portable(state, folder)
-    files = {name: (folder / name).read_bytes() for name in (portable.TOKENIZER, portable.CONFIG)}
-    name = source.choice(list(files))
-    wrong, values = mutant(json.loads(files[name]), source)
-    if name == portable.TOKENIZER:
-        settings = json.loads(files[portable.CONFIG])
-        (folder / name).write_bytes(written(values))
-        settings["sha256"][name] = digest(written(values), 64)
-    else:
-        settings = values
-    if isinstance(settings, dict):
-        settings.pop("sha256_of_this", None)
-        hashed = json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
-        settings["sha256_of_this"] = digest(hashed.encode(), 64)
-    (folder / portable.CONFIG).write_bytes(written(settings))
-    return File(f"{name} {wrong}", folder, lambda: recognise(folder))
+def damaged_file(source: random.Random, path: Path, read: Callable[[], Any]) -> File:
+    """Damage the bytes of a file, or leave it whole."""
+    wrong, content = damaged(path.read_bytes(), source)
+    if source.random() < 0.9:  # digests refuse nearly every damage
+        path.write_bytes(content)
+    return File(wrong, path, read)
 
 
 def damaged_model(source: random.Random, folder: Path) -> File:
@@ -131,27 +113,23 @@ def damaged_model(source: random.Random, folder: Path) -> File:
     return File(f"{name} {wrong}", folder, lambda: recognise(folder))
 
 
-def json_file(schema: Any, name: str, read: Callable[[Path], Any]) -> Maker:
-    """Return what writes a mutant of a record, and reads it with a function of its folder."""
+def record(values: dict[str, Any], name: str, read: Callable[[Path], Any]) -> Maker:
+    """Return what writes a record and damages its bytes."""
 
     def make(source: random.Random, folder: Path) -> File:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if source.random() < 0.3:
-            wrong, content = damaged(written(draw(schema, source)), source)
-        else:
-            wrong, values = mutant(draw(schema, source), source)
-            content = written(values)
-        path.write_bytes(content)
-        return File(wrong, path, lambda: read(folder))
+        write_record(values, folder / name)
+        return damaged_file(source, folder / name, lambda: read(folder))
 
     return make
 
 
-def score_file(source: random.Random, folder: Path) -> File:
-    """Write score.json beside its hypotheses."""
-    (folder / "hyp.jsonl").write_bytes(b"")
-    return json_file(ScoreSummary, "score.json", read_score)(source, folder)
+def tuned_weights(source: random.Random, folder: Path) -> File:
+    """Write a mutant of tuned weights, which users may edit."""
+    path = RunFolder(folder).tuned
+    path.parent.mkdir(parents=True)
+    wrong, values = mutant(draw(dict[str, dict[str, float]], source), source)
+    path.write_bytes(written(values))
+    return File(wrong, path, lambda: tuned(folder, "prefix", BeamConfig()))
 
 
 def lines_file(lines: list[Any], source: random.Random, path: Path) -> str:
@@ -304,25 +282,17 @@ ARPA = (
     "\\data\\\nngram 1=3\nngram 2=1\n\n\\1-grams:\n-1 <s> -0.5\n-1 go -0.5\n-1 </s>\n\n"
     "\\2-grams:\n-0.1 go </s>\n\n\\end\\\n"
 )
+ENVIRONMENT = {"run": "a", "commit": None, "data": {}}
 READERS: dict[str, Maker] = {
     "checkpoint": saved_model,
-    "export": exported_model,
     "damaged export": damaged_model,
     "shards": shard,
     "journal": journal,
     "manifest": manifest,
     "hypotheses": hypotheses,
-    "score": score_file,
-    "environment": json_file(RunEnvironment, "environment.json", lambda x: RunFolder(x).read_environment()),
-    "summary": json_file(TrainingSummary, "training.json", lambda x: RunFolder(x).read_summary()),
-    "cell": json_file(Cell, "cell.json", lambda x: read_cell(x, "")),
-    "state": json_file(State, "state.json", lambda x: read_state(x, "")),
+    "environment": record(ENVIRONMENT, "environment.json", lambda x: RunFolder(x).read_environment()),
     "results": results,
-    "tuned": json_file(
-        dict[str, dict[str, float]],
-        str(RunFolder("").tuned),
-        lambda x: tuned(x, "prefix", BeamConfig()),
-    ),
+    "tuned": tuned_weights,
     "options": run_yaml,
     "tokenizer": prepared_tokenizer,
     "lexicon": text_file("x.txt", "go G OW\nthe DH AH\nthe DH IY\n", Lexicon.load),

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asr.attention.table import MECHANISMS, code_digests, joined_name, layer_names, parse_name
+from asr.attention.table import code_digests
 from asr.config import from_dict, to_dict, user_code
 from asr.config.schedule import joined_factors, layer_factors
 from asr.environment import Precision
 from asr.errors import UserError
-from asr.files import build, digest
+from asr.files import digest
 from asr.model.attention_model import AttentionModel
 from asr.model.augment import spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
@@ -32,7 +32,7 @@ from asr.model.pretrained import (
     pretrained_parts,
 )
 from asr.model.pretrained_conformer import ConformerEncoder
-from asr.model.pretrained_folder import Pretrained, check_count, check_pretrained, empty_model
+from asr.model.pretrained_folder import Pretrained, empty_model
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
@@ -273,11 +273,8 @@ class AcousticModel(AttentionModel):
             UserError: the configuration is no model's, or the weights don't fit it; the message names
                 `source`.
         """
-        config = from_dict(AcousticModelConfig, build(dict[str, Any], state["config"], source), source)
+        config = from_dict(AcousticModelConfig, state["config"], source)
         try:
-            if config.pretrained:
-                config.pretrained = check_pretrained(config.pretrained)
-            _check_size(config, state["weights"])
             model = cls(config, vocabulary)
             model.load_state_dict(state["weights"])
         except UserError as error:
@@ -286,27 +283,6 @@ class AcousticModel(AttentionModel):
             detail = " ".join(str(error).split())[:300]
             raise UserError(f"{source}: weights don't fit the model: {detail}") from error
         return model.eval()
-
-
-def _check_size(config: AcousticModelConfig, weights: dict[str, Tensor]) -> None:
-    """Raise UserError for an encoder of more than twice as many weights as there are.
-
-    Larger sizes would take any amount of memory before the weights are compared with the model's.
-    """
-    model, found = config.model, sum(x.numel() for x in weights.values())
-    if config.pretrained:
-        check_count(config.pretrained, model, found)
-        return
-    # The user's own layers count as none: they may need tensors with values.
-    names = [
-        name if parse_name(name).mechanism in MECHANISMS else "none"
-        for name in layer_names(config.attention, model.layers)
-    ]
-    with torch.device("meta"):
-        encoder = Encoder(model, config.features.mel_bins, joined_name(names))
-    needed = sum(x.numel() for x in encoder.parameters())
-    if needed > 2 * found:
-        raise UserError(f"expected about {needed:,} weights, as the configuration says, found {found:,}")
 
 
 @contextmanager

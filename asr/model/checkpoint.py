@@ -40,8 +40,7 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint, unpickling tensors and plain data only.
 
     Raises:
-        UserError: the file is missing, truncated, changed or of another format, or contains other objects or
-            weights that are not finite.
+        UserError: the file is missing, truncated, changed or of another format, or contains other objects.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint")
@@ -66,19 +65,7 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected a checkpoint as it was written, found changed bytes in {damaged}")
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
         raise UserError(f"{path}: expected a checkpoint of format {FORMAT!r}")
-    model = checkpoint.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("config"), dict):
-        raise UserError(f"{path}: expected a model with its configuration, found none")
-    check_weights(model.get("weights"), path)
     return checkpoint
-
-
-def check_weights(weights: Any, path: Path) -> None:
-    """Raise UserError unless `weights` are tensors by name, all finite."""
-    if not isinstance(weights, dict) or not all(isinstance(x, Tensor) for x in weights.values()):
-        raise UserError(f"{path}: expected a model with its weights, found none")
-    if broken := [name for name, x in weights.items() if not bool(x.isfinite().all())]:
-        raise UserError(f"{path}: expected finite weights, found NaN or infinity in {', '.join(broken[:3])}")
 
 
 def check_shapes(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:

@@ -31,9 +31,8 @@ from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes, write_text
 from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
-from asr.text.stored import WORD_GAP
 from asr.text.tokenizer import BLANK as BLANK_SYMBOL
-from asr.text.tokenizer import PIECE_START, UNKNOWN, Tokenizer
+from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK

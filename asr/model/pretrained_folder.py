@@ -4,7 +4,6 @@ The files are read here and not by transformers' automatic classes, which follow
 to code. Weights are read from safetensors only.
 """
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,26 +133,6 @@ class LogMelInput:
     n_fft: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackedInput:
-    """Mel bins of wav2vec2-bert, and how many frames of them are one of the model's."""
-
-    bins: int
-    stride: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredEncoder:
-    """What a checkpoint stores of a pretrained encoder; see `read_pretrained`."""
-
-    transformers: dict[str, Any]
-    normalise: bool
-    sample_rate: int
-    mel: MelInput | None = None
-    stacked: StackedInput | None = None
-    log_mel: LogMelInput | None = None
-
-
 class Pretrained(NamedTuple):
     """Weights of a folder.
 
@@ -271,19 +250,6 @@ def _check_stacked(pretrained: dict[str, Any], source: str) -> None:
             f"{source}: expected num_mel_bins times stride to be feature_projection_input_dim, {expected}, "
             f"found {stacked['bins']} times {stacked['stride']}"
         )
-
-
-def check_pretrained(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint stores of a pretrained encoder, if it is what `read_pretrained` returns.
-
-    Raises:
-        UserError: it is something else, or a model of more weights than memory could hold.
-    """
-    stored = StoredEncoder(**checked_entries(StoredEncoder, values, "pretrained"))
-    found = {name: value for name, value in dataclasses.asdict(stored).items() if value is not None}
-    found["transformers"] = _checked_configuration(stored.transformers, "pretrained: transformers")
-    _check_input(found, "pretrained")
-    return found
 
 
 def _checked_configuration(values: dict[str, Any], source: str) -> dict[str, Any]:
@@ -518,22 +484,6 @@ def _weights(make: Callable[[], Any], source: str) -> int:
     """Return the number of weights of a model of transformers, before memory is taken for any size."""
     with torch.device("meta"), quiet(), one_line(source, "the sizes of a model"):
         return sum(x.numel() for x in make().parameters())
-
-
-def check_count(pretrained: dict[str, Any], model: ModelConfig, found: int) -> None:
-    """Raise UserError for an encoder of more than twice as many weights as there are.
-
-    Args:
-        pretrained: what `check_pretrained` returned.
-        model: dropouts.
-        found: number of stored weights; some of the encoder's may not be among them.
-    """
-    config = _configuration(pretrained["transformers"], model)
-    needed = _weights(lambda: encoder_of(_class(config, "Model")(config)), "pretrained")
-    if needed > 2 * found:
-        raise UserError(
-            f"expected about {needed:,} weights, as the encoder's configuration says, found {found:,}"
-        )
 
 
 def pretrained_files(folder: str) -> list[Path]:

@@ -1,10 +1,10 @@
 """hypotheses.jsonl: what a model in training hears in a few development utterances, at every validation."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.files import build, parse_json, require_file
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,13 @@ def read_heard(path: Path) -> list[Heard]:
     A last line without a line break is ignored: it is being written, or its writer was killed.
 
     Raises:
-        UserError: a line is no hypothesis; the message names it as file:line.
+        UserError: a line is no hypothesis.
     """
     if not path.exists():
         return []
-    require_file(path, "a text file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: expected hypotheses in UTF-8, found other bytes") from None
+    text = path.read_text(encoding="utf-8", errors="replace")
     lines = text[: text.rfind("\n") + 1].split("\n")[:-1]
-    return [
-        build(Heard, parse_json(line, f"{path}:{number}"), f"{path}:{number}")
-        for number, line in enumerate(lines, start=1)
-    ]
+    try:
+        return [Heard(**json.loads(line)) for line in lines]
+    except (ValueError, TypeError):
+        raise UserError(f"{path}: damaged: expected the hypotheses of a training") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.files import require_file
 
-REQUIRED = ("step", "loss", "dev_loss")
+COLUMNS = {"step", "loss", "dev_loss"}
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,15 @@ def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[Metric
 
     Raises:
         OSError: the file can't be read.
-        UserError: a column that every run has is missing, or `parse_metrics` refuses the rows.
+        UserError: see `parse_metrics`.
     """
     require_file(path, "a text file")
     text = path.read_text(encoding="utf-8", errors="replace")
     columns, rows = parse_metrics(text[: text.rfind("\n") + 1] if growing else text, path)
-    for column in REQUIRED:
-        if column not in columns:
-            raise UserError(f"{path}: expected a column {column}, found none")
-    measures = [column for column in columns if column.startswith("dev_") and column != "dev_loss"]
-    if not measures:
-        raise UserError(f"{path}: expected a column with a validation measure, dev_…, found none")
-    name = measures[-1]
+    name = next(filter(_is_measure, reversed(columns)))
     found = []
-    for number, row in enumerate(rows, start=2):
+    for row in rows:
         values = {key: float(text) if text else None for key, text in row.items()}
-        if values[name] is not None and values["dev_loss"] is None:
-            raise UserError(f"{path}:{number}: expected dev_loss beside {name}, found none")
         found.append(
             MetricsRow(
                 step=int(row["step"]),
@@ -75,30 +67,22 @@ def parse_metrics(text: str, path: Path) -> tuple[list[str], list[dict[str, str]
     """Return the columns of a metrics.csv, and its rows as they are written: by column, a number or nothing.
 
     Raises:
-        UserError: a row without step, of another length than the header, or with something else than numbers;
-            the message names `path` and line.
+        UserError: the file has no such columns, or a row isn't as they are.
     """
     try:
         columns, *lines = csv.reader(text.splitlines())
-    except (ValueError, csv.Error):  # no header, or no CSV
-        raise UserError(f"{path}: expected metrics of a training, found {text[:40]!r}") from None
-    rows = []
-    for number, line in enumerate(lines, start=2):
-        if len(line) != len(columns):
-            raise UserError(f"{path}:{number}: expected {len(columns)} values, found {len(line)}")
-        row = dict(zip(columns, line, strict=True))
-        if not row.get("step", "").isdecimal():
-            raise UserError(f"{path}:{number}: expected a step, found {row.get('step', '')[:40]!r}")
-        for column, value in row.items():
-            if value and not _is_number(value):
-                raise UserError(f"{path}:{number}: expected a number, found {column}={value[:40]!r}")
-        rows.append(row)
+        rows = [dict(zip(columns, line, strict=True)) for line in lines]
+        for row in rows:
+            int(row["step"])
+            [float(x) for x in row.values() if x]
+    except (ValueError, KeyError, csv.Error):
+        raise UserError(f"{path}: damaged: expected metrics of a training, a number for each step") from None
+    if missing := COLUMNS - set(columns):
+        raise UserError(f"{path}: damaged: expected a column {min(missing)}, found none")
+    if not any(map(_is_measure, columns)):
+        raise UserError(f"{path}: damaged: expected a column with a validation measure, dev_…, found none")
     return columns, rows
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)  # a loss may be infinite or NaN
-    except ValueError:
-        return False
-    return True
+def _is_measure(column: str) -> bool:
+    return column.startswith("dev_") and column != "dev_loss"

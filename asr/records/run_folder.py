@@ -128,47 +128,6 @@ class DecodeRecord:
     word_filter: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """An error rate in score.json: a fraction, its 95 % interval (None for one utterance), and counts."""
-
-    rate: float
-    interval: tuple[float, float] | None
-    substitutions: int
-    deletions: int
-    insertions: int
-    length: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfficialRate(Rate):
-    """An official error rate in score.json: see `SubsetScore`."""
-
-    segments: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scoring:
-    """What was scored and how, in score.json: digest of the hypotheses, options, the recipe's rules."""
-
-    hypotheses: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    word_filter: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreSummary(Scoring):
-    """Error rates of a decode folder by metric, those that apply: score.json."""
-
-    utterances: int
-    audio_s: float
-    decode_s: float | None = None
-    per: Rate | None = None
-    wer: Rate | None = None
-    cer: Rate | None = None
-    official: dict[str, OfficialRate] = field(default_factory=dict)
-
-
 class RunFolder:
     """The files of a training run.
 

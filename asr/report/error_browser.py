@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.experiment.options import OFFICIAL
 from asr.experiment.records import Evaluation
 from asr.experiment.results import Results
-from asr.records.run_folder import HYPOTHESES, SCORE, Scoring
+from asr.records.run_folder import HYPOTHESES, SCORE
 from asr.report.figure import data_uri
 from asr.scoring.alignment import Edit
 from asr.scoring.hypotheses import read_hypotheses
@@ -70,7 +70,7 @@ def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
     """Return the score of a decode folder and the words of each reference; None if it can't be scored."""
     try:
         hypotheses = read_hypotheses(folder / HYPOTHESES)
-        summary = read_score(folder, Scoring) if (folder / SCORE).exists() else {}
+        summary = read_score(folder) if (folder / SCORE).exists() else {}
         rules = summary.get("word_filter")
         word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
         spoken = {x.id: x.reference or "" for x in hypotheses}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import atomic_text, build, parse_json, require_file
+from asr.files import atomic_text, build, parse_json, record_text, require_file
 from asr.records.run_folder import DECODING, EXPORTS, HYPOTHESES, OFFICIAL, SCORE, TABLES
 from asr.text.files import read_lines
 from asr.text.tokenizer import Unit
@@ -63,7 +63,7 @@ def write_decoded(folder: Path, lines: str, record: dict[str, Any]) -> None:
         file.write(lines)
         file.flush()
         with atomic_text(folder / DECODING) as about:
-            about.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+            about.write(record_text(record))
             about.flush()
             for name in (SCORE, *TABLES, *EXPORTS, HYPOTHESES):
                 Path(folder, name).unlink(missing_ok=True)

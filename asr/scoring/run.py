@@ -14,13 +14,12 @@ from asr.errors import UserError
 from asr.files import (
     build,
     check_writable,
-    checked_entries,
     file_digest,
     locked,
     near_path,
     read_as,
-    read_json,
-    write_json,
+    read_record,
+    write_record,
     write_text,
 )
 from asr.records.run_folder import (
@@ -30,8 +29,6 @@ from asr.records.run_folder import (
     TABLES,
     DecodeRecord,
     RunFolder,
-    ScoreSummary,
-    Scoring,
 )
 from asr.scoring.display import print_comparison, print_pairs, print_score, short_names
 from asr.scoring.estimates import percent
@@ -258,23 +255,18 @@ def _score_folder(
         subsets = official_score(hypotheses, manifest, folder, samples=options.samples, seed=options.seed)
         print_official(console, folder, subsets)
         summary["official"] = {name: subset.as_dict() for name, subset in subsets.items()}
-    write_json(summary, folder / SCORE)
+    write_record(summary, folder / SCORE)
     return result
 
 
-def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, Any]:
+def read_score(folder: Path) -> dict[str, Any]:
     """Read the score.json of a decode folder.
 
-    Args:
-        folder: decode folder.
-        schema: `Scoring` where the rates aren't needed.
-
     Raises:
-        UserError: the file is missing or broken, belongs to other hypotheses than those in the folder, or was
-            written with options other than the defaults.
+        UserError: the file is missing or damaged, belongs to other hypotheses than those in the folder, or
+            was written with options other than the defaults.
     """
-    summary = read_json(folder / SCORE)
-    checked_entries(schema, summary, folder / SCORE)
+    summary = read_record(folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
     defaults, used = vars(ScoreOptions()), summary.get("options", {})
     changed = {name: x for name, x in used.items() if name in defaults and x != defaults[name]}

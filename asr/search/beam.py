@@ -34,8 +34,7 @@ from asr.search.ties import WORD_WEIGHT, costly_model, costs_alone, perturbed
 from asr.text.g2p import installed_model
 from asr.text.hotwords import Hotword, in_words_of, pronunciations, writable
 from asr.text.lexicon import Lexicon
-from asr.text.stored import WORD_GAP
-from asr.text.tokenizer import PhoneTokenizer, Tokenizer
+from asr.text.tokenizer import WORD_GAP, PhoneTokenizer, Tokenizer
 
 LARGEST = 2**31  # beyond these limits flashlight aborts or reads other memory
 SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing

@@ -13,8 +13,7 @@ from asr.losses.ctc import BLANK
 from asr.losses.topology import split_outputs
 from asr.search.path import TokenPath
 from asr.search.viterbi import best_path, label_spans
-from asr.text.stored import WORD_GAP
-from asr.text.tokenizer import PIECE_START, Tokenizer
+from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary
 from asr.lm.kneser_ney import UNKNOWN as UNKNOWN_WORD
 from asr.lm.ngram import NgramModel, check_casing, is_special
-from asr.text.stored import WORD_GAP
-from asr.text.tokenizer import PIECE_START, UNKNOWN, Tokenizer
+from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 
 
 @dataclass(frozen=True)

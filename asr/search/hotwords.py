@@ -9,8 +9,7 @@ from asr.search.fusion import Context, NoModel
 from asr.search.phrases import Match, PhraseGraph
 from asr.text.hotwords import Hotword
 from asr.text.lexicon import Lexicon
-from asr.text.stored import WORD_GAP
-from asr.text.tokenizer import PIECE_START, UNKNOWN, Tokenizer
+from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from asr.text.unspaced import is_unspaced
 
 MOST_PRONUNCIATIONS = 16  # of a phrase: the product of those of its words

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from asr.text.stored import WORD_GAP
-from asr.text.tokenizer import PIECE_START, Tokenizer
+from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Lexicon:
         return digest(json.dumps(self.tokenizer_state(), sort_keys=True))
 
     def tokenizer_state(self) -> dict[str, Any]:
-        """Return the state of a phone tokenizer: plain data, see `asr.text.stored`."""
+        """Return the state of a phone tokenizer: plain data."""
         pronunciations = {
             word: [list(phones) for phones in said] for word, said in self.pronunciations.items()
         }

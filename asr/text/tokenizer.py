@@ -10,23 +10,15 @@ import itertools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from asr.errors import UserError, did_you_mean
 from asr.files import digest
 from asr.text.lexicon import Lexicon, Phones
-from asr.text.stored import (
-    WORD_GAP,
-    CharacterState,
-    PhoneState,
-    PieceState,
-    SentencePieceState,
-    VocabularyState,
-    check_state,
-)
 
 BLANK = "<blank>"
+WORD_GAP = "|"  # space between words in a character vocabulary
 NOISE_WORD = "<NOISE>"
 # Noises as written in corpora. A lexicon gives them phones; character and piece tokenizers skip them.
 NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]"})
@@ -406,7 +398,7 @@ def build_tokenizer(
     raise UserError(f"unknown tokenizer {kind!r}{did_you_mean(kind, KINDS)}")
 
 
-def tokenizer_from_state(state: Any, source: str = "tokenizer") -> Tokenizer:
+def tokenizer_from_state(state: Mapping[str, Any], source: str = "tokenizer") -> Tokenizer:
     """Restore the tokenizer stored in a checkpoint.
 
     Args:
@@ -414,28 +406,21 @@ def tokenizer_from_state(state: Any, source: str = "tokenizer") -> Tokenizer:
         source: file, for messages.
 
     Raises:
-        UserError: the state is something else; see `check_state`.
+        UserError: a kind that this version doesn't know, or pieces whose library is missing.
     """
-    match check_state(state, source):
-        case PhoneState(pronunciations=pronunciations, unspoken=unspoken):
-            lexicon = {word: [tuple(phones) for phones in said] for word, said in pronunciations.items()}
-            return PhoneTokenizer(Lexicon(lexicon, tuple(unspoken)))
-        case CharacterState(characters=characters):
-            return CharacterTokenizer(characters)
-        case VocabularyState(symbols=symbols, unknown=unknown, lower=lower):
-            return VocabularyTokenizer(symbols, unknown, lower)
-        case PieceState(model=text, order=order):
-            try:
-                return PieceTokenizer(text, order)
-            except UserError as error:
-                raise UserError(f"{source}: {error}") from None
-        case SentencePieceState(model=model):
-            try:
-                return SentencePieceTokenizer(model)
-            except RuntimeError:  # whose message names sentencepiece's source files
-                raise UserError(
-                    f"{source}: expected a model of sentencepiece, found {len(model)} bytes of something else"
-                ) from None
+    match state["kind"]:
+        case "phone":
+            lexicon = {word: list(map(tuple, said)) for word, said in state["pronunciations"].items()}
+            return PhoneTokenizer(Lexicon(lexicon, tuple(state.get("unspoken", ()))))
+        case "character":
+            return CharacterTokenizer(state["characters"])
+        case "vocabulary":
+            return VocabularyTokenizer(state["symbols"], state["unknown"], state["lower"])
+        case "pieces":
+            return PieceTokenizer(state["model"], state["order"])
+        case "sentencepiece":
+            return SentencePieceTokenizer(state["model"])
+    raise UserError(f"{source}: expected a tokenizer of this version's kinds, found {state['kind']!r}")
 
 
 def case_of(words: Iterable[str]) -> Callable[[str], str]:

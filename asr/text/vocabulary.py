@@ -6,8 +6,7 @@ from typing import Any
 
 from asr.errors import UserError
 from asr.files import read_as, read_json
-from asr.text.stored import WORD_GAP
-from asr.text.tokenizer import PieceTokenizer, VocabularyTokenizer
+from asr.text.tokenizer import WORD_GAP, PieceTokenizer, VocabularyTokenizer
 
 SYMBOLS, SETTINGS, PIECES = "vocab.json", "tokenizer_config.json", "tokenizer.json"
 CLASSES = (None, "Wav2Vec2CTCTokenizer", "Wav2Vec2Tokenizer")

@@ -2,20 +2,15 @@
 
 import json
 import logging
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
-
 from asr import config
 from asr.config import affecting, flat
-from asr.data.stream import NumberedBatches, TrainingData
+from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import digest, file_digest, type_name
+from asr.files import digest, file_digest
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
@@ -26,16 +21,11 @@ from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan
 
 if TYPE_CHECKING:  # loads Lightning
-    from torch.optim import Optimizer
-
     from asr.training.cost import Cost
     from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
 
-STEPS = "epoch_loop.automatic_optimization.optim_progress"
-MOST_RANKS = 1 << 16  # a position is beyond the end of its epoch by less than the number of ranks
-LARGEST = torch.finfo(torch.float32).max
 # Entries of environment.json that must not change when a run resumes.
 # The program is not among them: a commit must not throw a training away.
 INPUTS = ("code", "data", "label_ngram", "lexicon", "tokenizer", "start")
@@ -173,140 +163,6 @@ def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
 def check_model(point: ResumePoint, task: "TrainingTask") -> None:
     """Raise UserError unless the checkpoint's weights fit the model."""
     checkpoint.check_shapes(task.model_state()["weights"], point.state["model"]["weights"], str(point.path))
-
-
-def check_state(point: ResumePoint, task: "TrainingTask", data: TrainingData, cost: "Cost") -> None:
-    """Raise UserError unless the state of training has the types that are written, and is of one step."""
-    from lightning.pytorch.loops.progress import _BatchProgress
-
-    from asr.training.data_module import DataModule
-
-    taken = {"optimizer": {"step": {"total": {"completed": 0}}}}
-    written = {
-        "global_step": 0,
-        "counts": task.counts,
-        "dev_error": task.dev_error,
-        "callbacks": {cost.state_key: cost.state_dict()},
-        "loops": {"fit_loop": {"epoch_loop.batch_progress": _BatchProgress().state_dict(), STEPS: taken}},
-        "lr_schedulers": [{"last_epoch": 0}],
-        DataModule.__qualname__: data.state_dict(),
-    }
-    _check_like(written, point.state, str(point.path))
-    configured = task.configure_optimizers()
-    schedule = configured["lr_scheduler"]["scheduler"]
-    _check_steps(point, schedule)
-    _check_cursor(point, data)
-    states = point.state["optimizer_states"]
-    if not isinstance(states, list) or len(states) != 1:
-        raise UserError(f"{point.path}: expected the state of an optimiser, found {str(states)[:60]!r}")
-    _check_optimizer(states[0], configured["optimizer"], point.step, str(point.path))
-
-
-def _check_steps(point: ResumePoint, schedule: Any) -> None:
-    """Raise UserError unless all counts of steps agree, and the schedule's rates are the options'."""
-    taken = point.state["loops"]["fit_loop"][STEPS]["optimizer"]["step"]["total"]["completed"]
-    if taken != point.step:
-        raise UserError(f"{point.path}: expected {point.step} steps taken, as in global_step, found {taken}")
-    if not isinstance(schedule, LambdaLR):  # which counts validations
-        return
-    (found,) = point.state["lr_schedulers"]
-    if found["last_epoch"] != point.step:
-        raise UserError(
-            f"{point.path}: lr_schedulers: expected step {point.step}, found {found['last_epoch']}"
-        )
-    if (rates := found.get("base_lrs")) != schedule.base_lrs:
-        raise UserError(
-            f"{point.path}: lr_schedulers: expected the rates {schedule.base_lrs}, found {str(rates)[:60]}"
-        )
-    _check_like({"_last_lr": schedule.get_last_lr()}, found, f"{point.path}: lr_schedulers")
-
-
-def _check_cursor(point: ResumePoint, data: TrainingData) -> None:
-    """Raise UserError if the next batch is in no epoch near; each one on the way would be planned."""
-    from asr.training.data_module import DataModule
-
-    cursor = point.state[DataModule.__qualname__]
-    if isinstance(data, NumberedBatches):
-        return
-    if cursor["position"] > (most := data.epoch_batches(cursor["epoch"]) + MOST_RANKS):
-        raise UserError(
-            f"{point.path}: expected a position of at most {most} in epoch {cursor['epoch']}, "
-            f"found {cursor['position']}"
-        )
-
-
-def _check_optimizer(found: Any, optimizer: "Optimizer", steps: int, where: str) -> None:
-    """Raise UserError unless a state fits an optimiser; its compiled steps read beyond smaller tensors.
-
-    Args:
-        found: state of the optimiser.
-        optimizer: optimiser as configured, which no step has changed.
-        steps: number of steps taken.
-        where: place for messages.
-    """
-    where = f"{where}: optimizer_states"
-    groups = optimizer.state_dict()["param_groups"]
-    _check_like({"state": {}, "param_groups": groups}, found, where)
-    order, wanted = ([group["params"] for group in x] for x in (found["param_groups"], groups))
-    if order != wanted:
-        raise UserError(f"{where}: expected the parameters {wanted}, found {order}"[:200])
-    for own, group in zip(groups, found["param_groups"], strict=True):
-        for name in own.keys() - {"lr"}:  # which the schedule sets; the options of a run can't change
-            wanted, value = own[name], group[name]
-            same = tuple(value) == wanted if isinstance(wanted, tuple) else value == wanted
-            if isinstance(wanted, float | tuple) and not same:
-                raise UserError(f"{where}: {name}: expected {wanted}, found {value}")
-    number = 0
-    for group in optimizer.param_groups:
-        names: set[str] = set()
-        for parameter in group["params"]:
-            _check_moments(found["state"].get(number, {}), parameter, names, steps, f"{where}: {number}")
-            number += 1
-
-
-def _check_moments(state: Any, parameter: Tensor, names: set[str], steps: int, where: str) -> None:
-    """Raise UserError unless a state is empty, or finite tensors like the parameter and a number of steps.
-
-    Args:
-        state: state of one parameter; empty if no step has changed it.
-        parameter: the parameter.
-        names: names in the states of the group's other parameters; empty at first.
-        steps: largest number of steps.
-        where: place for messages.
-    """
-    if not isinstance(state, dict) or (state and names and state.keys() != names):
-        wanted = ", ".join(sorted(names)) or "tensors by name"
-        raise UserError(f"{where}: expected {wanted}, found {str(state)[:60]!r}")
-    names.update(state)
-    for name, value in state.items():
-        shape = torch.Size() if name == "step" else parameter.shape
-        if not isinstance(value, Tensor) or value.shape != shape or value.is_complex():
-            found = str(value)[:60]
-            raise UserError(f"{where}: {name}: expected numbers of shape {list(shape)}, found {found!r}")
-        low, high = {"step": (0.0, steps), "exp_avg_sq": (0.0, LARGEST)}.get(name, (-LARGEST, LARGEST))
-        if not bool(((value >= low) & (value <= high)).all()):
-            raise UserError(f"{where}: {name}: expected numbers of {low:g} … {high:g}, found others")
-
-
-def _check_like(written: Any, found: Any, where: str) -> None:
-    """Raise UserError unless plain data have the keys and types of others, and numbers are no less than 0."""
-    if isinstance(written, dict) and isinstance(found, dict):
-        for key, value in written.items():
-            if key not in found:
-                raise UserError(f"{where}: expected {key}, found none")
-            _check_like(value, found[key], f"{where}: {key}")
-        return
-    if isinstance(written, list | tuple) and isinstance(found, list | tuple) and len(written) == len(found):
-        for number, (value, other) in enumerate(zip(written, found, strict=True)):
-            _check_like(value, other, f"{where}: {number}")
-        return
-    if written is None or (found is None and isinstance(written, bool)):  # left to PyTorch, as `foreach`
-        return
-    kinds = (int, float) if isinstance(written, float) else (type(written),)
-    # An error rate is NaN before the first validation.
-    sized = isinstance(written, dict | list | tuple)
-    if sized or type(found) not in kinds or not (written != written or 0 <= found < math.inf):
-        raise UserError(f"{where}: expected {type_name(type(written))}, found {str(found)[:60]!r}")
 
 
 def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> None:

@@ -15,11 +15,10 @@ from lightning.pytorch.loggers import Logger
 from asr import config
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, device_words
-from asr.errors import UserError, in_words
-from asr.files import locked, write_json
+from asr.errors import UserError
+from asr.files import locked, write_record
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
-from asr.training.checkpoints import SaveResumePoint
 from asr.training.closing import closing
 from asr.training.config import check_determined, determined, run_folder
 from asr.training.cost import Cost
@@ -34,7 +33,6 @@ from asr.training.resume import (
     carry_on,
     check_inputs,
     check_model,
-    check_state,
     clear,
     clear_partial,
     find_resume_point,
@@ -122,7 +120,6 @@ def _train(
     if point:
         check_inputs(point, environment)
         check_model(point, task)
-        check_state(point, task, data, cost)
         carry_on(point, options, data)
         task.plan = training_plan(options, data, point.step)
         task.on_load_checkpoint(point.state)
@@ -146,7 +143,7 @@ def _train(
 
     log_options(loggers, options)
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers, loggers)
-    with _named_state(point, trainer), _named_failures(options, folder):
+    with _named_failures(options, folder):
         last = str(RunFolder(folder).last) if point else None
         # weights_only: reading a checkpoint never runs code.
         trainer.fit(task, DataModule(data, trainer), ckpt_path=last, weights_only=True)
@@ -187,24 +184,6 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
         raise
     finally:
         threading.excepthook = print_failure
-
-
-@contextmanager
-def _named_state(point: ResumePoint | None, trainer: lightning.Trainer) -> Iterator[None]:
-    """Raise UserError if training can't go on from a checkpoint: Lightning and PyTorch take any state."""
-    try:
-        yield
-    except (UserError, torch.OutOfMemoryError):
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        callbacks: list[lightning.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        went_on = any(isinstance(x, SaveResumePoint) and x.went_on for x in callbacks)
-        if point is None or went_on:
-            raise
-        raise UserError(
-            f"{point.path}: expected the state of this training, found one from which its first step fails: "
-            f"{in_words(error)}"
-        ) from error
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -271,7 +250,7 @@ def _begin(
     clear(folder, point)
     run = RunFolder(folder)
     config.save(options, run.options)
-    write_json(environment, run.environment)
+    write_record(environment, run.environment)
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
     print(f"{folder}: {described(options, task, data, environment)}{resumed}", flush=True)
@@ -324,7 +303,7 @@ def _finish(
         padding_share=data.padding_share(),
         skipped_batches=task.counts["skipped"],
     )
-    write_json(asdict(summary), RunFolder(folder).summary)
+    write_record(asdict(summary), RunFolder(folder).summary)
     print(
         f"{folder}: trained {steps} steps in {cost.seconds:.0f} s "
         f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:.0f} frames/s, "

@@ -43,26 +43,12 @@ def test_an_exported_graph_is_no_damaged_checkpoint(tmp_path: Path) -> None:
     [
         ({"state_dict": {}}, "expected a checkpoint of format"),
         (["format"], "expected a checkpoint of format"),
-        ({"format": checkpoint.FORMAT}, "expected a model with its configuration, found none"),
-        ({"format": checkpoint.FORMAT, "model": {"weights": {}}}, "expected a model with its configuration"),
-        (
-            {"format": checkpoint.FORMAT, "model": {"config": {}}},
-            "expected a model with its weights, found none",
-        ),
-        ({"format": checkpoint.FORMAT, "model": {"config": {}, "weights": {"a": 1}}}, "with its weights"),
-        (
-            model(a=torch.ones(2), b=torch.tensor([1.0, float("nan")])),
-            "finite weights, found NaN or infin.* in b",
-        ),
     ],
 )
-def test_half_a_checkpoint_and_nan_weights_are_rejected(
-    content: object, message: str, tmp_path: Path
-) -> None:
-    """Each of these ended in a traceback, and NaN weights in an empty transcript."""
-    torch.save(content, tmp_path / "half.ckpt")
-    with pytest.raises(UserError, match=rf"half\.ckpt: .*{message}"):
-        checkpoint.load(tmp_path / "half.ckpt")
+def test_files_of_other_programs_are_rejected(content: object, message: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match=rf"other\.ckpt: {message}"):
+        checkpoint.load(tmp_path / "other.ckpt")
 
 
 def test_changed_bytes_are_noticed(tmp_path: Path) -> None:

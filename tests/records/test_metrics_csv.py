@@ -8,7 +8,6 @@ import pytest
 
 from asr import config
 from asr.errors import UserError
-from asr.records.heard import read_heard
 from asr.records.metrics import MetricsRow, read_metrics
 from asr.records.run_folder import RunFolder
 from asr.training.csv_logger import MetricsFile
@@ -40,35 +39,25 @@ def test_rows_have_what_was_logged(tmp_path: Path) -> None:
     assert second.dev_error is second.train_s is None
 
 
-@pytest.mark.parametrize("wrong", ["text", "null", '{"a": 1}', "[1]", "1;2", "--1", "\x00"])
 @pytest.mark.parametrize("column", COLUMNS)
-def test_an_entry_that_is_no_number_is_named(column: str, wrong: str, tmp_path: Path) -> None:
+def test_a_column_that_every_run_has_is_named(column: str, tmp_path: Path) -> None:
     """`asr compare` ended with a traceback after its trainings: could not convert string to float."""
-    row = [wrong if name == column else value for name, value in zip(COLUMNS, ROW, strict=True)]
-    line = refusal(write(tmp_path / "metrics.csv", COLUMNS, ROW, row))
-    assert line.startswith(f"{tmp_path / 'metrics.csv'}")
-    assert (":3: expected a " in line and column in line) or "expected metrics" in line
-
-
-@pytest.mark.parametrize("column", COLUMNS)
-def test_a_missing_column_or_entry_is_named(column: str, tmp_path: Path) -> None:
     kept = [i for i, name in enumerate(COLUMNS) if name != column]
     path = write(tmp_path / "metrics.csv", *([row[i] for i in kept] for row in (COLUMNS, ROW)))
     if column in ("learning_rate", "train_s", "train_cpu_s"):  # other versions of the program lack them
         read_metrics(path)
+    elif column == "step":
+        assert "damaged: expected metrics" in refusal(path)
     else:
-        expected = "dev_…" if column == "dev_per" else column
-        assert expected in refusal(path)
-    empty = ["" if name == column else value for name, value in zip(COLUMNS, ROW, strict=True)]
-    path = write(tmp_path / "metrics.csv", COLUMNS, empty)
-    if column in ("step", "dev_loss"):
-        assert column in refusal(path)
-    else:
-        read_metrics(path)
+        assert f"damaged: expected a column {'with a' if column == 'dev_per' else column}" in refusal(path)
 
 
 @pytest.mark.parametrize(
-    "content", ["", "\n", "{", "3\n", "step\n1,2\n", "step,loss,dev_loss,dev_per\n1,2\n"]
+    "content",
+    [
+        *("", "\n", "{", "3\n", "step\n1,2\n", "step,loss,dev_loss,dev_per\n1,2\n"),
+        "step,loss,dev_loss,dev_per\n1,x,,\n",
+    ],
 )
 def test_a_torn_file_is_one_line(content: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
@@ -85,7 +74,7 @@ def test_a_resumed_log_keeps_the_rows_as_they_were(tmp_path: Path) -> None:
     path.write_text(before + "5,1.1")
     MetricsFile(path, COLUMNS[1:], resumed_step=5)
     assert path.read_text() == before
-    with pytest.raises(UserError, match=r"metrics\.csv:3: expected a number, found loss='x'"):
+    with pytest.raises(UserError, match=r"metrics\.csv: damaged: expected metrics of a training"):
         MetricsFile(write(path, COLUMNS, ROW, ["4", "x", *ROW[2:]]), COLUMNS[1:], resumed_step=5)
 
 
@@ -95,7 +84,7 @@ def test_what_training_writes_fits_the_schema(trained: Path) -> None:
     assert any(row.dev_error is not None for row in rows)
 
 
-@pytest.mark.parametrize("read", [read_metrics, read_heard, config.load_yaml])
+@pytest.mark.parametrize("read", [read_metrics, config.load_yaml])
 def test_a_pipe_is_refused(read: Callable[[Path], object], tmp_path: Path) -> None:
     """`asr report` waited for ever for the other end of a pipe in place of metrics.csv."""
     os.mkfifo(tmp_path / "pipe")

@@ -6,6 +6,7 @@ from hypothesis_files import write_hypotheses
 from score_output import printed, scored
 
 from asr.errors import UserError
+from asr.files import write_record
 from asr.scoring.hypotheses import Hypothesis, write_decoded
 from asr.scoring.options import ScoreOptions
 from asr.scoring.run import rates_line, read_score, score_paths
@@ -212,8 +213,8 @@ def test_scores_of_a_program_with_other_options_stay_usable(tmp_path):
     """Every score from before `text=` had `case` and would have to be made again."""
     write_hypotheses(tmp_path / "hyp.jsonl", [Hypothesis("u1", "s", 1.0, "go", None, [], [], "go", "piece")])
     scored([tmp_path])
-    summary = json.loads((tmp_path / "score.json").read_text())
+    summary = read_score(tmp_path)
     for options, usable in (({"case": "lower"}, True), ({"text": "none"}, False)):
-        (tmp_path / "score.json").write_text(json.dumps(summary | {"options": options}))
+        write_record(summary | {"options": options}, tmp_path / "score.json")
         with nullcontext() if usable else pytest.raises(UserError, match="found one with text=none"):
             read_score(tmp_path)

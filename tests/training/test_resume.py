@@ -1,13 +1,9 @@
 """A run that is interrupted and resumed equals an uninterrupted one, bit for bit."""
 
 import json
-import math
 import os
-import random
-import re
 import shutil
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +14,10 @@ import pytest
 import soundfile
 import torch
 import yaml
-from mutants import VALUES, mutant
 from once import once
 from processes import in_a_fork
 from runs import assert_same_weights, killed, metrics
-from tone_corpora import TINY, make_corpus
+from tone_corpora import TINY
 
 from asr import config
 from asr.errors import UserError
@@ -450,102 +445,6 @@ def test_a_resumed_run_has_the_patience_of_its_options() -> None:
     before.wait_count = 1
     after.load_state_dict(before.state_dict())
     assert (after.patience, after.wait_count) == (5, 1)
-
-
-@pytest.fixture(scope="session")
-def stopped(corpus_of_two: Path, shared: Path) -> Path:
-    """A run of two steps with all parts of a resume point, to copy."""
-    return once(shared / "stopped", partial(two_steps, corpus_of_two, 2))
-
-
-@pytest.fixture(scope="session")
-def corpus_of_two(shared: Path) -> Path:
-    return once(shared / "two", partial(make_corpus, sizes={"train": 2, "dev": 1}))
-
-
-def two_steps(corpus: Path, steps: int, folder: Path) -> None:
-    options = ["optimizer.schedule=constant", "trainer.early_stopping=5", "trainer.validate_every=2"]
-    options += ["trainer.checkpoint_every=1", "tokenizer.kind=character", "resume=auto"]
-    train(
-        train_options(
-            [*TINY, *options, f"data.train=[{corpus}]", f"run={folder}", f"trainer.max_steps={steps}"]
-        )
-    )
-
-
-OTHERS = [*VALUES, torch.zeros(3), torch.zeros(()), torch.zeros(4, 4, dtype=torch.int64), b"abc", ("a", 1)]
-
-
-@pytest.mark.parametrize("count", [5, pytest.param(120, marks=pytest.mark.slow)])
-def test_any_state_of_training_is_taken_or_refused_in_one_line(
-    count: int, stopped: Path, corpus_of_two: Path, tmp_path: Path
-) -> None:
-    """Other types, missing entries and permuted parameters ended in tracebacks, loops without end and, in
-    PyTorch's compiled optimiser, in writing beyond tensors.
-    """
-    whole = load(stopped / "checkpoints" / "last.ckpt")
-    kept = {name: whole[name] for name in ("format", "run", "model", "state_dict")}
-    taken = 0
-    for number in range(count):
-        source = random.Random(number + 1000)
-        wrong, state = mutant({name: x for name, x in whole.items() if name not in kept}, source, OTHERS)
-        if not isinstance(state, dict):
-            continue
-        folder = Path(shutil.copytree(stopped, tmp_path / str(number)))
-        (folder / "checkpoints" / "previous.ckpt").unlink()
-        torch.save(state | kept, folder / "checkpoints" / "last.ckpt")
-        try:
-            two_steps(corpus_of_two, 3, folder)
-            taken += 1
-        except UserError as error:
-            line = str(error)
-            assert "\n" not in line, wrong
-            assert f"{folder}/checkpoints/last.ckpt" in line, f"{wrong}: {line}"
-            assert len(line) < 500, wrong
-        except Exception as error:
-            raise AssertionError(f"{number}: {wrong}: {error!r}") from error
-    assert taken
-
-
-STATES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "exp_avg: expected numbers of shape": lambda x: x["optimizer_states"][0]["state"][1].update(
-        exp_avg=torch.zeros(3)
-    ),
-    "expected exp_avg, exp_avg_sq, step, found": lambda x: x["optimizer_states"][0]["state"][1].pop(
-        "exp_avg"
-    ),
-    "expected the parameters": lambda x: x["optimizer_states"][0]["param_groups"][0]["params"].reverse(),
-    "DataModule: batches: expected int, found 'nan'": lambda x: x["DataModule"].update(batches=float("nan")),
-    "Cost: cpu_s: expected float, found": lambda x: x["callbacks"]["Cost"].update(cpu_s=["x"]),
-    "exp_avg_sq: expected numbers of 0 …": lambda x: x["optimizer_states"][0]["state"][1]["exp_avg_sq"].mul_(
-        -1
-    ),
-    "exp_avg: expected numbers of -3": lambda x: x["optimizer_states"][0]["state"][1]["exp_avg"].fill_(
-        math.nan
-    ),
-    "step: expected numbers of 0 … 2, found others": lambda x: x["optimizer_states"][0]["state"][0][
-        "step"
-    ].fill_(9),
-    "betas: expected (": lambda x: x["optimizer_states"][0]["param_groups"][0].update(betas=(0.9, 7.0)),
-    "global_step: expected int, found '-2'": lambda x: x.update(global_step=-2),
-    "expected 1000000000 steps taken, as in global_step, found 2": lambda x: x.update(global_step=10**9),
-    "lr_schedulers: expected step 2, found 77": lambda x: x["lr_schedulers"][0].update(last_epoch=77),
-    "lr_schedulers: expected the rates [": lambda x: x["lr_schedulers"][0].update(base_lrs=[math.nan]),
-    "expected a position of at most": lambda x: x["DataModule"].update(position=10**12),
-    "one from which its first step fails: no lr_lambdas": lambda x: x["lr_schedulers"][0].pop("lr_lambdas"),
-}
-
-
-@pytest.mark.parametrize("message", STATES)
-def test_a_damaged_state_is_named(message: str, stopped: Path, corpus_of_two: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
-    path = folder / "checkpoints" / "last.ckpt"
-    state = load(path)
-    STATES[message](state)
-    torch.save(state, path)
-    with pytest.raises(UserError, match=re.escape(message)) as found:
-        two_steps(corpus_of_two, 3, folder)
-    assert str(found.value).startswith(f"{path}: ")
 
 
 def test_a_longer_plan_says_that_the_rate_rises_again(
