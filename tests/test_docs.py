@@ -157,10 +157,10 @@ def test_python_examples_run() -> None:
 
 
 def test_the_table_of_mechanisms_matches_the_code() -> None:
-    shown = README.split("<!-- mechanisms: asr.attention.mechanism_table() -->\n")[1]
-    assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
-    shown = (ROOT / "docs" / "attention.md").read_text().split("option_table() -->\n")[1]
-    assert shown.split("<!-- /options -->")[0].strip() == option_table()
+    text = (ROOT / "docs" / "attention.md").read_text()
+    for name, table in (("mechanisms", mechanism_table()), ("options", option_table())):
+        shown = text.split(f"{name[:-1]}_table() -->\n")[1].split(f"<!-- /{name} -->")[0]
+        assert shown.strip() == table.strip()
 
 
 def test_the_example_of_a_mechanism_is_the_file() -> None:

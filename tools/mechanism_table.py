@@ -1,4 +1,4 @@
-"""Write tables of mechanisms and an example into README and docs, and names for completion."""
+"""Write tables of mechanisms and an example into docs, and names for completion."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ def insert(table: str, name: str, path: Path) -> None:
     write_text(text, path)
 
 
-insert(mechanism_table(), "mechanisms", ROOT / "README.md")
+insert(mechanism_table(), "mechanisms", ROOT / "docs" / "attention.md")
 insert(option_table(), "options", ROOT / "docs" / "attention.md")
 example = (ROOT / "docs" / "examples" / "nystrom.py").read_text()
 insert(f"```python\n{example}```", "example", ROOT / "docs" / "attention.md")

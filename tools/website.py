@@ -153,7 +153,7 @@ def mechanisms() -> Iterator[str]:
         "The pictures of mechanisms without such weights show the size of the derivative of each output "
         "with respect to each input, for random parameters.\n"
     )
-    yield mechanism_table() + "\n"
+    yield mechanism_table().replace("](../", "](") + "\n"
     for key, name in shown_names().items():
         found = MECHANISMS[key]
         yield f"## {key}\n\n![What attends to what with {name}](mechanisms/{key}.png){{ .map loading=lazy }}"

@@ -72,16 +72,6 @@ class Schema:
     size: Option | None = None
     options: tuple[Option, ...] = ()
 
-    def summary(self) -> str:
-        """Return options and defaults, e.g. `grouping (hash), bits (63); grouping=keys: rank (0)`."""
-        defaults = {option.name: option.default for option in reversed(self.options)}
-        parts: dict[str, list[str]] = {"": []}
-        for option in self.options:
-            usual = option.only is None or defaults[option.only[0]] == option.only[1]
-            case = "" if usual or option.only is None else f"{option.only[0]}={write_value(option.only[1])}: "
-            parts.setdefault(case, []).append(f"{option.name} ({option.written_default()})")
-        return "; ".join(case + ", ".join(entries) for case, entries in parts.items())
-
 
 COUNT = range(1, 65_537)
 CAUSAL = Option("causal", False, (False, True), "exclude later positions")

@@ -318,13 +318,12 @@ def exchange(mechanism: str) -> str:
 
 
 def mechanism_table() -> str:
-    """Return the table in Markdown, as shown in the README."""
-    names = ("Name", "Family", "Options (default)", "Time", "Memory", "Exchangeable", "Source")
+    """Return the table in Markdown, as shown in docs/attention.md."""
+    names = ("Name", "Family", "Time", "Memory", "Exchangeable", "Source")
     rows = [
         (
-            f"[`{pattern(key, mechanism.schema)}`]({mechanism.__module__.replace('.', '/')}.py)",
+            f"[`{pattern(key, mechanism.schema)}`](../{mechanism.__module__.replace('.', '/')}.py)",
             mechanism.family,
-            mechanism.schema.summary() or "–",
             mechanism.time,
             mechanism.memory,
             exchange(key),
