@@ -27,7 +27,6 @@ PACKAGES = (
     "torchaudio",
     "lightning",
     "lhotse",
-    "hydra-core",
     "numpy",
     "sentencepiece",
 )

@@ -12,7 +12,7 @@ import torch
 
 from asr.attention.table import given_name
 from asr.config import check, check_effect, parse
-from asr.config.given import overrides_of
+from asr.config.given import values_of
 from asr.config.schedule import check_schedule
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
@@ -205,7 +205,7 @@ class Recognizer:
             >>> recognizer.transcribe(torch.randn(16000), 16000).duration_s  # doctest: +SKIP
             1.0
         """
-        config = parse(TranscriptionConfig, overrides_of(options, {}))
+        config = parse(TranscriptionConfig, values_of(options))
         if config.channels != "mix":
             raise UserError(
                 f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "

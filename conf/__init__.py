@@ -1,1 +1,1 @@
-"""Hydra configuration: data only."""
+"""Configurations: data only."""

@@ -1,6 +1,6 @@
 """Imported by the fork server: composes configurations, so that its processes find them composed.
 
-Composing with Hydra takes longer than a training of two steps. Backward passes can't be done in advance:
+Composing options takes longer than a training of two steps. Backward passes can't be done in advance:
 autograd refuses to run in a process forked after them.
 """
 

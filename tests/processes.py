@@ -22,7 +22,7 @@ from asr.cli import main
 
 IMPORTED = ["asr.commands.train", "asr.commands.decode", "asr.commands.compare", "asr.training.run"]
 # Which trainings and comparisons import late.
-IMPORTED += ["hydra.compose", "tensorboard.summary", "torch.utils.tensorboard"]
+IMPORTED += ["tensorboard.summary", "torch.utils.tensorboard"]
 IMPORTED += ["asr.experiment.worker", "asr.report.page"]
 IMPORTED += [__name__, "fork_server_state"]
 _server: int | None = None

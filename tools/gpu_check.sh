@@ -64,7 +64,7 @@ if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
   done
 fi
 step benchmark 180 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py benchmark "${DRY[@]}" --out "$OUT"
-if ! "$PYTHON" -c 'import altair, hydra, jiwer, lhotse, lightning, sentencepiece, vl_convert' 2>/dev/null; then
+if ! "$PYTHON" -c 'import altair, jiwer, lhotse, lightning, sentencepiece, vl_convert' 2>/dev/null; then
   echo "== training: skipped, because packages of asr are missing (README.md, install)"
 elif [[ ${#DRY[@]} -eq 0 ]]; then
   step training 200 "$PYTHON" -m pytest "${PARALLEL[@]}" -p no:cacheprovider -m gpu tests/training tests/attention

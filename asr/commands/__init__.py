@@ -142,7 +142,7 @@ def group_details(arguments: list[str]) -> "Table":
     from asr.config import config_groups, search_path
 
     title = "groups of options; recipe=<name> --help shows a recipe's defaults"
-    caption = "<group>=<file>.yaml takes a file of your own, hydra.searchpath=[<folder>] a folder like conf/"
+    caption = "<group>=<file>.yaml takes a file of your own, configs=<folder> a folder like conf/"
     table = Table("group", "choices", title=title, caption=caption)
     for group, names in sorted(config_groups(search_path(arguments)).items()):
         table.add_row(f"{group}=", ", ".join(names))

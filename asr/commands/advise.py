@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import canonical, class_named, missing_kernels
+from asr.config import CONFIGS, Given
 from asr.console import Column, Table, duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
@@ -33,7 +35,7 @@ USED = (
     "data.frames_per_batch",
     "data.max_duration_s",
     "data.concatenate_s",
-    "hydra",
+    CONFIGS,
 )
 SIZING = ("augment.speed_factors", "augment.tempo_factors")
 RANDOM = ("seed",)
@@ -49,9 +51,9 @@ def main(paths: list[str], overrides: list[str]) -> None:
     run([Path(path) for path in paths], parse(overrides))
 
 
-def parse(overrides: list[str]) -> tuple[AdviceConfig, TrainConfig]:
-    """Split overrides into options of the benchmark and of training."""
-    own, others = config.divide(overrides, AdviceConfig, train_schema(chosen_recipe(overrides)))
+def parse(given: Given) -> tuple[AdviceConfig, TrainConfig]:
+    """Split options into those of the benchmark and of training."""
+    own, others = config.divide(given, AdviceConfig, train_schema(chosen_recipe(given)))
     options = config.parse(AdviceConfig, own)
     training = train_options(others)
     _check_used(others, training)
@@ -65,15 +67,14 @@ def parse(overrides: list[str]) -> tuple[AdviceConfig, TrainConfig]:
     return options, training
 
 
-def _check_used(overrides: list[str], training: TrainConfig) -> None:
+def _check_used(given: dict[str, Any], training: TrainConfig) -> None:
     """Raise UserError for options of training on which the estimate doesn't depend."""
     used = USED + (() if training.data.frames_per_batch else SIZING)
     used += RANDOM if training.data.concatenate_s else ()
-    for override in overrides:
-        key = override.partition("=")[0]
+    for key, value in given.items():
         if not any(key == name or key.startswith(f"{name}.") for name in used):
             hint = ", attentions names what to measure" if key == "attention" else ""
-            raise UserError(f"{override}: has no effect in asr advise{hint}")
+            raise UserError(f"{key}={value}: has no effect in asr advise{hint}")
 
 
 def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:

@@ -30,10 +30,10 @@ from asr.training.config import train_options
 
 def parse(overrides: list[str]) -> Options:
     """Build the options from those of a figure, if one is named, and from `key=value` overrides."""
-    figure = config.parse(Options, [x for x in overrides if x.startswith("figure=")]).figure
-    options = config.parse(
-        Options, [*(config.group_overrides("figure", figure) if figure else []), *overrides]
-    )
+    given = config.by_key(overrides)
+    figure = given.get("figure")
+    drawn = config.flat(config.group_values("figure", figure)) if figure else {}
+    options = config.parse(Options, drawn | given)
     options.attentions = [own.load(name) for name in alternatives(options.attentions)]
     options.baseline = own.load(options.baseline)
     measured_names(options)  # refuses what can't be measured
@@ -68,8 +68,8 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     if notice:
         console.print(notice, style="yellow", markup=False, soft_wrap=True)
     # Composed with all other options of a training, because presets are a group of its configuration.
-    overrides = [f"model={options.model}", f"model.frames={options.frames}"]
-    preset = train_options(overrides).model if options.unit == "model" else None
+    model = {"model": options.model, "model.frames": options.frames}
+    preset = train_options(model).model if options.unit == "model" else None
     measurement = Measurement(options, out, preset)
     if measurement.reused:
         console.print(f"{out}: reusing {measurement.reused} results of an interrupted benchmark")

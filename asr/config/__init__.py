@@ -3,11 +3,13 @@
 from typing import TYPE_CHECKING
 
 from asr.config.keys import (
+    CONFIGS,
+    Given,
     as_overrides,
+    by_key,
     config_groups,
     configurations,
     flat,
-    in_home,
     is_file_choice,
     nested,
     search_path,
@@ -26,24 +28,26 @@ from asr.config.schema import (
 )
 
 if TYPE_CHECKING:
-    from asr.config.overrides import (
+    from asr.config.build import (
         compose,
         divide,
         from_dict,
         from_stored,
-        group_overrides,
-        load_yaml,
         parse,
         save,
         to_dict,
         values_affecting,
     )
+    from asr.config.files import group_values, load_yaml, recipe_name
 
 __all__ = [
+    "CONFIGS",
+    "Given",
     "Range",
     "accepted",
     "affecting",
     "as_overrides",
+    "by_key",
     "check",
     "check_effect",
     "compose",
@@ -54,14 +58,14 @@ __all__ = [
     "flat",
     "from_dict",
     "from_stored",
-    "group_overrides",
-    "in_home",
+    "group_values",
     "is_file_choice",
     "load_yaml",
     "nested",
     "option",
     "options_of",
     "parse",
+    "recipe_name",
     "refuse",
     "save",
     "search_path",
@@ -69,12 +73,17 @@ __all__ = [
     "to_dict",
     "values_affecting",
 ]
+FILES = ("group_values", "load_yaml", "recipe_name")
 
 
 def __getattr__(name: str) -> object:
     """Import readers and writers of values on first use: they load OmegaConf, which `--help` doesn't need."""
-    if name in __all__:
-        from asr.config import overrides
+    if name in FILES:
+        from asr.config import files
 
-        return getattr(overrides, name)
+        return getattr(files, name)
+    if name in __all__:
+        from asr.config import build
+
+        return getattr(build, name)
     raise AttributeError(f"module 'asr.config' has no attribute {name!r}")

@@ -1,20 +1,23 @@
 """Options as Python gives them: keywords, dictionaries, dataclasses and OmegaConf's configurations."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from os import PathLike, fspath
 from typing import Any
 
 from asr import config
-from asr.config.keys import as_overrides, flat, in_home
+from asr.config.keys import flat
 from asr.config.schema import settings
 from asr.errors import UserError
 
-Options = Any  # a dictionary, an OmegaConf configuration, a dataclass or None: see `overrides_of`
+Options = Any  # a dictionary, an OmegaConf configuration, a dataclass or None: see `values_of`
 
 
-def overrides_of(options: Options, keywords: Mapping[str, Any], schema: type | None = None) -> list[str]:
-    """Return options as `key=value` overrides, those of the command line.
+def values_of(
+    options: Options, keywords: Mapping[str, Any] | None = None, schema: type | None = None
+) -> dict[str, Any]:
+    """Return options by dotted key.
 
     Args:
         options: a dataclass, an OmegaConf configuration, a dictionary or None. Groups are nested, or their
@@ -26,18 +29,18 @@ def overrides_of(options: Options, keywords: Mapping[str, Any], schema: type | N
         UserError: a value of a type that no option has, or a path that is no text.
 
     Example:
-        >>> overrides_of({"recipe": "demo", "model.layers": 4}, {"model": {"layers": 6}, "seeds": (0, 1)})
-        ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
+        >>> values_of({"recipe": "demo", "model.layers": 4}, {"model": {"layers": 6}, "seeds": (0, 1)})
+        {'recipe': 'demo', 'model.layers': 6, 'seeds': [0, 1]}
     """
-    values = values_of(options) | _plain(keywords)
+    first, others = nested_values(options), nested_values(keywords)
     for x in settings(schema()) if schema else ():
-        given = values.get(x.key)
+        given = others.get(x.key, first.get(x.key))
         if x.affects == "place" and x.kind is str and not isinstance(given, str | None):
             raise UserError(f"{x.key}={given!r:.60}: expected a path")
-    return in_home(as_overrides(flat(values_of(options)) | flat(_plain(keywords))))
+    return flat(first) | flat(others)
 
 
-def values_of(options: Options) -> dict[str, Any]:
+def nested_values(options: Options) -> dict[str, Any]:
     """Return options as nested dictionaries, lists and scalars."""
     from omegaconf import OmegaConf
 
@@ -62,12 +65,12 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range):
         return [_plain(item) for item in value]
-    if isinstance(value, PathLike):
-        value = fspath(value)
+    if isinstance(value, str | PathLike):
+        return os.path.expanduser(fspath(value))
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(config.to_dict(value))
     if hasattr(value, "tolist"):
         return value.tolist()
-    if not isinstance(value, str | int | float | None):
+    if not isinstance(value, int | float | None):
         raise UserError(f"options: expected texts, numbers, lists or dictionaries, found {value!r}")
     return value

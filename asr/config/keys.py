@@ -5,22 +5,25 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from asr.errors import UserError
 
 # Folders of conf/ with options of asr bench and asr compare; the others are config groups.
 OPTION_FILES = ("figure", "plan")
-SEARCH_PATH = "hydra.searchpath"
+CONFIGS = "configs"  # the option that names folders like conf/
 KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
 # Characters that JSON leaves as they are and YAML refuses, or takes for the end of a line.
 NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+
+# Options as they are given: `key=value`, as a command line has them, or values by dotted key.
+Given: TypeAlias = Iterable[str] | Mapping[str, Any]
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Split command-line arguments into paths and `key=value` overrides; an existing file is a path.
 
-    Paths that begin with `~` are in a home folder.
+    Paths and values that begin with `~` are in a home folder, which few shells know of values.
 
     Raises:
         UserError: an argument contains a null character, which no path can have, or is an option with dashes.
@@ -32,18 +35,21 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
             raise UserError(f"{argument}: options have no dashes: {plain}")
     overrides = [x for x in arguments if KEY_VALUE.match(x) and not os.path.exists(x)]
     paths = [os.path.expanduser(x) for x in arguments if x not in overrides]
-    return paths, in_home(overrides)
+    pairs = (x.partition("=") for x in overrides)
+    return paths, [f"{key}={os.path.expanduser(value)}" for key, _, value in pairs]
 
 
-def in_home(overrides: Iterable[str]) -> list[str]:
-    """Return `key=value` overrides with `~` at the beginning of a value expanded, as few shells do.
+def by_key(given: Given) -> dict[str, Any]:
+    """Return options by dotted key, of which a later one wins; what a command line has stays text.
 
     Example:
-        >>> in_home(["run=~/exp", "hold_out=text"]) == [f"run={Path.home() / 'exp'}", "hold_out=text"]
-        True
+        >>> by_key(["recipe=demo", "seed=0", "seed=1"])
+        {'recipe': 'demo', 'seed': '1'}
     """
-    pairs = (x.partition("=") for x in overrides)
-    return [f"{key}={os.path.expanduser(value)}" for key, _, value in pairs]
+    if isinstance(given, Mapping):
+        return dict(given)
+    pairs = (x.partition("=") for x in given)
+    return {key: value for key, _, value in pairs}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -99,7 +105,7 @@ def configurations(group: str, searched: Sequence[Path] = ()) -> dict[str, Path]
         UserError: a further folder has a configuration with the name of an included one.
     """
     found: dict[str, Path] = {}
-    for root in (_folder(), *searched):
+    for root in (folder(), *searched):
         for path in sorted((root / group).glob("*.yaml")):
             if path.stem in found:
                 raise UserError(f"{path}: expected another name, found that of {found[path.stem]}")
@@ -112,21 +118,20 @@ def config_groups(searched: Sequence[Path] = ()) -> dict[str, list[str]]:
     return {name: list(configurations(name, searched)) for name in _groups()}
 
 
-def search_path(overrides: list[str]) -> list[Path]:
-    """Return the user's folders of configurations, which Hydra's option `hydra.searchpath` names.
+def search_path(given: Given) -> list[Path]:
+    """Return the user's folders of configurations, `configs=my_conf` or several: `configs=[my_conf,ours]`.
 
     Raises:
         UserError: one is not a folder with config groups.
     """
-    given = [x for x in overrides if x.startswith(f"{SEARCH_PATH}=")]
-    words = given[-1].partition("=")[2].strip("[]").split(",") if given else []
-    places = (word.strip(" '\"").removeprefix("file://") for word in words if word.strip())
-    folders = [Path(place).expanduser() for place in places]
-    for folder in folders:
-        if not any((folder / group).is_dir() for group in _groups()):
-            found = "a folder without them" if folder.is_dir() else "none"
+    value = by_key(given).get(CONFIGS) or []
+    words = value.strip("[]").split(",") if isinstance(value, str) else value
+    folders = [Path(str(word).strip(" '\"")).expanduser() for word in words]
+    for place in folders:
+        if not any((place / group).is_dir() for group in _groups()):
+            found = "a folder without them" if place.is_dir() else "none"
             groups = ", ".join(f"{group}/" for group in sorted(_groups()))
-            raise UserError(f"{SEARCH_PATH}={folder}: expected a folder with {groups}, found {found}")
+            raise UserError(f"{CONFIGS}={place}: expected a folder with {groups}, found {found}")
     return folders
 
 
@@ -136,11 +141,11 @@ def is_file_choice(value: str) -> bool:
 
 
 def _groups() -> list[str]:
-    folders = (x for x in _folder().iterdir() if x.is_dir() and not x.name.startswith("__"))
+    folders = (x for x in folder().iterdir() if x.is_dir() and not x.name.startswith("__"))
     return [x.name for x in folders if x.name not in OPTION_FILES]
 
 
-def _folder() -> Path:
+def folder() -> Path:
     """Return the folder conf/. `importlib.resources` would take 6 ms of each completion to import."""
     import asr_conf
 

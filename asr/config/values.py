@@ -3,36 +3,40 @@
 import re
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
+REFERENCE = "${"  # to OmegaConf, the beginning of another option's name
 WITH_OPTIONS = re.compile(r"[^=]*:\w+=")  # the start of `i-clustered-100:topk=32`
 OPTION = re.compile(r"\w+=[^:=]*")
 RUN = re.compile(r"[^*,]+\*[1-9]\d{0,3}")  # a number of layers ends the part of a name
+# All of them text, as they are typed: YAML reads `on` as true.
+LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+ANY: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 def read_value(text: str, kind: str) -> Any:
-    """Return the value of an option.
+    """Return the value that a user has typed: text, None, or a list of texts, which OmegaConf converts.
 
     Args:
         text: value as given; a list may lack its brackets, which shells such as zsh expand.
         kind: type of the option as `asr.config.describe` gives it.
 
+    Raises:
+        YAMLError: a list with brackets that is none.
+
     Example:
         >>> read_value("full,lsh-4:chunk=16,buckets=8", "list[str]"), read_value("0,1", "list[int]")
-        (['full', 'lsh-4:chunk=16,buckets=8'], [0, 1])
+        (['full', 'lsh-4:chunk=16,buckets=8'], ['0', '1'])
     """
-    if kind.startswith("str") and "None" not in kind:
-        return literal(text)
+    if not kind.startswith("list["):
+        return None if "None" in kind and text in ("", "null") else text
     if kind.startswith("list[str]") and not text.startswith("["):
-        return literal(join_options([entry.strip() for entry in text.split(",")] if text else []))
-    if kind.startswith("list[") and not text.startswith("["):
-        text = f"[{text}]"
-    value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
-    assert isinstance(value, dict)
-    value = literal(value["value"])
-    if kind.startswith("list[str]") and all(isinstance(entry, str) for entry in value):
-        return join_options(list(value))
+        return join_options([entry.strip() for entry in text.split(",")] if text else [])
+    bracketed = text if text.startswith("[") else f"[{text}]"
+    value = yaml.load(bracketed, ANY if kind.startswith("list[Any") else LOADER)
+    if kind.startswith("list[str]") and isinstance(value, list) and all(isinstance(x, str) for x in value):
+        return join_options(value)
     return value
 
 

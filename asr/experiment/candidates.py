@@ -165,10 +165,10 @@ def _plan(
             raise UserError(f"candidate {name}: {min(own)}= can't be combined with several budgets")
         if request.options.budget_clock != STEPS:
             entry["trainer.budget"] = budget
-    changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
+    changes = {key: value for key, value in entry.items() if key not in OWN_KEYS}
     if entry.get("init_from"):  # perhaps a label; LoRA is refused without initial weights
-        changes += as_overrides({"init_from": str(entry["init_from"])})
-    training = settled(train_options([*request.shared, *changes, f"attention={name}"]))
+        changes["init_from"] = str(entry["init_from"])
+    training = settled(train_options(request.shared | changes | {"attention": name}))
     layer_names(name, training.model.layers)
     resolved = flat(to_dict(training))
     overrides = {

@@ -114,8 +114,8 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
     status, error = _status(plan, cell)
     trained = training_result(plan.folder, cell.name, current_state(plan.folder, cell))
     run = plan.run_folder(candidate.label, seed)
-    arguments = ["asr", "train", *plan.request.shared, f"attention={candidate.attention}", f"seed={seed}"]
-    arguments += as_overrides(candidate.overrides)
+    own = {"attention": candidate.attention, "seed": seed, **candidate.overrides}
+    arguments = ["asr", "train", *as_overrides(plan.request.shared | own)]
     if candidate.finetuned_from:
         parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
         # The parent's run, so that the command can be repeated: asr train knows no labels.

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from asr.config import as_overrides, configurations, load_yaml
+from asr.config import Given, by_key, configurations, flat, load_yaml
 from asr.errors import UserError, did_you_mean
 from asr.experiment.options import LENGTHS
 from asr.experiment.records import Candidate
@@ -37,32 +38,28 @@ class Paper:
         return float(found) if found and not candidate.finetuned_from else None
 
 
-def with_grid(overrides: list[str]) -> tuple[list[str], Paper | None]:
-    """Put the options of the file that `plan=` names before the other overrides, which win.
+def with_grid(given: Given) -> tuple[dict[str, Any], Paper | None]:
+    """Add the options of the file that `plan=` names to the given ones, which win.
 
     A length of training overrides one of another kind.
 
-    Args:
-        overrides: command-line arguments.
-
     Returns:
-        All overrides, and the paper's figures if the file has them.
+        All options by dotted key, and the paper's figures if the file has them.
 
     Raises:
         UserError: no such file, or it holds no options.
     """
-    chosen = [x.partition("=")[2] for x in overrides if x.startswith("plan=")]
-    if not chosen or not chosen[-1]:
-        return overrides, None
-    path = _path(chosen[-1])
+    own = by_key(given)
+    if not own.get("plan"):
+        return own, None
+    path = _path(str(own["plan"]))
     values = load_yaml(path)
     paper = _paper(path) if values.pop("paper", None) is not None else None
-    given = {x.partition("=")[0] for x in overrides}
-    if given & LENGTHS.keys():
+    replaced = set(own)
+    if replaced & LENGTHS.keys():
         # One length alone may be set, so the file's goes whatever its kind.
-        given |= LENGTHS.keys() if "budget" in given else {*LENGTHS, "budget_clock"}
-    own = [x for x in as_overrides(values) if x.partition("=")[0] not in given]
-    return [*own, *overrides], paper
+        replaced |= LENGTHS.keys() if "budget" in own else {*LENGTHS, "budget_clock"}
+    return {key: value for key, value in flat(values).items() if key not in replaced} | own, paper
 
 
 def _paper(path: Path) -> Paper:

@@ -6,7 +6,7 @@ from typing import Any
 
 from asr import config
 from asr.attention.table import canonical
-from asr.config import affecting, flat, to_dict
+from asr.config import Given, affecting, as_overrides, by_key, flat, to_dict
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.experiment.grids import Paper, with_grid
@@ -58,56 +58,55 @@ class Request:
 
     Attributes:
         options: options of the comparison.
-        shared: overrides of training that all candidates share.
+        shared: options of training that all candidates share, by dotted key.
         command: all overrides as given.
         paper: published figures of the plan; None if there are none.
         tried: learning rates that the candidates have been trained with to choose theirs.
     """
 
     options: CompareConfig
-    shared: list[str]
+    shared: dict[str, Any]
     command: list[str]
     paper: Paper | None = None
     tried: list[TriedRate] = field(default_factory=list)
 
 
-def parse(overrides: list[str]) -> Request:
-    """Split `key=value` overrides into options of the comparison and of training, and check both.
+def parse(given: Given) -> Request:
+    """Split options into those of the comparison and of training, and check both.
 
     Raises:
         UserError: an unknown option, an invalid value, or nothing to compare.
     """
-    command = overrides
-    overrides, paper = with_grid(overrides)
-    own, shared = config.divide(overrides, CompareConfig, train_schema(chosen_recipe(overrides)))
+    command = by_key(given)
+    values, paper = with_grid(command)
+    own, shared = config.divide(values, CompareConfig, train_schema(chosen_recipe(values)))
     options = config.parse(CompareConfig, own)
-    config.check_effect(options, {x.partition("=")[0] for x in command}, defaults=True)
+    config.check_effect(options, command, defaults=True)
     if not options.launcher:  # the machines that it starts may have other devices
         # With what `auto` stands for, cells of machines that differ don't share a key.
         device = pick_device(options.device)
         options.precision = pick_precision(options.precision, device, recognising=True).name
-    for override in shared:
-        key = override.partition("=")[0]
+    for key, value in shared.items():
         if key in TRAINING_SET_HERE:
-            raise UserError(f"{override}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
-        if options.learning_rates and key == LEARNING_RATE and override in command:
-            raise UserError(f"{override}: can't be combined with learning_rates, which set it")
+            raise UserError(f"{key}={value}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
+        if options.learning_rates and key == LEARNING_RATE and key in command:
+            raise UserError(f"{key}={value}: can't be combined with learning_rates, which set it")
     options.attentions = canonical(options.attentions)
     if options.evaluate != [OWN]:
         options.evaluate = given_variants(options.evaluate)
     if options.budget and options.budget_clock == STEPS:
-        shared += ["trainer.budget="]  # each candidate has a number of steps of its own
+        shared["trainer.budget"] = ""  # each candidate has a number of steps of its own
     elif options.budget:
         # With several budgets, candidates override this one.
-        shared += [f"trainer.budget={options.budget[-1]}", f"trainer.budget_clock={options.budget_clock}"]
-        shared += ["trainer.max_steps=0"]
+        shared |= {"trainer.budget": options.budget[-1], "trainer.budget_clock": options.budget_clock}
+        shared["trainer.max_steps"] = 0
     elif options.steps:
         # A recipe's own budget, e.g. that of stamps, would end training first.
-        shared += [f"trainer.max_steps={options.steps}", "trainer.budget="]
+        shared |= {"trainer.max_steps": options.steps, "trainer.budget": ""}
     elif options.epochs:
-        shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0", "trainer.budget="]
+        shared |= {"trainer.max_epochs": options.epochs, "trainer.max_steps": 0, "trainer.budget": ""}
     train_options(shared)
-    return Request(options, shared, command, paper)
+    return Request(options, shared, as_overrides(command), paper)
 
 
 @dataclass(frozen=True)

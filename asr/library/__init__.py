@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr import config
-from asr.config.given import Options, overrides_of, values_of
+from asr.config import Given
+from asr.config.given import Options, nested_values, values_of
 from asr.errors import UserError
 from asr.files import as_path
 from asr.library.outcomes import Comparison, Run, Scores
@@ -35,7 +36,7 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
 
     Args:
         recipe: name of an included recipe, or folder of your own, `"./my_corpus"` or a `Path`.
-        options: options by name; see `overrides_of`.
+        options: options by name; see `values_of`.
         keywords: options that replace those in `options`; `folder` is the output folder, None: the usual one.
 
     Returns:
@@ -50,23 +51,23 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     name = os.path.expanduser(fspath(recipe))
     if isinstance(recipe, PathLike) and not is_own(name):
         name = f"./{name}"  # `Path("./demo")` has lost its beginning
-    overrides = overrides_of(options, keywords)
     if keywords.get("folder") is not None:
         as_path(keywords["folder"], "folder")
-    return prepare_recipe(name, overrides)
+    return prepare_recipe(name, values_of(options, keywords))
 
 
-def prepare_recipe(name: str, overrides: list[str]) -> Path:
-    """Prepare a recipe's corpus, or a shard of it, with options as `key=value`; see `prepare`."""
+def prepare_recipe(name: str, given: Given) -> Path:
+    """Prepare a recipe's corpus, or a shard of it, with the given options; see `prepare`."""
     from asr.files import locked
     from asr.preparation.division import ShardDone
     from asr.preparation.recipes import default_folder, preparation_module
     from asr.records.options import ShardOptions
 
     module = preparation_module(name)
-    folders = [x.partition("=")[2] for x in overrides if x.startswith("folder=")]
-    options = config.parse(module.Options, [x for x in overrides if not x.startswith("folder=")])
-    folder = Path(folders[-1]) if folders and folders[-1] != "null" else default_folder(name)
+    values = config.by_key(given)
+    place = values.pop("folder", None)
+    options = config.parse(module.Options, values)
+    folder = default_folder(name) if place in (None, "null") else Path(place)
     divided = isinstance(options, ShardOptions) and options.shard
     try:
         with nullcontext() if divided else locked(folder, "asr prepare"):
@@ -88,7 +89,7 @@ def train(
     """Train a recogniser, as `asr train` does.
 
     Args:
-        options: options by name; see `overrides_of`. A `TrainConfig`, or values in which `recipe` is a
+        options: options by name; see `values_of`. A `TrainConfig`, or values in which `recipe` is a
             group, as in a run's config.yaml, are complete: no configuration is composed, and keywords set
             single options.
         callbacks: callbacks of Lightning.
@@ -112,18 +113,17 @@ def _training_options(options: Options, keywords: Mapping[str, Any]) -> "TrainCo
     from asr.training.config import train_options, train_options_from
     from asr.training.options import TrainConfig
 
-    values = values_of(options)
-    if not isinstance(values.get("recipe"), Mapping):
-        return train_options(overrides_of(options, keywords, TrainConfig))
-    complete = train_options_from(config.nested(config.flat(values)), "options")
-    overrides = overrides_of(None, keywords, TrainConfig)
-    for override in overrides:
-        group, _, name = override.partition("=")
-        if group in config.config_groups():
+    first = nested_values(options)
+    if not isinstance(first.get("recipe"), Mapping):
+        return train_options(values_of(options, keywords, TrainConfig))
+    complete = train_options_from(config.nested(config.flat(first)), "options")
+    others = values_of(None, keywords, TrainConfig)
+    for group in config.config_groups():
+        if group in others:
             raise UserError(
-                f"{group}={name}: expected single options such as {group}.name beside complete options"
+                f"{group}={others[group]}: expected single options, {group}.name=…, beside complete options"
             )
-    return config.parse(complete, overrides) if overrides else complete
+    return config.parse(complete, others) if others else complete
 
 
 def train_with(
@@ -148,7 +148,7 @@ def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
 
     Args:
         model: run, run folder, checkpoint or published model.
-        options: options by name; see `overrides_of`.
+        options: options by name; see `values_of`.
         keywords: options that replace those in `options`.
 
     Returns:
@@ -156,9 +156,8 @@ def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
     """
     from asr.search.options import DecodePartOptions
 
-    return decode_model(
-        model, config.parse(DecodePartOptions, overrides_of(options, keywords, DecodePartOptions))
-    )
+    values = values_of(options, keywords, DecodePartOptions)
+    return decode_model(model, config.parse(DecodePartOptions, values))
 
 
 def decode_model(model: Place, options: "DecodePartOptions") -> Path:
@@ -181,7 +180,7 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
 
     Args:
         folders: decode folders or runs, or two files in NIST's formats or of plain text.
-        options: options by name; see `overrides_of`.
+        options: options by name; see `values_of`.
         keywords: options that replace those in `options`.
 
     Raises:
@@ -192,7 +191,7 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
     from asr.scoring.run import decode_folders, score_paths
 
     places = [as_path(folder, "score") for folder in folders]
-    scores = score_paths(places, config.parse(ScoreOptions, overrides_of(options, keywords, ScoreOptions)))
+    scores = score_paths(places, config.parse(ScoreOptions, values_of(options, keywords, ScoreOptions)))
     return Scores(list(in_order(places)[:1]) if are_plain(places) else decode_folders(places), scores)
 
 
@@ -200,7 +199,7 @@ def compare(options: Options = None, /, **keywords: Any) -> Comparison:
     """Train, decode and time mechanisms under one protocol, as `asr compare` does; continue after a failure.
 
     Args:
-        options: options by name, of `asr compare` and of training for all candidates; see `overrides_of`.
+        options: options by name, of `asr compare` and of training for all candidates; see `values_of`.
         keywords: options that replace those in `options`.
 
     Raises:
@@ -212,7 +211,7 @@ def compare(options: Options = None, /, **keywords: Any) -> Comparison:
     from asr.experiment.options import CompareConfig
     from asr.experiment.request import parse
 
-    return run_comparison(parse(overrides_of(options, keywords, CompareConfig)))
+    return run_comparison(parse(values_of(options, keywords, CompareConfig)))
 
 
 def run_comparison(request: "Request") -> Comparison:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.config import flat
+from asr.config import Given, by_key, flat
 from asr.config.names import split_source
 from asr.config.schema import written
 from asr.errors import UserError
@@ -24,10 +24,10 @@ FREE = ADJUSTABLE | {
 }
 
 
-def train_options(overrides: list[str]) -> TrainConfig:
-    """Build the options of a training run from `key=value` overrides.
+def train_options(given: Given) -> TrainConfig:
+    """Build the options of a training run from those that a user gives.
 
-    `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups. The weights that `init_from=` or
+    `recipe=`, `model=`, `loss=` and `optimizer=` select configurations. The weights that `init_from=` or
     `model.encoder=` names give features, model and tokenizer their values in place of the recipe's;
     `init_from=` a published model becomes `model.encoder=`. Code that `attention=` names is loaded.
 
@@ -38,7 +38,7 @@ def train_options(overrides: list[str]) -> TrainConfig:
         >>> train_options(["recipe=demo", "model.layers=6"]).model.layers
         6
     """
-    options = _composed(overrides)
+    options = _composed(by_key(given))
     if any(split_source(part.partition("*")[0])[0] for part in options.attention.split(",")):
         from asr.attention import given_name  # loads PyTorch
 
@@ -46,22 +46,22 @@ def train_options(overrides: list[str]) -> TrainConfig:
     return options
 
 
-def _composed(overrides: list[str]) -> TrainConfig:
-    schema = train_schema(chosen_recipe(overrides))
-    start = _last(overrides, "init_from")
-    where = f"init_from={start}" if start else f"model.encoder={_last(overrides, 'model.encoder')}"
+def _composed(values: dict[str, Any]) -> TrainConfig:
+    schema = train_schema(chosen_recipe(values))
+    start = values.get("init_from", "")
+    where = f"init_from={start}" if start else f"model.encoder={values.get('model.encoder', '')}"
     given = determined(where)
     if given.get("model.encoder") == start:  # published
-        overrides = [x for x in overrides if not x.startswith("init_from=")]
-    options = config.compose(schema, "train", overrides, given)
+        values = {key: value for key, value in values.items() if key != "init_from"}
+    options = config.compose(schema, "train", values, given)
     run = RunFolder(run_folder(options))
     if start and not given and options.resume == "auto" and run.options.exists():  # the start is gone
         before = flat(config.to_dict(run_options(run)))
         given = sizes(before)
-        options = config.compose(schema, "train", overrides, given)
+        options = config.compose(schema, "train", values, given)
     chosen = flat(config.to_dict(options))
-    if given and _last(overrides, "model"):  # the user has chosen the sizes of this group, too
-        named = flat(config.to_dict(config.compose(schema, "train", overrides)))
+    if given and values.get("model"):  # the user has chosen the sizes of this group, too
+        named = flat(config.to_dict(config.compose(schema, "train", values)))
         chosen |= {key: value for key, value in named.items() if key.startswith("model.")}
     check_determined(chosen, given, where)
     return options
@@ -166,23 +166,13 @@ def _kind(unit: str) -> str:
     return "sentencepiece" if unit == "piece" else unit
 
 
-def chosen_recipe(overrides: list[str]) -> str:
-    """Return the name of the recipe chosen by `key=value` overrides, or an empty string.
+def chosen_recipe(given: Given) -> str:
+    """Return the name of the recipe that a user chooses, or an empty string.
 
     A user's file has the name that it sets: its options may be those of an included recipe's task.
     """
-    chosen = _last(overrides, "recipe")
-    searched = config.search_path(overrides)
-    file = Path(chosen) if config.is_file_choice(chosen) else None
-    if searched and not file:
-        file = config.configurations("recipe", searched).get(chosen)
-    recipe = config.load_yaml(file).get("recipe") if file and file.is_file() else None
-    return str(recipe.get("name") or chosen) if isinstance(recipe, dict) else chosen
-
-
-def _last(overrides: list[str], key: str) -> str:
-    """Return the last value of an option, or an empty string."""
-    return next((x.partition("=")[2] for x in reversed(overrides) if x.startswith(f"{key}=")), "")
+    chosen = by_key(given).get("recipe")
+    return config.recipe_name(str(chosen), config.search_path(given)) if chosen else ""
 
 
 def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:

@@ -70,7 +70,7 @@ def test_completion_is_quick() -> None:
     code = (
         "import sys; from asr.cli import main\n"
         "main(['completion', 'words', 'train', '', 'attention=', '2'])\n"
-        "slow = {'torch', 'omegaconf', 'lhotse', 'hydra', 'numpy', 'rich', 'logging', 'tempfile'}\n"
+        "slow = {'torch', 'omegaconf', 'lhotse', 'numpy', 'rich', 'logging', 'tempfile'}\n"
         "others = {'asr.experiment.options', 'asr.scoring.options', 'asr.files', 'asr.console'}\n"
         "print((slow | others) & set(sys.modules))"
     )

@@ -1,4 +1,4 @@
-"""Recipes and configurations outside the package: by folder, by file, and on Hydra's search path."""
+"""Recipes and configurations outside the package: by folder, by file, and in a folder like conf/."""
 
 import shutil
 from pathlib import Path
@@ -149,7 +149,7 @@ def own_configurations(folder: Path) -> Path:
         ("model/small.yaml", "layers: 2\nheads: 2\n"),
         (
             "recipe/mine.yaml",
-            "# @package _global_\ndefaults:\n  - demo\n  - override /model: small\n  - _self_\n",
+            "defaults: {recipe: demo, model: small}\n",
         ),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -158,13 +158,13 @@ def own_configurations(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_hydras_search_path_adds_configurations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_adds_configurations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = own_configurations(here / "own conf")
-    path = f"hydra.searchpath=[{own}]"
+    path = f"configs=[{own}]"
     options = train_options(["recipe=mine", path, "model.heads=4"])
     assert (options.model.layers, options.model.heads) == (2, 4)
     assert options.data.train == ["data/demo"]
-    assert train_options(["recipe=demo", f"hydra.searchpath=file://{own}", "model=small"]).model.layers == 2
+    assert train_options(["recipe=demo", f"configs={own}", "model=small"]).model.layers == 2
     (own / "model" / "small.yaml").write_text("layers: 3\n")  # in a notebook, say
     assert train_options(["recipe=mine", path]).model.layers == 3
     assert cli.main(["train", "--help", path]) == 0
@@ -177,10 +177,8 @@ def test_hydras_search_path_adds_configurations(here: Path, capsys: pytest.Captu
     with pytest.raises(UserError, match=r"demo\.yaml: expected another name, found that of"):
         train_options(["recipe=mine", path])
     for place, found in (("nosuch", "none"), (str(here), "a folder without them")):
-        with pytest.raises(
-            UserError, match=f"hydra.searchpath={place}: expected a folder with.*, found {found}"
-        ):
-            train_options(["recipe=demo", f"hydra.searchpath=[{place}]"])
+        with pytest.raises(UserError, match=f"configs={place}: expected a folder with.*, found {found}"):
+            train_options(["recipe=demo", f"configs=[{place}]"])
 
 
 @pytest.mark.slow
@@ -189,12 +187,12 @@ def test_a_group_takes_a_file(here: Path) -> None:
     options = train_options(["recipe=demo", f"model={own}/model/small.yaml"])
     assert (options.model.layers, options.recipe.name) == (2, "demo")
     recipe = here / "any name.yaml"
-    recipe.write_text("recipe: {name: mine}\ndefaults: [override /model: conformer]\nseed: 3\n")
+    recipe.write_text("recipe: {name: mine}\ndefaults: {model: conformer}\nseed: 3\n")
     options = train_options([f"recipe={recipe}"])
     assert (options.recipe.name, options.seed, options.model.block) == ("mine", 3, "conformer")
     recipe.write_text("recipe: {name: mine}\nseed: 4\n")
     assert train_options([f"recipe={recipe}"]).seed == 4
-    recipe.write_text("recipe: {name: copy, length: 7}\ndefaults: [copy, _self_]\n")
+    recipe.write_text("recipe: {name: copy, length: 7}\ndefaults: {recipe: copy}\n")
     assert train_options([f"recipe={recipe}"]).recipe.length == 7  # type: ignore[attr-defined]
 
 
@@ -205,7 +203,10 @@ def test_a_group_takes_a_file(here: Path) -> None:
         ("sede: 1\n", "sede"),
         ("[1]\n", "expected options"),
         ("a: [\n", "expected YAML"),
-        ("defaults: [override /model: nosuch]\n", "nosuch"),
+        ("defaults: {model: nosuch}\n", "nosuch"),
+        ("defaults: {modle: tiny}\n", "unknown group 'modle' .did you mean 'model'"),
+        ("defaults: [model]\n", "defaults: expected configurations by group"),
+        ("defaults: {recipe: ./mine.yaml}\n", "starts from this one"),
     ],
 )
 def test_a_file_that_does_not_fit_is_named(here: Path, text: str, message: str) -> None:
