@@ -1,24 +1,24 @@
 """Pages of the site, for mkdocs.yml: the repository's documents, the reference, pictures of mechanisms."""
 
-import io
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from PIL import Image
-from torch import Tensor
-
-from asr.attention import MECHANISMS, build_mechanism, build_self_attention, mechanism_table
-from asr.attention.softmax import SoftmaxMechanism
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = ("*.md", "docs/*.md", "docs/examples/*", "docs/figures/*", "recipes/**/*.md", "recipes/**/*.png")
+PLACES = (
+    "*.md",
+    "docs/*.md",
+    "docs/examples/*",
+    "docs/figures/**/*.png",
+    "recipes/**/*.md",
+    "recipes/**/*.png",
+)
 PLACES += ("asr/**/*.md", "attention_ext/**/*.md")
 REFERENCE = {
     "asr": [
@@ -40,11 +40,13 @@ REFERENCE = {
 }
 STYLE = """
 .md-typeset table:not([class]) { font-size: .6rem; display: block; overflow-x: auto; }
+.md-typeset pre > code { white-space: pre-wrap; }
 .md-typeset h2.doc-heading code { overflow-wrap: anywhere; }
 .md-typeset img.map { image-rendering: pixelated; width: 256px; max-width: 100%; border: 1px solid #8884; }
 """
-POSITIONS, HEADS, SIZE = 64, 1, 16  # of the pictures
-COLOURS = ((255, 255, 255), (63, 81, 181), (10, 10, 40))  # weight 0, half, the largest
+MAPS = (
+    ROOT / "docs" / "figures" / "mechanisms"
+)  # written by tools/mechanism_pages.py, so that the site needs no PyTorch
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -66,8 +68,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, objects in REFERENCE.items():
         kept.append(File.generated(config, f"reference/{name}.md", content=reference(name, objects)))
     kept.append(File.generated(config, "mechanisms.md", content="\n".join(mechanisms())))
-    for key, name in shown_names().items():
-        kept.append(File.generated(config, f"mechanisms/{key}.png", content=picture(weights(name))))
     return kept
 
 
@@ -105,57 +105,21 @@ def reference(name: str, objects: list[str]) -> str:
     return f"# {title}\n\n" + "\n\n".join(f"::: {x}" for x in objects) + "\n"
 
 
-def shown_names() -> dict[str, str]:
-    """Return the mechanism to draw by key, with a size that suits the few positions of a picture."""
-    sizes = {"lsh": 2, "oracle-top": 8, "local": 9}
-    return {key: f"{key}-{sizes.get(key, 4)}" if MECHANISMS[key].schema.size else key for key in MECHANISMS}
-
-
-def weights(name: str) -> Tensor:
-    """Return how much each position takes from each other one, [N, S], the largest 1.
-
-    The weights of a softmax mechanism. Of another, the size of the derivative of each output with respect to
-    each input, for random parameters.
-    """
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # small tensors
-    steps = torch.randn(POSITIONS, SIZE).cumsum(0)  # neighbours are alike, as in speech
-    x_NM = 3 * (steps - steps.mean(0)) / steps.std(0)
-    if issubclass(MECHANISMS[name.rpartition("-")[0] if name not in MECHANISMS else name], SoftmaxMechanism):
-        q = x_NM.view(1, 1, POSITIONS, SIZE)
-        k = q if name == "shared-full" or name.startswith("lsh") else q + 0.3 * torch.randn_like(q)
-        found = build_mechanism(name, backend="reference").weights(q, k)[0, 0]
-    else:
-        layer = build_self_attention(name, SIZE, HEADS, backend="reference").eval()
-        lengths = torch.tensor([POSITIONS])
-        jacobian = torch.autograd.functional.jacobian(lambda x: layer(x[None], lengths)[0], x_NM)
-        found = jacobian.transpose(1, 2).flatten(2).norm(dim=2)
-    return found / found.max().clamp_min(1e-9)
-
-
-def picture(weights_NS: Tensor) -> bytes:
-    """Return weights as a PNG, queries downwards."""
-    level = weights_NS.sqrt().unsqueeze(-1)  # small weights show
-    low, middle, high = (torch.tensor(colour, dtype=torch.float) for colour in COLOURS)
-    upper = middle + (high - middle) * (2 * level - 1)
-    pixels = torch.where(level < 0.5, low + (middle - low) * 2 * level, upper).round().to(torch.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels.numpy()).save(file, "PNG")
-    return file.getvalue()
-
-
 def mechanisms() -> Iterator[str]:
     """Yield the page of mechanisms: the table, then a picture and the description of each."""
+    found = json.loads((MAPS / "mechanisms.json").read_text(encoding="utf-8"))
+    text = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+    table = text.split("<!-- mechanisms: ")[1].split("<!-- /mechanisms -->")[0].partition("-->")[2]
     yield "# Mechanisms\n"
     yield (
-        f"Each picture shows what attends to what among {POSITIONS} positions of one head: queries "
+        f"Each picture shows what attends to what among {found['positions']} positions of one head: queries "
         "downwards, keys to the right, dark where the weight is large. Neighbours are alike, as in speech. "
         "The pictures of mechanisms without such weights show the size of the derivative of each output "
         "with respect to each input, for random parameters.\n"
     )
-    yield mechanism_table().replace("](../", "](") + "\n"
-    for key, name in shown_names().items():
-        found = MECHANISMS[key]
-        yield f"## {key}\n\n![What attends to what with {name}](mechanisms/{key}.png){{ .map loading=lazy }}"
-        yield f"\n`{name}`\n\n::: {found.__module__}.{found.__qualname__}\n    options:"
+    yield table.replace("](../", "](") + "\n"
+    for key, (name, described) in found["mechanisms"].items():
+        place = f"{MAPS.relative_to(ROOT).as_posix()}/{key}.png"
+        yield f"## {key}\n\n![What attends to what with {name}]({place}){{ .map loading=lazy }}"
+        yield f"\n`{name}`\n\n::: {described}\n    options:"
         yield "      heading_level: 3\n      members: false\n"

@@ -7,7 +7,7 @@ BACKENDS = ("auto", "reference", "native")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 MOST_PIECES = 1_000_000  # of a sentencepiece tokenizer
 MECHANISM_GROUP = "asr.attention"  # entry points: `nystrom = "my_package.nystrom:Nystrom"`
-# A name of each attention mechanism, with its usual number; written by tools/mechanism_table.py.
+# A name of each attention mechanism, with its usual number; written by tools/mechanism_pages.py.
 MECHANISMS = (
     "full",
     "shared-full",
