@@ -1,4 +1,4 @@
-"""Softmax mechanisms with a bias of distances in their logits, in plain PyTorch."""
+"""Softmax mechanisms with a relative position bias in their logits, in plain PyTorch."""
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ def biased_attention(
     Args:
         mechanism: `full`, `oracle-top`, `local`, `clustered` or `i-clustered`.
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
-        bias: bias of distances.
+        bias: relative position bias.
         lengths_B: valid positions.
         bias_BN: further addend of the logits of each key.
 

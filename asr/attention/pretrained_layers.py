@@ -57,7 +57,7 @@ def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer
 
 
 class BiasedAttention(SelfAttentionLayer):
-    """Attention with a bias of distances in the logits. The mixing runs in plain PyTorch.
+    """Attention with a relative position bias in the logits. The mixing runs in plain PyTorch.
 
     Args:
         heads: H.
@@ -146,7 +146,7 @@ class BiasedAttention(SelfAttentionLayer):
 
 
 class GatedBiasAttention(BiasedAttention):
-    """WavLM's attention, with a gated bias of distances in the logits (Chen et al. 2022, eq. 4–7).
+    """WavLM's attention, with a gated relative position bias in the logits (Chen et al. 2022, eq. 4–7).
 
     The bias of a distance is learned and shared by all layers; the gate is computed from the query's input.
 

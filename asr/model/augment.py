@@ -8,7 +8,7 @@ from torch import Tensor
 from asr.lengths import keep_mask
 from asr.model.options import AugmentConfig
 
-LARGEST_SHARE = 0.5  # of an utterance's frames that a time mask covers
+LARGEST_SHARE = 0.5  # share of an utterance's frames that a time mask may cover
 
 
 def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:

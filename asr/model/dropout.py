@@ -1,4 +1,4 @@
-"""Dropout whose random numbers cost less on a CPU than those of `torch.nn.Dropout`."""
+"""Dropout with cheaper random numbers on a CPU than `torch.nn.Dropout`."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Models by the name of a local folder, or by that of a repository of the Hugging Face Hub."""
+"""Models by name: of a local folder, or of a repository of the Hugging Face Hub."""
 
 import re
 from os import PathLike

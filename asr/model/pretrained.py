@@ -238,7 +238,7 @@ class PretrainedEncoder(nn.Module):
         return self.output_dropout(self.norm(x)), lengths
 
     def _distance_bias(self, frames: int, distance: int) -> dict[str, Tensor]:
-        """Return WavLM's bias of distances, which all of its layers share."""
+        """Return WavLM's relative position bias, which all of its layers share."""
         first = self.blocks[0].attention
         if not isinstance(first, GatedBiasAttention):
             return {}

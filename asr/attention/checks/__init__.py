@@ -1,6 +1,6 @@
 """Checks that every mechanism passes: padding, lengths, batches, gradients, precision, state.
 
-`asr attention check` runs them on a mechanism of one's own, and the tests on those of the table. A check
+`asr attention check` runs them on a mechanism of your own, and the tests on those in the table. A check
 takes a mechanism's name and raises AssertionError with what it found.
 """
 

@@ -12,7 +12,7 @@ from asr.attention.table import parse_name
 
 
 def layer_padding_and_batch(name: str) -> None:
-    """In a layer, padding of NaN changes neither output nor gradients, and an utterance is as alone."""
+    """In a layer, padding of NaN changes neither output nor gradients; alone, an utterance has the same."""
     x = layer_input()
     results = []
     for poisoned in (x, x.nan_to_num()):
