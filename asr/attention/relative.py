@@ -128,8 +128,8 @@ class RelativeAttention(SelfAttention):
     For the other mechanisms, sin((i − j) ω) and cos((i − j) ω) are sums of products of sines and cosines
     of i ω and of j ω. The second term is a product p_i·s(j) with a vector p_i of size M, so longer queries
     and keys, of size D + M, have the same logits. A cluster's logits are the mean of its queries', positions
-    included, and nothing is quadratic that isn't without positions. Logits cost (D + M) / D times as much. Sign hashes
-    see the content alone, `grouping=keys` sees the positions as well.
+    included, and nothing is quadratic that isn't without positions. Logits cost (D + M) / D times as much.
+    Sign hashes see the content alone, `grouping=keys` sees the positions as well.
 
     Args:
         projections: projections of transformers.
