@@ -22,9 +22,9 @@ from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_state
 from asr.model.published import is_published, published_model
 from asr.records.options import Shard
-from asr.search.decoder import build_decoder
-from asr.search.options import BeamConfig, DecodeOptions
-from asr.search.path import Decoder, TokenPath
+from asr.search.decoder import Decoder, Search
+from asr.search.options import DecodeOptions
+from asr.search.path import TokenPath
 from asr.search.run import search_stretches
 from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -224,7 +224,7 @@ class Recognizer:
         self,
         audio: Sequence[Audio],
         config: TranscriptionConfig,
-        decoder: Decoder | None = None,
+        search: Search | None = None,
         *,
         sample_rate: int | None = None,
         shard: Shard | None = None,
@@ -236,7 +236,7 @@ class Recognizer:
         Args:
             audio: recordings, see `transcribe`.
             config: mode, channels and decoder.
-            decoder: decoder; None: build one from `config`.
+            search: what the decoder builds; None: build it from `config`.
             sample_rate: sample rate of arrays and tensors in Hz.
             shard: only the recordings of a shard.
             done: positions of recordings to leave out, unless they are read together with others.
@@ -246,15 +246,14 @@ class Recognizer:
         check(config)
         check_effect(config)
         sources = recordings(audio, sample_rate, config.channels)
-        decoder = decoder or self.decoder(config)[0]
-        # Greedy search has no state; the other decoders are used by one thread at a time.
-        turn = nullcontext() if config.decoder == "greedy" else threading.Lock()
+        used = search or self.search(config)[0]
+        turn = nullcontext() if used.reentrant else threading.Lock()
 
-        def search(_: Sequence[Channel], log_probs: list[torch.Tensor], advance: Advance) -> list[TokenPath]:
+        def find(_: Sequence[Channel], log_probs: list[torch.Tensor], advance: Advance) -> list[TokenPath]:
             with turn:
-                return search_stretches(decoder, log_probs, self.model.frame_s, advance)
+                return search_stretches(used, log_probs, self.model.frame_s, advance)
 
-        pipeline = Pipeline(self.model, config, search, skip_silent=True)
+        pipeline = Pipeline(self.model, config, find, skip_silent=True)
         groups = unfinished(groups_in_order([source.size for source in sources]), shard, done)
         for position, found in pipeline(sources, groups, advance):
             if isinstance(found, Exception):
@@ -298,23 +297,22 @@ class Recognizer:
             advance=advance,
         )
 
-    def decoder(self, config: TranscriptionConfig) -> tuple[Decoder, str | None]:
-        """Build the decoder, with tuned weights where `config.beam` doesn't set them.
+    def search(self, config: TranscriptionConfig) -> tuple[Search, str | None]:
+        """Build the search, with tuned weights where `config` doesn't set them.
 
         Returns:
-            The decoder, and the file and entry of its tuned weights; None if there are none.
+            The search, and the file and entry of its tuned weights; None if there are none.
 
         Raises:
-            UserError: invalid decoder options, or tuned weights that can't be read.
+            UserError: options that don't fit the model, or tuned weights that can't be read.
         """
-        beam, source = self.weights(config)
-        return build_decoder(config.decoder, self.tokenizer, beam, self.model.config.topology), source
+        decoder, source = self.decoder(config)
+        return decoder.build(self.tokenizer, self.model.config.topology), source
 
-    def weights(self, config: TranscriptionConfig) -> tuple[BeamConfig, str | None]:
-        """Return the options of the search with tuned weights, and their source as `decoder` does."""
-        if self.run_folder is None:
-            return config.beam, None
-        return tuned(self.run_folder, config.decoder, config.beam)
+    def decoder(self, config: TranscriptionConfig) -> tuple[Decoder, str | None]:
+        """Return the decoder with tuned weights, and their source as `search` does."""
+        decoder = config.chosen_decoder
+        return (decoder, None) if self.run_folder is None else tuned(self.run_folder, decoder)
 
     def state(self) -> dict[str, Any]:
         """Return configuration, tokenizer and weights as plain data and tensors."""

@@ -35,7 +35,7 @@ from asr.records.shards import ITEM
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.stm import read_stm
 from asr.scoring.trn import read_trn
-from asr.search.options import BeamConfig
+from asr.search.decoders.prefix import Prefix
 from asr.search.tune import tuned
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import find_prepared, tokenizer_files
@@ -129,7 +129,7 @@ def tuned_weights(source: random.Random, folder: Path) -> File:
     path.parent.mkdir(parents=True)
     wrong, values = mutant(draw(dict[str, dict[str, float]], source), source)
     path.write_bytes(written(values))
-    return File(wrong, path, lambda: tuned(folder, "prefix", BeamConfig()))
+    return File(wrong, path, lambda: tuned(folder, Prefix()))
 
 
 def lines_file(lines: list[Any], source: random.Random, path: Path) -> str:

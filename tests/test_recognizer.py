@@ -19,8 +19,8 @@ from asr.model import checkpoint
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import FeatureConfig, ModelConfig
 from asr.model.portable import write_portable
+from asr.search.decoders.beam import Beam
 from asr.search.forced_alignment import force_align
-from asr.search.options import BeamConfig
 from asr.text.tokenizer import CharacterTokenizer
 
 
@@ -226,7 +226,7 @@ def test_options_are_those_of_decoding(trained: Path, tone_corpus: Path) -> None
     """`beam={"size": 5}` and unknown options were raw errors of Python."""
     recognizer, audio = Recognizer.load(trained), tone_corpus / "wav" / "test-0.wav"
     found = recognizer.transcribe(audio, decoder="beam", beam={"size": 5})
-    assert found.text == recognizer.transcribe(audio, decoder="beam", beam=BeamConfig(size=5)).text
+    assert found.text == recognizer.transcribe(audio, decoder="beam", beam=Beam(size=5)).text
     for options, message in (
         ({"chunk": 5}, "^unknown option 'chunk'"),
         ({"mode": 5}, "^mode=5: expected one of auto"),

@@ -266,7 +266,7 @@ def transcribe_in_turns(options: Transcription) -> None:
     torch.set_num_threads(options.worker_threads)
     recognizer = Recognizer.load(options.model)
     plan = TranscriptionConfig(min_confidence=0)
-    decoder = recognizer.decoder(plan)[0]
+    decoder = recognizer.search(plan)[0]
     folder = Path(options.data)
     paths = sorted(folder.glob("*.wav"))
 

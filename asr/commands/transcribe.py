@@ -21,7 +21,7 @@ from asr.recognizer import Recognizer
 from asr.records.keyed import job
 from asr.records.options import parse_shard
 from asr.records.shards import Result, ResumableWork, Work
-from asr.search.path import Decoder
+from asr.search.decoder import Search
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.batches import groups_in_order
 from asr.transcription.finished import Finished
@@ -60,9 +60,9 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
     for position, (_, place) in enumerate(files if beside else []):
         if place.exists() and position not in done:
             raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
-    decoder = None
+    search = None
     if not options.engine:
-        decoder, source = recognizer.decoder(options)
+        search, source = recognizer.search(options)
         if source:
             print(f"decoder weights from {source}", file=sys.stderr)
     # Encoding in one pass is one step: the spinner shows that work goes on.
@@ -72,7 +72,7 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
         if options.engine:
             texts = _on_ray(Path(paths[0]), files, options, done)
         else:
-            texts = _here(recognizer, decoder, files, options, done, partial(bars.advance, task))
+            texts = _here(recognizer, search, files, options, done, partial(bars.advance, task))
         for position, text, error in texts:
             if position in done:
                 continue
@@ -107,11 +107,11 @@ def _begin(
     """
     if not folder:
         return Work({"command": "transcribe"}, len(files)), None
-    beam, _ = recognizer.weights(options)
-    settings = values_affecting(options, "result") | {"beam": to_dict(beam)}
+    decoder, _ = recognizer.decoder(options)
+    settings = values_affecting(options, "result") | {"beam": to_dict(decoder)}
     model = recognizer.model
     inputs = {"model": model.digest(), "device": model.device.type, "computed": model.precision.name}
-    inputs |= beam.digests()
+    inputs |= decoder.digests()
     if shard := parse_shard(options.shard):
         inputs["files"] = digest("\0".join(str(file) for file, _ in files))
         return ResumableWork(folder, job("transcribe", settings, **inputs), len(files), shard), None
@@ -122,7 +122,7 @@ def _begin(
 
 def _here(
     recognizer: Recognizer,
-    decoder: Decoder | None,
+    search: Search | None,
     files: list[tuple[Path, Path]],
     options: TranscribeOptions,
     done: Container[int],
@@ -133,7 +133,7 @@ def _here(
         raise UserError("-: expected audio on standard input, found it closed")
     audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
     shard = parse_shard(options.shard)
-    outcomes = recognizer.transcribe_each(audio, options, decoder, shard=shard, done=done, advance=advance)
+    outcomes = recognizer.transcribe_each(audio, options, search, shard=shard, done=done, advance=advance)
     for position, outcome in outcomes:
         several = len(files) > 1 or (isinstance(outcome, list) and len(outcome) > 1)
         table = several and options.format == "text" and not options.output
@@ -168,10 +168,10 @@ def _set_up(
 ) -> Callable[[list[tuple[int, Path, str]]], list[tuple[str | None, str | None]]]:
     """Load a model; return a function that transcribes a group of files: text or error of each."""
     recognizer = _load(model, options)
-    decoder, _ = recognizer.decoder(options)
+    search, _ = recognizer.search(options)
 
     def transcribe(group: list[tuple[int, Path, str]]) -> list[tuple[str | None, str | None]]:
-        outcomes = recognizer.transcribe_each([path for _, path, _ in group], options, decoder)
+        outcomes = recognizer.transcribe_each([path for _, path, _ in group], options, search)
         return [
             _text(outcome, shown, options)
             for (_, _, shown), (_, outcome) in zip(group, outcomes, strict=True)

@@ -13,9 +13,9 @@ from asr.experiment.grids import Paper, with_grid
 from asr.experiment.options import LENGTHS, OWN, STEPS, CompareConfig
 from asr.experiment.records import TriedRate
 from asr.experiment.variant import Variant, given_variants
-from asr.files import file_digest, near_path
+from asr.files import near_path
+from asr.search.decoder import WeightedDecoder
 from asr.search.options import DecodeOptions, SearchOptions
-from asr.text.hotwords import read_hotwords
 from asr.training.config import chosen_recipe, train_options
 from asr.training.options import train_schema
 from asr.transcription.decode import system_name
@@ -141,14 +141,14 @@ class Decoding:
 
     def system(self, variant: Variant) -> str:
         """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
-        return system_name(str(variant).replace(" ", "-"), self.options.decoder, self.options.beam)
+        return system_name(str(variant).replace(" ", "-"), self.options.chosen_decoder)
 
     def described(self) -> dict[str, Any]:
         """Return the entries for the protocol of the results."""
         options = self.options
         return {
             "decoder": options.decoder,
-            "beam": {} if options.decoder == "greedy" else asdict(options.beam),
+            "beam": asdict(options.chosen_decoder),
             "tune": options.tune,
             "files": self.files,
             "decode": [x for x in self.overrides() if _stem(x) not in OWN_DECODING],
@@ -169,19 +169,16 @@ def plan_decoding(options: CompareConfig) -> Decoding:
             raise UserError(
                 f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
             )
-    decoder, beam, tune = options.decoder, options.beam, options.tune
+    decoder = options.chosen_decoder
     own = {name: getattr(options, name) for name in OWN_DECODING}
-    if not tune and decoder != "greedy":
-        own["beam"] = beam.complete(decoder)
-    files = {}
-    given = {"beam.lm": beam.lm, "beam.lexicon": beam.lexicon, "beam.hotwords": beam.hotwords}
-    for key, path in given.items():
-        if path and not Path(path).is_file():
-            raise UserError(f"{key}={path}: expected a file, found none{near_path(path)}")
-        if path:
-            files[key] = file_digest(Path(path))
-    if beam.hotwords:
-        read_hotwords(beam.hotwords, beam.hotword_boost)  # errors before any training
+    if not options.tune:
+        own["beam"] = replace(options.beam, **asdict(decoder.complete()))
+    for name, path in decoder.files().items():
+        if not Path(path).is_file():
+            raise UserError(f"beam.{name}={path}: expected a file, found none{near_path(path)}")
+    files = {f"beam.{name}": found for name, found in decoder.digests().items()}
+    if isinstance(decoder, WeightedDecoder):
+        decoder.phrases()  # errors before any training
     return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
 
 

@@ -17,6 +17,7 @@ from asr.lm.arpa import read_vocabulary
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.losses.ctc import BLANK
 from asr.losses.topology import output_count
+from asr.search.decoder import Search, Weights
 from asr.search.half_frames import half_frame_log_probs, half_frame_spellings, label_count, read_half_frames
 from asr.search.hotwords import WordRewards
 from asr.search.path import TokenPath, Word
@@ -40,7 +41,7 @@ LARGEST = 2**31  # beyond these limits flashlight aborts or reads other memory
 SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
 
 
-class BeamSearch:
+class BeamSearch(Search):
     """CTC beam search that returns only words of a lexicon (Collobert et al., *Wav2Letter*, 2016, §3.3).
 
     A word may be recognised in any of its pronunciations. The language model chooses among homophones (six at
@@ -136,11 +137,14 @@ class BeamSearch:
         """Names of the weights, besides the size of the beam, that change the result."""
         return ("word_score", "lm_weight") if self._lm is not None else ("word_score",)
 
-    def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "BeamSearch":
+    def with_weights(self, weights: Weights) -> "BeamSearch":
         """Return a search with other weights that shares the lexicon and the language model."""
         other = copy.copy(self)
-        weights = {"beam_size": beam, "lm_weight": lm_weight, "word_score": word_score}
-        other._options = self._options | weights
+        other._options = self._options | {
+            "beam_size": weights.size,
+            "lm_weight": weights.lm_weight,
+            "word_score": weights.word_score,
+        }
         other._decoder = other._build_decoder()
         return other
 

@@ -1,125 +1,200 @@
-"""Decoders by name."""
+"""What a decoder is: a dataclass of its options, which builds a search."""
 
+import re
 from collections.abc import Collection
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from asr.config import check
-from asr.errors import UserError, did_you_mean
-from asr.search.beam import BeamSearch
-from asr.search.fusion import build_fusion
-from asr.search.greedy import greedy_search
-from asr.search.hotwords import HotwordFusion
-from asr.search.options import DECODERS, WEIGHTED, BeamConfig, Weights
-from asr.search.path import Decoder
-from asr.search.prefix import PrefixSearch
-from asr.search.spelling import read_search_lexicon
-from asr.search.words import WithWords, WordSearch
-from asr.text.g2p import installed_model
-from asr.text.hotwords import in_words_of, pronunciations, read_hotwords, writable
-from asr.text.lexicon import read_words
-from asr.text.tokenizer import PhoneTokenizer, Tokenizer
+from asr.config import option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asr.search.path import TokenPath
+    from asr.text.hotwords import Hotword
+    from asr.text.tokenizer import Tokenizer
 
 
-def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: str = "ctc") -> Decoder:
-    """Return a decoder.
+@dataclass(frozen=True)
+class Weights:
+    """The options of a `WeightedDecoder` that can be tuned."""
 
-    Args:
-        name: `greedy` (the best label of each frame), `beam` (only words of a lexicon) or `prefix` (the most
-            probable label sequence). For phones, all but `beam` are followed by `WordSearch`.
-        tokenizer: tokenizer of the model.
-        beam: options; ignored by `greedy`.
-        topology: topology of the labels.
+    lm_weight: float
+    word_score: float
+    size: int
 
-    Returns:
-        A function of log-probabilities [B, T, V] and lengths [B].
 
-    Raises:
-        UserError: the decoder is unknown, an option does not apply to it, or its words or language model are
-            missing.
+class Search:
+    """What a decoder builds: a function from log-probabilities to labels."""
+
+    @property
+    def vocabulary(self) -> Collection[str] | None:
+        """The words that can be found; None: any that the labels spell."""
+        return None
+
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """Names of the weights, besides the size of the beam, that change the result."""
+        return ()
+
+    @property
+    def reentrant(self) -> bool:
+        """Whether several threads may search at the same time."""
+        return False
+
+    def with_weights(self, weights: Weights) -> "Search":
+        """Return a search with other weights that shares lexicon and language model."""
+        raise NotImplementedError(f"{type(self).__name__} has no weights")
+
+    def __call__(self, log_probs_BTV: "Tensor", lengths_B: "Tensor") -> "list[TokenPath]":
+        """Search a batch.
+
+        Args:
+            log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
+            lengths_B: [B] valid frames.
+
+        Returns:
+            The labels of each utterance, with their frames.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Decoder:
+    """A decoder with its options, which users write as `beam.<name>`.
+
+    Help and completion import decoders, so PyTorch and the search itself are imported by `build`.
+
+    Attributes:
+        name: value of `decoder=`.
+        meaning: what the search returns, for `--help`.
     """
-    if name not in DECODERS:
-        raise UserError(f"decoder={name}: no such decoder{did_you_mean(name, DECODERS)}")
-    if beam.lm and name not in WEIGHTED:
-        raise UserError(
-            f"decoder={name} takes no language model, found beam.lm={beam.lm}: use beam or prefix"
+
+    name: ClassVar[str]
+    meaning: ClassVar[str]
+
+    def build(self, tokenizer: "Tokenizer", topology: str = "ctc") -> Search:
+        """Return the search for a model.
+
+        Args:
+            tokenizer: tokenizer of the model.
+            topology: topology of the model's labels.
+
+        Raises:
+            UserError: an option doesn't fit the model, or a file can't be read.
+        """
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """The decoder's part of the name of an output folder."""
+        return self.name
+
+    @property
+    def nbest(self) -> int:
+        """Number of hypotheses to write per utterance."""
+        return 1
+
+    def files(self) -> dict[str, str]:
+        """Return the files that the search reads, by option."""
+        return {}
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the files that the search reads, by option."""
+        from asr.files import file_digest  # takes 15 ms to import, which help and completion need not
+
+        return {name: file_digest(path) for name, path in self.files().items()}
+
+    def complete(self) -> Self:
+        """Return the decoder with its usual weights in place of None."""
+        return self
+
+
+@dataclass
+class WeightedDecoder(Decoder):
+    """A decoder that keeps several hypotheses, and ranks them with a language model and hotwords.
+
+    Attributes:
+        usual_size: size of the beam unless it is set or tuned.
+    """
+
+    usual_size: ClassVar[int]
+
+    size: int | None = option(
+        None,
+        help="hypotheses kept in each frame; null: the tuned number, else the decoder's",
+        affects="result",
+        minimum=1,
+        maximum=100_000,
+    )
+    tokens: int = option(
+        0, help="most probable labels tried in a frame; 0: all", affects="result", maximum=1_000_000
+    )
+    lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none", affects="result")
+    lm_weight: float | None = option(
+        None,
+        help="weight of the language model; null: the tuned one, else 2",
+        affects="result",
+        only=("lm",),
+        minimum=-1000,
+        maximum=1000,
+    )
+    word_score: float | None = option(
+        None,
+        help="score added per word, negative for fewer words; null: the tuned one, else -1",
+        affects="result",
+        unit="nats",
+        minimum=-1000,
+        maximum=1000,
+    )
+    hotwords: str = option(
+        "",
+        help="file of phrases to prefer, one per line, `phrase<TAB>boost` for another boost; empty: none",
+        affects="result",
+    )
+    hotword_boost: float = option(
+        1.0,
+        help="score added per letter or phone of a hotword",
+        affects="result",
+        only=("hotwords",),
+        unit="nats",
+        maximum=1000,
+    )
+    nbest: int = option(
+        1,
+        help="number of hypotheses to write per utterance",
+        affects="result",
+        minimum=1,
+        maximum=100_000,
+    )
+
+    @property
+    def label(self) -> str:
+        """Name of the decoder, its language model and its hotwords: `beam-3-gram.pruned-names`."""
+        lm = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(self.lm).name)
+        hotwords = re.sub(r"\.(txt|tsv)$", "", Path(self.hotwords).name)
+        return "-".join(filter(None, (self.name, lm, hotwords)))
+
+    def files(self) -> dict[str, str]:
+        """Return the language model and the hotwords, as far as they are given."""
+        return {name: path for name in ("lm", "hotwords") if (path := getattr(self, name))}
+
+    def weights(self) -> Weights:
+        """Return the weights, with the usual ones in place of None."""
+        return Weights(
+            lm_weight=2.0 if self.lm_weight is None else self.lm_weight,
+            word_score=-1.0 if self.word_score is None else self.word_score,
+            size=self.usual_size if self.size is None else self.size,
         )
-    check(beam, "beam.")
-    weights = beam.weights(name)
-    phrases = read_hotwords(beam.hotwords, beam.hotword_boost) if beam.hotwords and name in WEIGHTED else []
-    hotwords = [x for x in phrases if x.boost]  # those of boost 0 are no words to add either
-    words_of = tokenizer.lexicon
-    match name:
-        case "beam":
-            words, lexicon = None, None
-            if beam.lexicon and isinstance(tokenizer, PhoneTokenizer):
-                lexicon = read_search_lexicon(beam.lexicon, tokenizer)
-            elif beam.lexicon:
-                words = read_words(beam.lexicon)
-            return BeamSearch(
-                tokenizer,
-                words=words,
-                lexicon=lexicon,
-                beam=weights.size,
-                tokens=beam.tokens,
-                lm=beam.lm or None,
-                lm_weight=weights.lm_weight,
-                word_score=weights.word_score,
-                hotwords=hotwords,
-                nbest=beam.nbest,
-                topology=topology,
-            )
-        case "prefix":
-            fusion = build_fusion(beam.lm, tokenizer, weights.lm_weight, weights.word_score)
-            given = weights.word_score != BeamConfig().weights(name).word_score
-            if beam.lm and given and "word_score" not in fusion.tunable:
-                raise UserError(
-                    f"beam.word_score={weights.word_score:g}: has no effect with {beam.lm}, a model of labels"
-                )
-            if hotwords and isinstance(tokenizer, PhoneTokenizer):
-                hotwords = in_words_of(hotwords, tokenizer.lexicon)
-                said = pronunciations(hotwords, tokenizer.lexicon, tokenizer, installed_model())
-                fusion = HotwordFusion(fusion, hotwords, tokenizer, said)
-                words_of = said.merged(tokenizer.lexicon)  # of homophones, the first is found
-            elif hotwords:
-                fusion = HotwordFusion(fusion, writable(hotwords, tokenizer, fusion.words), tokenizer)
-            search: Decoder = PrefixSearch(
-                fusion,
-                beam=weights.size,
-                tokens=beam.tokens,
-                token_threshold=beam.token_threshold,
-                label_score=beam.label_score,
-                nbest=beam.nbest,
-                topology=topology,
-            )
-        case _:
-            search = partial(greedy_search, topology=topology)
-    return search if words_of is None else WithWords(search, tokenizer, WordSearch(words_of))
 
+    def complete(self) -> Self:
+        """Return the decoder with its usual weights in place of None."""
+        return replace(self, **asdict(self.weights()))
 
-def reweighted(decoder: Decoder, weights: Weights) -> Decoder:
-    """Return a `beam` or `prefix` decoder with other weights, sharing lexicon and language model."""
-    match decoder:
-        case BeamSearch() | PrefixSearch():
-            return decoder.with_weights(weights.size, weights.lm_weight, weights.word_score)
-        case WithWords():
-            return replace(decoder, search=reweighted(decoder.search, weights))
-    raise UserError("only decoder=beam and decoder=prefix have tunable weights")
+    def phrases(self) -> "list[Hotword]":
+        """Read the hotwords; those with a boost of 0 are left out, because they would add words."""
+        from asr.text.hotwords import read_hotwords
 
-
-def vocabulary(decoder: Decoder) -> Collection[str] | None:
-    """Return the words that a decoder can find; None: any that the labels spell."""
-    match decoder:
-        case BeamSearch() | WithWords():
-            return decoder.vocabulary
-    return None
-
-
-def tunable(decoder: Decoder) -> tuple[str, ...]:
-    """Return the weights, besides the size of the beam, that change the results of a decoder."""
-    match decoder:
-        case BeamSearch() | PrefixSearch():
-            return decoder.tunable
-        case WithWords():
-            return tunable(decoder.search)
-    return ()
+        found = read_hotwords(self.hotwords, self.hotword_boost) if self.hotwords else []
+        return [x for x in found if x.boost]

@@ -1,12 +1,31 @@
 """Greedy search: the labels of the best output sequence, without lexicon or language model."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from asr.lengths import keep_mask
 from asr.losses.ctc import BLANK
 from asr.losses.topology import split_outputs
+from asr.search.decoder import Search
 from asr.search.path import TokenPath
+
+
+@dataclass(frozen=True)
+class GreedySearch(Search):
+    """`greedy_search` for a topology of the labels."""
+
+    topology: str = "ctc"
+
+    @property
+    def reentrant(self) -> bool:
+        """It has no state."""
+        return True
+
+    def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+        """Search a batch."""
+        return greedy_search(log_probs_BTV, lengths_B, self.topology)
 
 
 def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor, topology: str = "ctc") -> list[TokenPath]:

@@ -1,150 +1,44 @@
-"""Options of the search: decoders, their weights, and the decoding of a split."""
+"""Options of the search: the decoder, the tuning of its weights, and the decoding of a split."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 
-from asr.config import option
+from asr.config import check, option
 from asr.errors import UserError
 from asr.model.options import LoadOptions
 from asr.records.options import ShardOptions
+from asr.search.decoder import Decoder, WeightedDecoder
+from asr.search.decoders import DECODERS, AllOptions, DecoderOptions
 
 # Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
 LEAST_FIT = 0.2
-DECODERS = ["greedy", "beam", "prefix"]
-WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
-SIZES = {"greedy": 1, "beam": 300, "prefix": 50}
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The tunable options of `BeamConfig`."""
-
-    lm_weight: float
-    word_score: float
-    size: int
 
 
 @dataclass
-class BeamConfig:
-    """Options of all decoders but `greedy`."""
+class DecoderChoice:
+    """The decoder and its options, as they are written on a command line."""
 
-    size: int | None = option(
-        None,
-        help="hypotheses kept in each frame; null: the tuned number, else 300 for beam, 50 for prefix",
+    decoder: str = option(
+        "greedy",
+        help=" | ".join(f"{name}: {kind.meaning}" for name, kind in DECODERS.items()),
         affects="result",
-        only=("decoder", WEIGHTED),
-        minimum=1,
-        maximum=100_000,
+        choices=DECODERS,
     )
-    tokens: int = option(
-        0,
-        help="most probable labels tried in a frame; 0: all",
-        affects="result",
-        only=("decoder", WEIGHTED),
-        maximum=1_000_000,
-    )
-    token_threshold: float = option(
-        10.0,
-        help="skip labels this much below the best label of the frame",
-        affects="result",
-        only=("decoder", "prefix"),
-        unit="nats",
-        maximum=1e6,
-    )
-    lexicon: str = option(
-        "",
-        help="words to recognise: a word list, or `word PH PH …` lines for phone models; empty: the "
-        "model's lexicon, else the words of lm",
-        affects="result",
-        only=("decoder", "beam"),
-    )
-    lm: str = option(
-        "",
-        help="n-gram language model, ARPA or KenLM binary; empty: none",
-        affects="result",
-        only=("decoder", WEIGHTED),
-    )
-    lm_weight: float | None = option(
-        None,
-        help="weight of the language model; null: the tuned one, else 2",
-        affects="result",
-        only=("lm",),
-        minimum=-1000,
-        maximum=1000,
-    )
-    word_score: float | None = option(
-        None,
-        help="score added per word, negative for fewer words; null: the tuned one, else -1",
-        affects="result",
-        only=("decoder", WEIGHTED),
-        unit="nats",
-        minimum=-1000,
-        maximum=1000,
-    )
-    hotwords: str = option(
-        "",
-        help="file of phrases to prefer, one per line, `phrase<TAB>boost` for another boost; empty: none",
-        affects="result",
-        only=("decoder", WEIGHTED),
-    )
-    hotword_boost: float = option(
-        1.0,
-        help="score added per letter or phone of a hotword",
-        affects="result",
-        only=("hotwords",),
-        unit="nats",
-        maximum=1000,
-    )
-    label_score: float = option(
-        0.0,
-        help="score added per label, positive against deletions",
-        affects="result",
-        only=("decoder", "prefix"),
-        unit="nats",
-        minimum=-1000,
-        maximum=1000,
-    )
-    nbest: int = option(
-        1,
-        help="number of hypotheses to write per utterance",
-        affects="result",
-        only=("decoder", WEIGHTED),
-        minimum=1,
-        maximum=100_000,
-    )
+    beam: DecoderOptions = field(default_factory=AllOptions)
 
-    def check_words(self, decoder: str) -> None:
-        """Raise UserError for a word score with `prefix` and no language model: only the latter has words."""
-        given = self.complete(decoder).word_score != BeamConfig().complete(decoder).word_score
-        if decoder == "prefix" and given and (not self.lm or self.lm_weight == 0):
-            found = "with beam.lm_weight=0" if self.lm else "without beam.lm"
-            raise UserError(f"beam.word_score={self.word_score:g}: has no effect with decoder=prefix {found}")
+    @property
+    def chosen_decoder(self) -> Decoder:
+        """The decoder with its own options."""
+        return self.beam.of(self.decoder)
 
-    def weights(self, decoder: str) -> Weights:
-        """Return the tunable options, with a decoder's defaults in place of None."""
-        return Weights(
-            lm_weight=2.0 if self.lm_weight is None else self.lm_weight,
-            word_score=-1.0 if self.word_score is None else self.word_score,
-            size=SIZES.get(decoder, 1) if self.size is None else self.size,
-        )
-
-    def digests(self) -> dict[str, str]:
-        """Return the digests of the files that are given, by option."""
-        from asr.files import file_digest  # takes 15 ms to import, which help and completion need not
-
-        given = {"lm": self.lm, "lexicon": self.lexicon, "hotwords": self.hotwords}
-        return {name: file_digest(path) for name, path in given.items() if path}
-
-    def complete(self, decoder: str) -> "BeamConfig":
-        """Return the options with a decoder's defaults in place of None."""
-        return replace(self, **asdict(self.weights(decoder)))
+    def check(self) -> None:
+        """Raise UserError for options of the decoder that don't fit together."""
+        check(self.chosen_decoder, "beam.")
 
 
 @dataclass
-class SearchOptions:
+class SearchOptions(DecoderChoice):
     """Options of the search, shared by `asr decode` and `asr compare`."""
 
-    decoder: str = option("greedy", help=" | ".join(DECODERS), affects="result", choices=DECODERS)
-    beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
         help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
@@ -166,12 +60,10 @@ class SearchOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError for words or weights that have no effect."""
-        self.beam.check_words(self.decoder)
-        if self.tune and self.decoder not in WEIGHTED:
-            raise UserError(
-                f"tune={self.tune}: decoder={self.decoder} has no weights to tune; use beam or prefix"
-            )
+        """Raise UserError if there are no weights to tune."""
+        if self.tune and not issubclass(DECODERS[self.decoder], WeightedDecoder):
+            known = " or ".join(x for x, kind in DECODERS.items() if issubclass(kind, WeightedDecoder))
+            raise UserError(f"tune={self.tune}: decoder={self.decoder} has no weights to tune; use {known}")
 
 
 @dataclass

@@ -1,9 +1,7 @@
 """The result of a search: labels with times, and words if the search has a lexicon."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from torch import Tensor
 
 from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
@@ -66,10 +64,6 @@ class TokenPath:
             )
             for word in words
         ]
-
-
-# From log-probabilities, [B, T, V], and valid frames, [B], to the labels of each utterance.
-Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from asr.errors import UserError, uninterrupted
 from asr.parallel import end_with_parent, kill_workers, worker_context
-from asr.search.decoder import build_decoder, reweighted
-from asr.search.options import BeamConfig, Weights
-from asr.search.path import Decoder, TokenPath
-from asr.search.run import search
+from asr.search.decoder import Decoder, Search, Weights
+from asr.search.path import TokenPath
+from asr.search.run import search_batch
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 WAITING = 16  # utterances queued per process, which bounds the memory for log-probabilities
@@ -42,16 +41,14 @@ class SearchPool:
     """Decodes utterances in `jobs` processes, or in the current one if `jobs` is 1.
 
     Example:
-        >>> with SearchPool("beam", tokenizer, BeamConfig(), jobs=4) as pool:  # doctest: +SKIP
+        >>> with SearchPool(Beam(), tokenizer, jobs=4) as pool:  # doctest: +SKIP
         ...     pool.put(keys, log_probs_BTV, lengths_B)
         ...     found = list(pool.results())
     """
 
-    def __init__(
-        self, name: str, tokenizer: Tokenizer, beam: BeamConfig, jobs: int = 1, topology: str = "ctc"
-    ) -> None:
-        """Build the decoder; errors as in `build_decoder`, before any process starts."""
-        self.decoder = build_decoder(name, tokenizer, beam, topology)
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, jobs: int = 1, topology: str = "ctc") -> None:
+        """Build the search, which raises its errors before any process starts."""
+        self.search = decoder.build(tokenizer, topology)
         self._weights: Weights | None = None
         self._jobs = jobs
         self._done: deque[Found | Future[Found]] = deque()
@@ -61,7 +58,7 @@ class SearchPool:
                 jobs,
                 worker_context(__name__),
                 initializer=_start_worker,
-                initargs=(name, tokenizer.state(), beam, topology),
+                initargs=(decoder, tokenizer.state(), topology),
             )
 
     def __enter__(self) -> "SearchPool":
@@ -78,7 +75,7 @@ class SearchPool:
         """Use other weights for all later utterances."""
         self._weights = weights
         if self._executor is None:
-            self.decoder = reweighted(self.decoder, weights)
+            self.search = self.search.with_weights(weights)
 
     def put(self, keys: Sequence[Any], log_probs_BTV: Tensor, lengths_B: Tensor) -> None:
         """Decode a batch or queue it for decoding.
@@ -90,7 +87,7 @@ class SearchPool:
         """
         if self._executor is None:
             started = time.thread_time()  # other threads encode meanwhile
-            paths = search(self.decoder, log_probs_BTV, lengths_B)
+            paths = search_batch(self.search, log_probs_BTV, lengths_B)
             cpu_s = (time.thread_time() - started) / max(len(keys), 1)
             self._done += [Found(key, path, cpu_s) for key, path in zip(keys, paths, strict=True)]
             return
@@ -124,22 +121,22 @@ def _result(found: "Found | Future[Found]") -> Found:
 class _Worker:
     """State of a worker process."""
 
-    decoder: Decoder
+    search: Search
     weights: Weights | None = None
 
 
-def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig, topology: str) -> None:
+def _start_worker(decoder: Decoder, tokenizer: dict[str, Any], topology: str) -> None:
     end_with_parent()
     logging.disable(logging.WARNING)  # the main process has logged the warnings
     torch.set_num_threads(1)
-    _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam, topology)
+    _Worker.search = decoder.build(tokenizer_from_state(tokenizer), topology)
 
 
 def _search(key: Any, emissions_TV: Any, weights: Weights | None) -> Found:
     if weights is not None and weights != _Worker.weights:
-        _Worker.decoder = reweighted(_Worker.decoder, weights)
+        _Worker.search = _Worker.search.with_weights(weights)
         _Worker.weights = weights
     started = time.process_time()
     log_probs_BTV = torch.from_numpy(emissions_TV)[None]
-    (path,) = search(_Worker.decoder, log_probs_BTV, torch.tensor([log_probs_BTV.shape[1]]))
+    (path,) = search_batch(_Worker.search, log_probs_BTV, torch.tensor([log_probs_BTV.shape[1]]))
     return Found(key, path, time.process_time() - started)

@@ -11,6 +11,7 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.losses.topology import split_outputs
+from asr.search.decoder import Search, Weights
 from asr.search.forced_alignment import align_labels
 from asr.search.fusion import Context, NoModel
 from asr.search.path import TokenPath
@@ -18,7 +19,7 @@ from asr.search.path import TokenPath
 IMPOSSIBLE = -math.inf
 
 
-class PrefixSearch:
+class PrefixSearch(Search):
     """Search for the most probable label sequence, summed over all its alignments.
 
     Graves and Jaitly, *Towards End-to-End Speech Recognition with Recurrent Neural Networks*, 2014,
@@ -74,11 +75,11 @@ class PrefixSearch:
         """Names of the weights, besides the size of the beam, that change the result."""
         return self._fusion.tunable
 
-    def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "PrefixSearch":
+    def with_weights(self, weights: Weights) -> "PrefixSearch":
         """Return a search with other weights that shares the language model."""
         other = copy.copy(self)
-        other._beam = beam
-        other._fusion = self._fusion.with_weights(lm_weight, word_score)
+        other._beam = weights.size
+        other._fusion = self._fusion.with_weights(weights.lm_weight, weights.word_score)
         return other
 
     def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
@@ -99,7 +100,7 @@ class PrefixSearch:
         ]
 
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
-        beam = [Prefix(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
+        beam = [PrefixNode(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
         first_TV, later_TV = split_outputs(log_probs_TV, self._topology)
         for first_V, later_V in zip(first_TV.numpy(), later_TV.numpy(), strict=True):
             beam = self._step(beam, first_V, later_V)
@@ -117,8 +118,8 @@ class PrefixSearch:
         return best
 
     def _step(
-        self, beam: list["Prefix"], first_V: NDArray[np.float32], later_V: NDArray[np.float32]
-    ) -> list["Prefix"]:
+        self, beam: list["PrefixNode"], first_V: NDArray[np.float32], later_V: NDArray[np.float32]
+    ) -> list["PrefixNode"]:
         """Process a frame: extend every prefix by blank, by its last label again, or by a new label."""
         first: list[float] = first_V.tolist()
         later: list[float] = later_V.tolist()
@@ -138,7 +139,7 @@ class PrefixSearch:
                 if child is None:
                     context, added = self._fusion.extend(prefix.context, label)
                     added += prefix.added + self._label_score
-                    child = prefix.children[label] = Prefix(prefix, label, context, added)
+                    child = prefix.children[label] = PrefixNode(prefix, label, context, added)
                 child.next_label = _log_add(child.next_label, before + first[label])
                 reached[child] = None
         for prefix in reached:
@@ -156,12 +157,12 @@ class PrefixSearch:
         return [label for label in likely.tolist() if label != BLANK]
 
 
-class Prefix:
+class PrefixNode:
     """A label sequence with its probability, as a node of the prefix tree."""
 
     def __init__(
         self,
-        parent: "Prefix | None",
+        parent: "PrefixNode | None",
         label: int,
         context: Context,
         added: float,
@@ -171,7 +172,7 @@ class Prefix:
         self.label = label
         self.context = context
         self.added = added  # score of the language model and of the number of labels
-        self.children: dict[int, Prefix] = {}
+        self.children: dict[int, PrefixNode] = {}
         # Log-probabilities of the alignments that end in blank, and of those that end in the label.
         self.log_blank, self.log_label = log_blank, IMPOSSIBLE
         self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE

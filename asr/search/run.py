@@ -9,7 +9,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.losses.ctc import BLANK
 from asr.search.confidence import with_confidences
-from asr.search.path import Decoder, TokenPath, Word
+from asr.search.decoder import Search
+from asr.search.path import TokenPath, Word
 
 # The search runs on stretches of 10 to 30 s, cut in the longest pause within this range, because its memory
 # grows with the length.
@@ -17,19 +18,19 @@ STRETCH_S = (10.0, 30.0)
 STRETCHES_PER_BATCH = 8
 
 
-def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
-    """Decode a batch and add the confidence of each label.
+def search_batch(search: Search, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+    """Search a batch and add the confidence of each label.
 
     Args:
-        decoder: what `build_decoder` returns.
+        search: what a decoder builds.
         log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
         lengths_B: [B] valid frames.
     """
-    return with_confidences(decoder(log_probs_BTV, lengths_B), log_probs_BTV)
+    return with_confidences(search(log_probs_BTV, lengths_B), log_probs_BTV)
 
 
 def search_stretches(
-    decoder: Decoder,
+    search: Search,
     recordings: Sequence[Tensor],
     frame_s: float,
     advance: Callable[[float], None] = lambda share: None,
@@ -37,7 +38,7 @@ def search_stretches(
     """Search recordings of any length in stretches, several per batch.
 
     Args:
-        decoder: what `build_decoder` returns.
+        search: what a decoder builds.
         recordings: log-probabilities of each recording, [T, V].
         frame_s: duration of a frame in seconds.
         advance: called with the share of the work done since the last call; the shares add up to 1.
@@ -55,7 +56,7 @@ def search_stretches(
     for first in range(0, len(stretches), STRETCHES_PER_BATCH):
         batch = stretches[first : first + STRETCHES_PER_BATCH]
         lengths = torch.tensor([len(x) for x in batch])
-        found += search(decoder, pad_sequence(batch, batch_first=True), lengths)
+        found += search_batch(search, pad_sequence(batch, batch_first=True), lengths)
         advance(len(batch) / len(stretches))
     paths = iter(found)
     return [join_paths(list(itertools.islice(paths, len(own) - 1)), own) for own in cuts]

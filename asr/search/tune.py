@@ -9,7 +9,7 @@ from asr.config import check
 from asr.errors import UserError, in_words
 from asr.files import build, file_digest, read_json, write_json
 from asr.records.run_folder import RunFolder
-from asr.search.options import WEIGHTED, BeamConfig, Weights
+from asr.search.decoder import Decoder, WeightedDecoder, Weights
 
 TUNED = ("lm_weight", "word_score", "size")
 STEPS = (1.0, 0.5, 0.25)  # step sizes for the language model weight and the word score
@@ -79,14 +79,14 @@ def _neighbours(weights: Weights, step: float, names: Sequence[str]) -> list[Wei
 
 
 def record(
-    run: Path, decoder: str, beam: BeamConfig, best: Trial, trials: list[Trial], about: dict[str, Any]
+    run: Path, decoder: WeightedDecoder, best: Trial, trials: list[Trial], about: dict[str, Any]
 ) -> Path:
     """Write the result to `<run>/decode/tuned.json`, replacing the one for the same decoder and model."""
     path = RunFolder(run).tuned
     records = _read(path)
-    records[_key(decoder, beam)] = {
-        "decoder": decoder,
-        "lm": beam.lm,
+    records[_key(decoder)] = {
+        "decoder": decoder.name,
+        "lm": decoder.lm,
         **about,
         **best.as_dict(),
         "trials": [trial.as_dict() for trial in trials],
@@ -95,27 +95,27 @@ def record(
     return path
 
 
-def tuned(run: Path, decoder: str, beam: BeamConfig) -> tuple[BeamConfig, str | None]:
-    """Fill in unset options with the weights recorded for this decoder and language model.
+def tuned(run: Path, decoder: Decoder) -> tuple[Decoder, str | None]:
+    """Fill in unset weights with those recorded for this decoder and language model.
 
     Returns:
-        The options, and the source of the weights; None if none were used.
+        The decoder, and the source of the weights; None if none were used.
     """
     path = RunFolder(run).tuned
-    if not path.is_file() or decoder not in WEIGHTED:
-        return beam, None
-    found = _read(path).get(_key(decoder, beam))
+    if not path.is_file() or not isinstance(decoder, WeightedDecoder):
+        return decoder, None
+    found = _read(path).get(_key(decoder))
     if found is None:
-        return beam, None
-    unset = {name: found[name] for name in TUNED if getattr(beam, name) is None}
-    return replace(beam, **unset), f"{path}: {_key(decoder, beam)}" if unset else None
+        return decoder, None
+    unset = {name: found[name] for name in TUNED if getattr(decoder, name) is None}
+    return replace(decoder, **unset), f"{path}: {_key(decoder)}" if unset else None
 
 
-def _key(decoder: str, beam: BeamConfig) -> str:
+def _key(decoder: WeightedDecoder) -> str:
     """Return the key of a record: the decoder and the hash of the language model."""
-    if beam.lm and not Path(beam.lm).is_file():
-        raise UserError(f"{beam.lm}: expected an ARPA or KenLM file, found none")
-    return f"{decoder} lm={file_digest(Path(beam.lm)) if beam.lm else 'none'}"
+    if decoder.lm and not Path(decoder.lm).is_file():
+        raise UserError(f"{decoder.lm}: expected an ARPA or KenLM file, found none")
+    return f"{decoder.name} lm={file_digest(Path(decoder.lm)) if decoder.lm else 'none'}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -124,7 +124,8 @@ def _read(path: Path) -> dict[str, Any]:
     records = read_json(path, "weights recorded by tune=")
     try:
         for found in records.values():
-            check(BeamConfig(**asdict(build(Weights, {name: found[name] for name in TUNED}, str(path)))))
+            weights = build(Weights, {name: found[name] for name in TUNED}, str(path))
+            check(WeightedDecoder(**asdict(weights)))
         return records
     except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(

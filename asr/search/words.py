@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.search.path import Decoder, TokenPath, Word
+from asr.search.decoder import Search, Weights
+from asr.search.path import TokenPath, Word
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import Tokenizer
 
@@ -148,10 +149,10 @@ class WordSearch:
 
 
 @dataclass(frozen=True)
-class WithWords:
+class WithWords(Search):
     """A phone search followed by the lexicon search for words."""
 
-    search: Decoder
+    search: Search
     tokenizer: Tokenizer
     segment: WordSearch
 
@@ -159,6 +160,20 @@ class WithWords:
     def vocabulary(self) -> Sequence[str]:
         """The words that it can find."""
         return self.segment.vocabulary
+
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """The weights of the phone search."""
+        return self.search.tunable
+
+    @property
+    def reentrant(self) -> bool:
+        """The lexicon search has no state."""
+        return self.search.reentrant
+
+    def with_weights(self, weights: Weights) -> "WithWords":
+        """Return the search with other weights of the phone search."""
+        return replace(self, search=self.search.with_weights(weights))
 
     def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
         """Decode a batch."""
@@ -169,6 +184,11 @@ class WithWords:
         return replace(
             path, words=words, alternatives=[self._with_words(other) for other in path.alternatives]
         )
+
+
+def with_words(search: Search, tokenizer: Tokenizer, lexicon: Lexicon | None) -> Search:
+    """Return a search that also finds words if labels are phones, which alone have a lexicon."""
+    return search if lexicon is None else WithWords(search, tokenizer, WordSearch(lexicon))
 
 
 def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:

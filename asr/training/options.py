@@ -11,7 +11,7 @@ from asr.data.options import DataConfig
 from asr.errors import UserError
 from asr.losses.options import LossConfig
 from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
-from asr.search.options import BeamConfig
+from asr.search.decoders.beam import Beam
 from asr.training.budget import CLOCKS, parse_budget
 
 OPTIMIZERS = ("adamw", "muon", "radam", "adadelta")
@@ -227,8 +227,7 @@ class SelectionConfig:
         unit="utterances",
         minimum=1,
     )
-    beam: BeamConfig = options_of(BeamConfig, only=("metric", "wer"))
-    decoder = "beam"  # a constant, on which options of the search depend
+    beam: Beam = options_of(Beam, only=("metric", "wer"))
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the files that the search reads, by option; none for metric=greedy."""

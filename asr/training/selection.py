@@ -11,8 +11,7 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import WordFilter, scored_words
-from asr.search.decoder import build_decoder
-from asr.search.path import Decoder, text_of
+from asr.search.path import text_of
 from asr.text.tokenizer import Tokenizer
 from asr.training.options import SelectionConfig
 
@@ -43,7 +42,7 @@ class WordErrors:
     ) -> None:
         self.tokenizer = tokenizer
         self.filter_words = filter_words
-        self.decoder: Decoder = build_decoder("beam", tokenizer, config.beam, topology)
+        self.search = config.beam.build(tokenizer, topology)
         chosen = drawn(list(cuts), config.utterances, seed)
         words = scored_words((cut.supervisions[0].text for cut in chosen), filter_words)
         self.references = {cut.id: said for cut, said in zip(chosen, words, strict=True)}
@@ -56,7 +55,7 @@ class WordErrors:
         if not rows:
             return ErrorCounts()
         index = torch.tensor(rows, device=log_probs_BTO.device)
-        paths = self.decoder(log_probs_BTO[index], lengths_B[index])
+        paths = self.search(log_probs_BTO[index], lengths_B[index])
         heard = scored_words((text_of(path, self.tokenizer) for path in paths), self.filter_words)
         return ErrorCounts.between([self.references[ids[row]] for row in rows], heard)
 

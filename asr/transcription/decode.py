@@ -1,7 +1,6 @@
 """Decoding of a split: hypotheses for all utterances of a manifest."""
 
 import random
-import re
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import nullcontext
@@ -29,8 +28,8 @@ from asr.scoring.hypotheses import hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
-from asr.search.decoder import tunable, vocabulary
-from asr.search.options import WEIGHTED, BeamConfig, DecodeOptions, Weights
+from asr.search.decoder import Decoder, WeightedDecoder, Weights
+from asr.search.options import DecodeOptions
 from asr.search.path import TokenPath, text_of
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
@@ -42,12 +41,10 @@ from asr.transcription.pipeline import Encoded, encoded
 from asr.transcription.sources import CutSource
 
 
-def system_name(attention: str, decoder: str, beam: BeamConfig, frames: str = "1") -> str:
+def system_name(attention: str, decoder: Decoder, frames: str = "1") -> str:
     """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned-names`."""
     system = attention if frames == "1" else f"{attention}-frames-{frames}"
-    lm = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(beam.lm).name)
-    hotwords = re.sub(r"\.(txt|tsv)$", "", Path(beam.hotwords).name)
-    return "-".join(filter(None, (system.replace("*", "x"), decoder, lm, hotwords)))
+    return f"{system.replace('*', 'x')}-{decoder.label}"
 
 
 def decode_split(
@@ -88,29 +85,29 @@ def decode_split(
         languages = (cut.supervisions[0].language for cut in cuts)
         references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
     frames = model.config.model.frames
-    name = system_name(model.config.attention, options.decoder, options.beam, frames)
+    name = system_name(model.config.attention, options.chosen_decoder, frames)
     folder = Path(options.output or RunFolder(run_folder).decoded(options.split, name))
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
         topology = model.config.topology
-        with SearchPool(options.decoder, tokenizer, options.beam, options.jobs, topology) as pool:
+        with SearchPool(options.chosen_decoder, tokenizer, options.jobs, topology) as pool:
             prepare_s = time.perf_counter() - started
             if options.tune:
                 split = options.tune
                 dev = Path(split) if is_manifest(split) else split_beside(str(manifest), split)
                 _tune(model, tokenizer, dev, pool, weights_in, options)
-            beam, source = tuned(weights_in, options.decoder, options.beam)
+            decoder, source = tuned(weights_in, options.chosen_decoder)
             if source:
                 print(f"decoder weights from {source}")
-            if options.decoder in WEIGHTED:
-                pool.reweight(beam.weights(options.decoder))
+            if isinstance(decoder, WeightedDecoder):
+                pool.reweight(decoder.weights())
             # All shards count all words.
             spoken = [reference_tokens(tokenizer, cut, references) for cut in cuts]
-            words = vocabulary(pool.decoder)
+            words = pool.search.vocabulary
             texts = (cut.supervisions[0].text or "" for cut in cuts)
             known = None if words is None else KnownWords.of(words, texts)
             rules = rules_beside(manifest)
-            beam_used = None if options.decoder == "greedy" else asdict(beam.complete(options.decoder))
+            beam = asdict(decoder.complete()) or None
             about = {
                 "checkpoint": str(checkpoint),
                 "manifest": str(manifest),
@@ -118,7 +115,7 @@ def decode_split(
                 "frames": frames,
                 "backend": model.backend_on(model.device.type),
                 "decoder": options.decoder,
-                "beam": beam_used,
+                "beam": beam,
                 "weights_from": source,
                 "device": str(model.device),
                 "precision": asdict(model.precision),
@@ -133,17 +130,17 @@ def decode_split(
             }
             inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
             inputs["computed"] = model.precision.name
-            inputs |= options.beam.digests()
+            inputs |= decoder.digests()
             if references:
                 inputs["pronunciations"] = references.digest
-            same = job("decode", values_affecting(options, "result") | {"beam": beam_used}, **inputs)
+            same = job("decode", values_affecting(options, "result") | {"beam": beam}, **inputs)
             work = ResumableWork(folder, same, len(cuts), shard)
             work.record = about
 
             def line(position: int, path: TokenPath) -> str:
                 return hypothesis_line(
                     hypothesis_of(
-                        tokenizer, model.frame_s, path, cuts[position], spoken[position], beam.nbest
+                        tokenizer, model.frame_s, path, cuts[position], spoken[position], decoder.nbest
                     )
                 )
 
@@ -252,6 +249,8 @@ def _tune(
     options: DecodeOptions,
 ) -> None:
     """Tune the decoder's weights on a split and store them."""
+    decoder = options.chosen_decoder
+    assert isinstance(decoder, WeightedDecoder)
     cuts = read_cuts(manifest)
     if len(cuts) > options.tune_utterances > 0:
         cuts = cuts.select(random.Random(0).sample(range(len(cuts)), options.tune_utterances))
@@ -274,8 +273,7 @@ def _tune(
             bars.update(row, advance=1, description=f"tuning on {options.tune}: {_describe(trial)}")
             return trial
 
-        names = tunable(pool.decoder)
-        best, trials = tune(evaluate, options.beam.weights(options.decoder), names)
+        best, trials = tune(evaluate, decoder.weights(), pool.search.tunable)
     about: dict[str, Any] = {
         "split": options.tune,
         "manifest": str(manifest),
@@ -283,7 +281,7 @@ def _tune(
         "attention": model.config.attention,
         "commit": git_commit(),
     }
-    path = record(weights_in, options.decoder, options.beam, best, trials, about)
+    path = record(weights_in, decoder, best, trials, about)
     print(
         f"tuned on {len(cuts)} utterances of {options.tune} in {duration(time.perf_counter() - started)}, "
         f"{len(trials)} trials: {_describe(trials[0])} → {_describe(best)}, stored in {path}"

@@ -1,13 +1,13 @@
 """Options of transcription, alignment and segmentation."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from asr.config import option, refuse
 from asr.errors import UserError
 from asr.model.options import NORMALISATIONS, LoadOptions
 from asr.preparation.options import TEXT_RULES
 from asr.records.options import ShardOptions
-from asr.search.options import LEAST_FIT, BeamConfig
+from asr.search.options import LEAST_FIT, DecoderChoice
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 MODES = ("auto", "onepass", "chunked")
@@ -80,7 +80,7 @@ LOW_CONFIDENCE = 0.8
 
 
 @dataclass
-class TranscriptionConfig(EncodingOptions):
+class TranscriptionConfig(EncodingOptions, DecoderChoice):
     """Options of transcription."""
 
     channels: str = option(
@@ -89,10 +89,6 @@ class TranscriptionConfig(EncodingOptions):
         affects="result",
         choices=("mix", "separate"),
     )
-    decoder: str = option(
-        "greedy", help="greedy | beam | prefix", affects="result", choices=("greedy", "beam", "prefix")
-    )
-    beam: BeamConfig = field(default_factory=BeamConfig)
     min_confidence: float = option(
         LOW_CONFIDENCE,
         help="mark recordings and segments with a lower confidence",
@@ -101,11 +97,10 @@ class TranscriptionConfig(EncodingOptions):
     )
 
     def check(self) -> None:
-        """Raise UserError for an n-best list, or a score of words that has no effect."""
-        self.beam.check_words(self.decoder)
-        if self.beam.nbest != 1:
+        """Raise UserError for an n-best list."""
+        if (nbest := self.chosen_decoder.nbest) != 1:
             raise UserError(
-                f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
+                f"beam.nbest={nbest}: expected 1, because a transcript has one text; for n-best "
                 "lists use asr decode"
             )
 

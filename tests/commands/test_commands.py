@@ -24,7 +24,8 @@ from asr.commands import COMMANDS
 from asr.data.manifest import read_cuts
 from asr.model.options import LoadOptions
 from asr.scoring.hypotheses import read_hypotheses
-from asr.search.options import BeamConfig, Weights
+from asr.search.decoder import Weights
+from asr.search.decoders.beam import Beam
 from asr.search.tune import Trial, record
 from asr.transcription import pipeline
 from asr.transcription.posteriors import encode
@@ -186,7 +187,7 @@ def test_transcribing_uses_tuned_decoder_weights(
     untuned = capsys.readouterr()
     assert "decoder weights" not in untuned.err
     few_words = Trial(Weights(lm_weight=2.0, word_score=-1000.0, size=20), 1, 1, 1.0)
-    file = record(tmp_path, "beam", BeamConfig(), few_words, [few_words], {})
+    file = record(tmp_path, Beam(), few_words, [few_words], {})
     assert main(arguments) == 0
     tuned = capsys.readouterr()
     assert len(tuned.out.split()) < len(untuned.out.split())

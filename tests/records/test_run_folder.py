@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.files import read_as, read_record, write_record
 from asr.records.run_folder import DecodeRecord, RunFolder
 from asr.scoring.run import read_score
-from asr.search.options import BeamConfig
+from asr.search.decoders.prefix import Prefix
 from asr.search.tune import tuned
 from asr.training.config import run_options
 
@@ -88,7 +88,7 @@ def test_tuned_weights_that_hold_something_else_are_one_line(content: str, tmp_p
     path.parent.mkdir()
     path.write_text(content)
     with pytest.raises(UserError) as caught:
-        tuned(tmp_path, "prefix", BeamConfig())
+        tuned(tmp_path, Prefix())
     assert str(caught.value).startswith(f"{path}: expected ")
 
 

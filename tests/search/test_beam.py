@@ -10,8 +10,8 @@ from asr.errors import UserError
 from asr.lm.arpa import write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.search.beam import BeamSearch
-from asr.search.decoder import build_decoder
-from asr.search.options import BeamConfig
+from asr.search.decoder import Weights
+from asr.search.decoders.beam import Beam
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, Tokenizer
@@ -233,13 +233,11 @@ def test_other_weights_share_the_lexicon():
     log_probs = posterior("K AE T _ S AE T", 0.6)
     log_probs += torch.randn(log_probs.shape, generator=generator)  # so that no hypotheses tie
     search = BeamSearch(TOKENIZER)
-    for weights in (
-        {"beam": 2, "lm_weight": 1.0, "word_score": -5.0},
-        {"beam": 300, "lm_weight": 2.0, "word_score": 3.0},
-    ):
+    for size, lm_weight, word_score in ((2, 1.0, -5.0), (300, 2.0, 3.0)):
+        again = BeamSearch(TOKENIZER, beam=size, lm_weight=lm_weight, word_score=word_score)
         (shared,), (built,) = (
             decoder(log_probs, torch.tensor([7]))
-            for decoder in (search.with_weights(**weights), BeamSearch(TOKENIZER, **weights))
+            for decoder in (search.with_weights(Weights(lm_weight, word_score, size)), again)
         )
         assert shared == built
         assert shared.score == built.score
@@ -399,8 +397,8 @@ def test_beam_lexicon_replaces_the_words_of_a_phone_model(tmp_path, caplog):
 
     def text(labels):
         log_probs = posterior(labels)
-        beam = BeamConfig(lexicon=str(path))
-        return build_decoder("beam", TOKENIZER, beam)(log_probs, torch.tensor([log_probs.shape[1]]))[0].text
+        search = Beam(lexicon=str(path)).build(TOKENIZER)
+        return search(log_probs, torch.tensor([log_probs.shape[1]]))[0].text
 
     assert text("K AE T _ T AE S K") == "CAT TASK"
     assert text("K AE T S _ S AE T") == "CAT CAT"
@@ -412,8 +410,8 @@ def test_beam_lexicon_replaces_the_words_of_a_phone_model(tmp_path, caplog):
 def test_words_with_phones_that_the_model_lacks_are_counted(tmp_path, caplog):
     """A dictionary of the language was refused because a single word had a phone that the corpus lacks."""
     (tmp_path / "words").write_text("CAT K AE T\nTASK T AE S K\nGNU N UW\n")
-    decoder = build_decoder("beam", TOKENIZER, BeamConfig(lexicon=str(tmp_path / "words")))
-    assert list(decoder.vocabulary) == ["CAT", "TASK"]
+    search = Beam(lexicon=str(tmp_path / "words")).build(TOKENIZER)
+    assert list(search.vocabulary) == ["CAT", "TASK"]
     assert "1 words have phones that the model lacks and won't be recognised: GNU" in caplog.text
 
 
@@ -428,4 +426,4 @@ def test_words_with_phones_that_the_model_lacks_are_counted(tmp_path, caplog):
 def test_a_beam_lexicon_without_usable_words_is_refused(content, message, tmp_path):
     (tmp_path / "words").write_text(content)
     with pytest.raises(UserError, match=message):
-        build_decoder("beam", TOKENIZER, BeamConfig(lexicon=str(tmp_path / "words")))
+        Beam(lexicon=str(tmp_path / "words")).build(TOKENIZER)

@@ -10,6 +10,7 @@ from torch import Tensor
 from asr.losses.options import TOPOLOGIES
 from asr.losses.topology import output_count
 from asr.search.beam import BeamSearch
+from asr.search.decoder import Weights
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, Tokenizer
 
@@ -175,7 +176,7 @@ def test_a_language_model_of_weight_0_changes_nothing(unit: str, nbest: int, tmp
     lm = write_bigram(tmp_path / "bigram.arpa")
     without = BeamSearch(tokenizer, **options)
     weightless = [BeamSearch(tokenizer, **options, lm=lm, lm_weight=weight) for weight in (0.0, 1.5)]
-    weightless[1] = weightless[1].with_weights(4, 0.0, WORD_SCORE)
+    weightless[1] = weightless[1].with_weights(Weights(0.0, WORD_SCORE, 4))
     for seed in range(8):
         log_probs = random_log_probs(tokenizer, "ctc", seed)[None]
         expected = without(log_probs, torch.tensor([FRAMES]))

@@ -7,7 +7,7 @@ import torch
 
 from asr.search.confidence import ALPHA, frame_confidences, with_confidences
 from asr.search.greedy import greedy_search
-from asr.search.run import search
+from asr.search.run import search_batch
 
 
 def by_definition(probabilities: list[float]) -> float:
@@ -51,6 +51,6 @@ def test_the_confidence_of_a_label_is_the_mean_over_its_frames() -> None:
 def test_confidence_ignores_padding_and_is_zero_for_silence() -> None:
     probs = torch.tensor([[[0.1, 0.9], [0.9, 0.1]], [[0.9, 0.1], [0.9, 0.1]]])
     padded = torch.nn.functional.pad(probs.log(), (0, 0, 0, 3), value=float("nan"))
-    spoken, silent = search(greedy_search, padded, torch.tensor([2, 2]))
+    spoken, silent = search_batch(greedy_search, padded, torch.tensor([2, 2]))
     assert spoken.confidences == pytest.approx(frame_confidences(probs[0, :1].log()).tolist())
     assert (silent.ids, silent.confidences, silent.confidence) == ([], [], 0.0)

@@ -1,10 +1,13 @@
+from dataclasses import asdict, dataclass, fields
+
 import pytest
 import torch
 
 from asr import config
 from asr.errors import UserError
-from asr.search.decoder import build_decoder
-from asr.search.options import BeamConfig, SearchOptions
+from asr.search.decoder import Decoder, WeightedDecoder
+from asr.search.decoders import DECODERS, AllOptions, joined
+from asr.search.options import SearchOptions
 from asr.search.path import TokenPath, Word, words_of
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
@@ -22,12 +25,12 @@ def spelled(tokenizer, text):
     return log_probs
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "beam", "prefix"])
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_every_decoder_gives_words_for_phones(decoder):
     if decoder == "beam":
         pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
     tokenizer = PhoneTokenizer(LEXICON)
-    search = build_decoder(decoder, tokenizer, BeamConfig())
+    search = DECODERS[decoder]().build(tokenizer)
     (path,) = search(spelled(tokenizer, "GO ON"), torch.tensor([8]))
     assert path.text == "GO ON"
     assert path.ids == tokenizer.encode("GO ON")
@@ -39,7 +42,7 @@ def test_every_decoder_gives_words_for_phones(decoder):
 @pytest.mark.parametrize("decoder", ["greedy", "prefix"])
 def test_the_tokenizer_turns_characters_into_text(decoder):
     tokenizer = CharacterTokenizer.train(["go on"])
-    (path,) = build_decoder(decoder, tokenizer, BeamConfig())(spelled(tokenizer, "go"), torch.tensor([4]))
+    (path,) = DECODERS[decoder]().build(tokenizer)(spelled(tokenizer, "go"), torch.tensor([4]))
     assert path.words is None
     assert path.text is None
     assert tokenizer.text(path.ids) == "go"
@@ -59,14 +62,42 @@ def test_words_of_labels(text):
     assert words_of(TokenPath(gaps, [], []), characters) == [Word("go", 1, 3), Word("on", 5, 7)]
 
 
-def test_errors_name_options_that_do_not_apply():
-    phones = PhoneTokenizer(LEXICON)
-    with pytest.raises(UserError, match=r"decoder=beem.*'beam'"):
-        build_decoder("beem", phones, BeamConfig())
-    with pytest.raises(UserError, match=r"decoder=greedy takes no language model, found beam.lm=a.arpa"):
-        build_decoder("greedy", phones, BeamConfig(lm="a.arpa"))
+def test_the_table_names_each_decoder_by_its_own_name():
+    assert {name: kind.name for name, kind in DECODERS.items()} == {name: name for name in DECODERS}
+    with pytest.raises(UserError, match=r"decoder=beem: expected one of greedy, beam, prefix"):
+        config.parse(SearchOptions, ["decoder=beem"])
     with pytest.raises(UserError, match=r"beam.size=0: expected a number"):
-        build_decoder("prefix", phones, BeamConfig(size=0))
+        config.parse(SearchOptions, ["decoder=prefix", "beam.size=0"])
+    with pytest.raises(
+        UserError, match=r"tune=dev: decoder=greedy has no weights to tune; use beam or prefix"
+    ):
+        config.parse(SearchOptions, ["tune=dev"])
+
+
+def test_options_of_the_same_name_are_one_option():
+    """They would have one meaning and default on the command line and another in the search."""
+    for kind in DECODERS.values():
+        for x in fields(kind):
+            (shared,) = (y for y in fields(AllOptions) if y.name == x.name)
+            assert (shared.type, shared.default) == (x.type, x.default)
+            assert {**shared.metadata, "only": ()} == {**x.metadata, "only": ()}
+
+
+def test_a_decoder_in_the_table_has_its_options_on_the_command_line():
+    @dataclass
+    class Sparse(Decoder):
+        name = "sparse"
+        meaning = "labels far above the others"
+        margin: float = config.option(0.5, help="least margin", affects="result", maximum=9)
+
+    options = joined(DECODERS | {"sparse": Sparse})
+    (margin,) = (x for x in config.describe(options) if x.key == "margin")
+    assert margin.kind == "float 0 … 9"
+    (own,) = (x for x in fields(options) if x.name == "margin")
+    assert [(x.option, x.values) for x in own.metadata["only"]] == [("decoder", ("sparse",))]
+    (size,) = (x for x in fields(options) if x.name == "size")
+    weighted = tuple(name for name, kind in DECODERS.items() if issubclass(kind, WeightedDecoder))
+    assert [(x.option, x.values) for x in size.metadata["only"]] == [("decoder", weighted)]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +115,8 @@ def test_errors_name_options_that_do_not_apply():
 def test_options_that_a_decoder_ignores_are_refused(decoder, unused, why):
     with pytest.raises(UserError, match=f"beam.{unused}: has no effect {why}"):
         config.parse(SearchOptions, [f"decoder={decoder}", f"beam.{unused}"])
-    for name in ("greedy", "beam", "prefix"):  # what a decoder completes is stored
-        stored = {"decoder": name, "beam": config.to_dict(BeamConfig().complete(name))}
+    for name, kind in DECODERS.items():  # what a decoder completes is stored
+        stored = {"decoder": name, "beam": config.to_dict(AllOptions(**asdict(kind().complete())))}
         assert config.from_dict(SearchOptions, stored, "cell.json").decoder == name
     fused = ["beam.lm=x.arpa", "beam.lm_weight=3", "beam.word_score=1"]
     config.parse(SearchOptions, [f"decoder={decoder if decoder == 'beam' else 'prefix'}", *fused])

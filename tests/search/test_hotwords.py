@@ -14,11 +14,14 @@ from asr.errors import UserError
 from asr.lm.arpa import write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.search.beam import BeamSearch
-from asr.search.decoder import build_decoder, reweighted
+from asr.search.decoder import Search, Weights
+from asr.search.decoders import DECODERS
+from asr.search.decoders.beam import Beam
+from asr.search.decoders.prefix import Prefix
 from asr.search.fusion import NoModel, build_fusion
 from asr.search.hotwords import HotwordFusion, WordRewards
-from asr.search.options import BeamConfig, SearchOptions, Weights
-from asr.search.path import Decoder, TokenPath, text_of
+from asr.search.options import SearchOptions
+from asr.search.path import TokenPath, text_of
 from asr.search.phrases import PhraseGraph
 from asr.search.prefix import PrefixSearch
 from asr.text.g2p import installed_model
@@ -62,7 +65,7 @@ def hotwords(**boosts):
     return [Hotword(tuple(x.split("_")), boost, "names.txt:1") for x, boost in boosts.items()]
 
 
-def all_found(search: Decoder, log_probs: torch.Tensor) -> list[TokenPath]:
+def all_found(search: Search, log_probs: torch.Tensor) -> list[TokenPath]:
     (best,) = search(log_probs, torch.tensor([log_probs.shape[1]]))
     return [best, *best.alternatives]
 
@@ -212,7 +215,7 @@ def spoken(labels: str, tokenizer) -> torch.Tensor:
 
 
 def text(decoder: str, tokenizer, labels: str, **options) -> str | None:
-    search = build_decoder(decoder, tokenizer, BeamConfig(**options))
+    search = DECODERS[decoder](**options).build(tokenizer)
     log_probs = spoken(labels, tokenizer)
     return text_of(search(log_probs, torch.tensor([log_probs.shape[1]]))[0], tokenizer)
 
@@ -245,7 +248,7 @@ def test_words_are_spelled_where_the_model_has_letters(tmp_path):
     unclear[0, -1, tokenizer.symbols.index("o")] = -1.0
     for boost, expected in ((0.0, "anna"), (2.0, "anno")):
         names.write_text(f"anno :{boost}\n")
-        search = build_decoder("prefix", tokenizer, BeamConfig(hotwords=str(names)))
+        search = Prefix(hotwords=str(names)).build(tokenizer)
         assert tokenizer.text(search(unclear, torch.tensor([5]))[0].ids) == expected
 
 
@@ -263,7 +266,7 @@ def test_hotwords_have_the_case_of_the_words_beside_them(tmp_path, arpa):
     scores = []
     for given in ("Anno\t0", "anno\t2", "Anno\t2"):
         names.write_text(given)
-        search = build_decoder("beam", tokenizer, BeamConfig(hotwords=str(names), nbest=5, **lm))
+        search = Beam(hotwords=str(names), nbest=5, **lm).build(tokenizer)
         scores.append({path.text: path.score for path in all_found(search, unclear)})
     plain, lower, natural = scores
     assert natural == lower
@@ -276,10 +279,10 @@ def test_prefix_search_has_hotwords_in_the_case_of_the_language_model(tmp_path, 
     """A model that writes both cases was rewarded for words that the language model doesn't know."""
     tokenizer = CharacterTokenizer.train(["an anno An Anno"])
     (tmp_path / "names.txt").write_text("An\t2\n")
-    options = BeamConfig(hotwords=str(tmp_path / "names.txt"), lm=str(arpa), lm_weight=1.0)
+    search = Prefix(hotwords=str(tmp_path / "names.txt"), lm=str(arpa), lm_weight=1.0).build(tokenizer)
     unclear = spoken("A n", tokenizer)
     unclear[0, 0, tokenizer.symbols.index("a")] = -1.0
-    (found,) = build_decoder("prefix", tokenizer, options)(unclear, torch.tensor([2]))
+    (found,) = search(unclear, torch.tensor([2]))
     assert tokenizer.text(found.ids) == "an"
 
 
@@ -300,11 +303,11 @@ def test_boost_0_is_the_search_without_hotwords_bit_for_bit(decoder, tmp_path, a
     path = tmp_path / "names.txt"
     path.write_text("no own\nnona\nan\t0\n")
     lm = {"lm": str(arpa), "lm_weight": 1.0} if decoder == "beam" else {}
-    options = BeamConfig(nbest=20, **lm)
-    inert = BeamConfig(nbest=20, hotwords=str(path), hotword_boost=0.0, **lm)
+    options = DECODERS[decoder](nbest=20, **lm)
+    inert = DECODERS[decoder](nbest=20, hotwords=str(path), hotword_boost=0.0, **lm)
     for seed in range(3):
         log_probs = random_log_probs(seed, 12, len(PHONES))
-        plain, biased = (all_found(build_decoder(decoder, PHONES, x), log_probs) for x in (options, inert))
+        plain, biased = (all_found(x.build(PHONES), log_probs) for x in (options, inert))
         assert biased == plain
         assert [path.score for path in biased] == [path.score for path in plain]
 
@@ -314,15 +317,15 @@ def test_boost_0_is_the_search_without_hotwords_bit_for_bit(decoder, tmp_path, a
 def test_the_same_search_gives_the_same_result_with_other_weights_and_back(decoder, tmp_path):
     path = tmp_path / "names.txt"
     path.write_text("no own\nanno own\n")
-    options = BeamConfig(nbest=10, hotwords=str(path))
+    options = DECODERS[decoder](nbest=10, hotwords=str(path))
     log_probs = random_log_probs(3, 30, len(PHONES))
-    search = build_decoder(decoder, PHONES, options)
+    search = options.build(PHONES)
     first = all_found(search, log_probs)
-    for again in (search, build_decoder(decoder, PHONES, options)):
+    for again in (search, options.build(PHONES)):
         assert all_found(again, log_probs) == first
-    narrow = reweighted(search, Weights(2.0, -1.0, 3))
+    narrow = search.with_weights(Weights(2.0, -1.0, 3))
     assert all_found(narrow, log_probs)[0].score <= first[0].score
-    assert all_found(reweighted(narrow, options.weights(decoder)), log_probs) == first
+    assert all_found(narrow.with_weights(options.weights()), log_probs) == first
 
 
 def test_a_language_model_of_words_counts_beside_the_hotwords(arpa):
@@ -378,7 +381,7 @@ def test_files_that_are_no_hotwords_are_one_line(content, message, tmp_path):
         words = {"lexicon": str(tmp_path / "words.txt")} if decoder == "beam" else {}
         (tmp_path / "words.txt").write_text("an\nno\n")
         with pytest.raises(UserError, match=message) as error:
-            build_decoder(decoder, tokenizer, BeamConfig(hotwords=str(path), **words))
+            DECODERS[decoder](hotwords=str(path), **words).build(tokenizer)
         assert "\n" not in str(error.value)
 
 

@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from asr.errors import UserError
-from asr.search.decoder import build_decoder
-from asr.search.options import BeamConfig, Weights
+from asr.search.decoder import Weights
+from asr.search.decoders.beam import Beam
+from asr.search.decoders.greedy import Greedy
+from asr.search.decoders.prefix import Prefix
 from asr.search.pool import SearchPool
 from asr.text.tokenizer import CharacterTokenizer
 
@@ -21,12 +23,12 @@ def batch(seed, count=3, frames=9):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_equal_those_of_the_decoder_in_order(jobs):
-    decoder = build_decoder("prefix", TOKENIZER, BeamConfig(nbest=2))
+    search = Prefix(nbest=2).build(TOKENIZER)
     expected, found = [], []
-    with SearchPool("prefix", TOKENIZER, BeamConfig(nbest=2), jobs=jobs) as pool:
+    with SearchPool(Prefix(nbest=2), TOKENIZER, jobs) as pool:
         for seed in range(4):
             log_probs, lengths = batch(seed)
-            expected += decoder(log_probs, lengths)
+            expected += search(log_probs, lengths)
             pool.put([f"{seed}-{i}" for i in range(3)], log_probs, lengths)
             found += pool.ready()
         found += pool.results()
@@ -40,24 +42,18 @@ def test_results_equal_those_of_the_decoder_in_order(jobs):
         pool.reweight(narrow)
         pool.put(["a", "b", "c"], log_probs, lengths)
         paths = [result.path for result in pool.results()]
-        assert paths == build_decoder("prefix", TOKENIZER, BeamConfig(size=1))(log_probs, lengths)
+        assert paths == Prefix(size=1).build(TOKENIZER)(log_probs, lengths)
 
 
 def test_a_decoder_that_cannot_be_built_raises_before_processes_start():
     with pytest.raises(UserError, match="needs words to search for"):
-        SearchPool("beam", TOKENIZER, BeamConfig(), jobs=2)
-
-
-def test_greedy_search_has_no_weights():
-    pool = SearchPool("greedy", TOKENIZER, BeamConfig())
-    with pytest.raises(UserError, match="only decoder=beam and decoder=prefix"):
-        pool.reweight(Weights(1.0, 0.0, 5))
+        SearchPool(Beam(), TOKENIZER, jobs=2)
 
 
 def test_a_killed_process_raises_a_user_error():
     future: Future = Future()
     future.set_exception(BrokenProcessPool("terminated abruptly"))
-    pool = SearchPool("greedy", TOKENIZER, BeamConfig())
+    pool = SearchPool(Greedy(), TOKENIZER)
     pool._done.append(future)
     with pytest.raises(UserError, match="was killed, perhaps for lack of memory"):
         list(pool.results())

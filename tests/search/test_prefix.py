@@ -8,10 +8,12 @@ from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import NgramModel
-from asr.search.decoder import build_decoder, tunable
+from asr.search.decoder import Weights
+from asr.search.decoders.beam import Beam
+from asr.search.decoders.greedy import Greedy
+from asr.search.decoders.prefix import Prefix
 from asr.search.fusion import NoModel, TokenModel, WordModel, build_fusion
-from asr.search.options import BeamConfig
-from asr.search.prefix import Prefix, PrefixSearch
+from asr.search.prefix import PrefixNode, PrefixSearch
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, VocabularyTokenizer
 
@@ -91,7 +93,7 @@ def test_frames_come_from_the_viterbi_alignment():
 def test_pruned_prefixes_are_freed():
     """The prefix tree of an hour-long recording would not fit into memory if pruned prefixes stayed in it."""
     search = PrefixSearch(NoModel(), beam=4)
-    root = Prefix(None, 0, NoModel().start(), 0.0, log_blank=0.0)
+    root = PrefixNode(None, 0, NoModel().start(), 0.0, log_blank=0.0)
     beam = [root]
     for log_probs_V in random_log_probs(1, 300, 6)[0].numpy():
         beam = search._step(beam, log_probs_V, log_probs_V)
@@ -161,7 +163,7 @@ def test_the_language_model_decides_between_similar_hypotheses(lms):
     with_lm = PrefixSearch(build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0))
     assert tokenizer.text(without.ids) == "ng"
     assert tokenizer.text(with_lm(log_probs, torch.tensor([2]))[0].ids) == "no"
-    weightless = with_lm.with_weights(50, 0.0, 0.0)
+    weightless = with_lm.with_weights(Weights(0.0, 0.0, 50))
     assert tokenizer.text(weightless(log_probs, torch.tensor([2]))[0].ids) == "ng"
 
 
@@ -169,16 +171,15 @@ def test_the_language_model_decides_between_similar_hypotheses(lms):
 def test_a_language_model_of_weight_0_changes_nothing(kind, lms):
     """The default score of a word stayed, so that words were joined."""
     tokenizer = CharacterTokenizer.train(GAME)
-    options = BeamConfig(lm=str(lms / f"{kind}.arpa"), lm_weight=0.0, nbest=3)
-    weightless = build_decoder("prefix", tokenizer, options)
-    without = build_decoder("prefix", tokenizer, BeamConfig(nbest=3))
+    weightless = Prefix(lm=str(lms / f"{kind}.arpa"), lm_weight=0.0, nbest=3).build(tokenizer)
+    without = Prefix(nbest=3).build(tokenizer)
     for seed in range(5):
         log_probs = random_log_probs(seed, 6, len(tokenizer))
         found, expected = (search(log_probs, torch.tensor([6]))[0] for search in (weightless, without))
         assert found == expected
         assert (found.score, found.alternatives) == (pytest.approx(expected.score), expected.alternatives)
     with pytest.raises(UserError, match=r"has no effect .* with beam\.lm_weight=0"):
-        BeamConfig(lm="x", lm_weight=0.0, word_score=2.0).check_words("prefix")
+        Prefix(lm="x", lm_weight=0.0, word_score=2.0).check()
 
 
 def test_pieces_are_scored_as_words(lms):
@@ -209,17 +210,17 @@ def test_words_are_those_of_the_texts_not_of_the_symbols(lms):
 def test_a_word_score_is_tuned_and_accepted_only_where_it_has_an_effect(lms):
     tokenizer = CharacterTokenizer.train(GAME)
     words, characters = str(lms / "words.arpa"), str(lms / "characters.arpa")
-    for decoder, lm, names in [
-        ("prefix", words, {"word_score", "lm_weight"}),
-        ("prefix", characters, {"lm_weight"}),
-        ("prefix", "", set()),
-        ("beam", words, {"word_score", "lm_weight"}),
-        ("greedy", "", set()),
+    for decoder, names in [
+        (Prefix(lm=words), {"word_score", "lm_weight"}),
+        (Prefix(lm=characters), {"lm_weight"}),
+        (Prefix(), set()),
+        (Beam(lm=words), {"word_score", "lm_weight"}),
+        (Greedy(), set()),
     ]:
-        assert set(tunable(build_decoder(decoder, tokenizer, BeamConfig(lm=lm)))) == names
-    build_decoder("prefix", tokenizer, BeamConfig(lm=characters, word_score=-1.0))  # as stored by tuning
+        assert set(decoder.build(tokenizer).tunable) == names
+    Prefix(lm=characters, word_score=-1.0).build(tokenizer)  # as stored by tuning
     with pytest.raises(UserError, match=r"beam.word_score=2: has no effect with .*characters.arpa"):
-        build_decoder("prefix", tokenizer, BeamConfig(lm=characters, word_score=2.0))
+        Prefix(lm=characters, word_score=2.0).build(tokenizer)
 
 
 def test_unsuitable_language_models_raise(lms):

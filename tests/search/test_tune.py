@@ -3,7 +3,10 @@ import json
 import pytest
 
 from asr.errors import UserError
-from asr.search.options import BeamConfig, Weights
+from asr.search.decoder import Weights
+from asr.search.decoders.beam import Beam
+from asr.search.decoders.greedy import Greedy
+from asr.search.decoders.prefix import Prefix
 from asr.search.tune import Trial, record, tune, tuned
 
 START = Weights(lm_weight=2.0, word_score=-1.0, size=300)
@@ -54,36 +57,31 @@ def test_the_weight_is_never_negative():
 def test_recorded_weights_fill_in_unset_options(tmp_path):
     (tmp_path / "a.arpa").write_text("one")
     (tmp_path / "b.arpa").write_text("two")
-    with_lm = BeamConfig(lm=str(tmp_path / "a.arpa"))
+    with_lm = Beam(lm=str(tmp_path / "a.arpa"))
     best = Trial(Weights(3.5, 0.5, 100), 3, 100, 1.0)
-    path = record(tmp_path, "beam", with_lm, best, [best], {"split": "dev"})
+    path = record(tmp_path, with_lm, best, [best], {"split": "dev"})
     found = json.loads(path.read_text())
     assert [entry["trials"][0]["wer"] for entry in found.values()] == [0.03]
 
-    options, source = tuned(tmp_path, "beam", with_lm)
+    options, source = tuned(tmp_path, with_lm)
     assert (options.lm_weight, options.word_score, options.size) == (3.5, 0.5, 100)
     assert str(path) in source
     # The model is identified by its content, not by its name.
     (tmp_path / "copy.arpa").write_text("one")
-    assert tuned(tmp_path, "beam", BeamConfig(lm=str(tmp_path / "copy.arpa")))[0].lm_weight == 3.5
+    assert tuned(tmp_path, Beam(lm=str(tmp_path / "copy.arpa")))[0].lm_weight == 3.5
     # Explicit options take precedence.
-    options, _ = tuned(tmp_path, "beam", BeamConfig(lm=with_lm.lm, lm_weight=1.0))
+    options, _ = tuned(tmp_path, Beam(lm=with_lm.lm, lm_weight=1.0))
     assert (options.lm_weight, options.word_score) == (1.0, 0.5)
-    for decoder, beam in [
-        ("beam", BeamConfig()),
-        ("beam", BeamConfig(lm=str(tmp_path / "b.arpa"))),
-        ("prefix", with_lm),
-        ("greedy", BeamConfig()),
-    ]:
-        assert tuned(tmp_path, decoder, beam) == (beam, None)
+    for decoder in (Beam(), Beam(lm=str(tmp_path / "b.arpa")), Prefix(lm=with_lm.lm), Greedy()):
+        assert tuned(tmp_path, decoder) == (decoder, None)
 
-    record(tmp_path, "beam", BeamConfig(), best, [best], {})
-    assert tuned(tmp_path, "beam", with_lm)[0].size == 100
+    record(tmp_path, Beam(), best, [best], {})
+    assert tuned(tmp_path, with_lm)[0].size == 100
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
-        tuned(tmp_path, "beam", BeamConfig(lm=str(tmp_path / "none.arpa")))
+        tuned(tmp_path, Beam(lm=str(tmp_path / "none.arpa")))
     path.write_text('{"beam": {"lm_weight": "much"}}')
     with pytest.raises(UserError, match=r"tuned.json: expected weights recorded by tune=, found .*delete it"):
-        tuned(tmp_path, "beam", with_lm)
+        tuned(tmp_path, with_lm)
 
 
 @pytest.mark.parametrize("entry", [3, {"lm_weight": 1.0}, {"size": -2}, {"word_score": float("nan")}])
@@ -94,4 +92,4 @@ def test_recorded_weights_that_no_search_can_use_are_refused(entry, tmp_path):
     (tmp_path / "decode").mkdir()
     (tmp_path / "decode" / "tuned.json").write_text(json.dumps({"prefix lm=none": entry}))
     with pytest.raises(UserError, match=r"tuned\.json: expected weights recorded by tune="):
-        tuned(tmp_path, "prefix", BeamConfig())
+        tuned(tmp_path, Prefix())

@@ -12,7 +12,8 @@ from asr.commands import align, export
 from asr.errors import UserError
 from asr.files import read_json
 from asr.model.options import ExportOptions
-from asr.search.options import BeamConfig, DecodeOptions
+from asr.search.decoders import AllOptions
+from asr.search.options import DecodeOptions
 from asr.training.config import train_options
 from asr.training.options import TrainConfig
 from asr.training.run import train
@@ -44,7 +45,7 @@ def test_a_run_resumes_exactly_and_its_model_is_used_like_any(
     recognizer = Recognizer.load(whole)
     assert recognizer.model.config.topology == ("hmm" if loss == "lf_mmi" else "ctc")
     for decoder in ("greedy", "beam", "prefix"):
-        beam = BeamConfig() if decoder == "greedy" else BeamConfig(size=5)
+        beam = AllOptions() if decoder == "greedy" else AllOptions(size=5)
         recognizer.decode(DecodeOptions(decoder=decoder, beam=beam, split="dev"))
         assert (whole / "decode" / "dev" / f"full-{decoder}" / "hyp.jsonl").is_file()
     align.run([whole], AlignOptions(split="dev"))

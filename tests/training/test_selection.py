@@ -15,8 +15,7 @@ from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import WordFilterRules
-from asr.search.decoder import build_decoder
-from asr.search.options import BeamConfig
+from asr.search.decoders.beam import Beam
 from asr.search.path import text_of
 from asr.training.config import train_options
 from asr.training.options import SelectionConfig
@@ -31,7 +30,7 @@ def test_word_errors_are_those_of_beam_search_on_the_chosen_utterances(
     recognizer = Recognizer.load(trained)
     tokenizer = recognizer.tokenizer
     cuts = list(read_cuts(tone_corpus / "dev.cuts.jsonl.gz"))
-    config = SelectionConfig("wer", utterances=3, beam=BeamConfig(size=5))
+    config = SelectionConfig("wer", utterances=3, beam=Beam(size=5))
     errors = WordErrors(config, cuts, tokenizer, "ctc", None, seed=0)
     torch.manual_seed(0)
     log_probs = torch.randn(len(cuts), 40, len(tokenizer)).log_softmax(-1)
@@ -41,10 +40,10 @@ def test_word_errors_are_those_of_beam_search_on_the_chosen_utterances(
         errors.counts(ids[part], log_probs[part], lengths[part]) for part in (slice(0, 4), slice(4, None))
     )
     total = first + rest
-    decoder = build_decoder("beam", tokenizer, config.beam)
+    search = config.beam.build(tokenizer)
     chosen = drawn(cuts, 3, seed=0)
     rows = [ids.index(cut.id) for cut in chosen]
-    heard = [text_of(path, tokenizer) or "" for path in decoder(log_probs[rows], lengths[rows])]
+    heard = [text_of(path, tokenizer) or "" for path in search(log_probs[rows], lengths[rows])]
     said = [cut.supervisions[0].text for cut in chosen]
     expected = jiwer.process_words(
         *([" ".join(words) for words in scored_words(texts)] for texts in (said, heard))
@@ -90,7 +89,7 @@ def test_training_validates_by_words(tone_corpus: Path, tmp_path: Path) -> None:
 def test_options_of_the_search_need_the_metric_and_words(tone_corpus: Path) -> None:
     with pytest.raises(UserError, match=r"utterances=5: has no effect with select\.metric=greedy"):
         train_options(["select.utterances=5"])
-    with pytest.raises(UserError, match=r"beam\.token_threshold=3.*no effect with decoder=beam"):
+    with pytest.raises(UserError, match=r"unknown option 'select\.beam\.token_threshold'"):
         train_options(["select.metric=wer", "select.beam.token_threshold=3"])
     options = train_options(
         [*TINY, f"data.train=[{tone_corpus}]", "select.metric=wer", "select.beam.lm=no.arpa"]

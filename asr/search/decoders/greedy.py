@@ -1,0 +1,24 @@
+"""`decoder=greedy`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asr.search.decoder import Decoder, Search
+
+if TYPE_CHECKING:
+    from asr.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Greedy(Decoder):
+    """The labels of the most probable output sequence, and for phones the words closest to them."""
+
+    name = "greedy"
+    meaning = "the best label of each frame"
+
+    def build(self, tokenizer: "Tokenizer", topology: str = "ctc") -> Search:
+        """See `Decoder`."""
+        from asr.search.greedy import GreedySearch
+        from asr.search.words import with_words
+
+        return with_words(GreedySearch(topology), tokenizer, tokenizer.lexicon)
