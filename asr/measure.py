@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import torch
 
-LEAST_ROUNDS = 3  # run even beyond the time limit, for a median
+LEAST_ROUNDS = 5  # run even beyond the time limit, for quartiles
 STATUS = Path("/proc/self/status")
 
 Name = TypeVar("Name")

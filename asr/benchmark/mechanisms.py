@@ -154,7 +154,7 @@ def measure(
         clock: `cpu` (CPU time of this process) or `wall`.
         threads: CPU threads for names that don't end in a number of threads.
         rounds: maximum number of rounds, after one warm-up round.
-        seconds: time after which no further round starts; at least three rounds run.
+        seconds: time after which no further round starts; at least five rounds run.
         passes: passes to time, from `PASSES`.
     """
     with torch_threads(threads):

@@ -123,7 +123,7 @@ class Options:
     )
     seconds: float = option(
         10.0,
-        help="time limit for the rounds of one length and pass; at least three rounds run",
+        help="time limit for the rounds of one length and pass; at least five rounds run",
         affects="result",
         unit="s",
         maximum=1e6,

@@ -18,7 +18,7 @@ from asr.benchmark.memory import peak_memory_bytes
 from asr.benchmark.options import PASSES
 from asr.benchmark.problem import BenchProblem
 from asr.experiment.options import AdviceConfig
-from asr.measure import in_turns, time_of, torch_threads, usual_clock
+from asr.measure import LEAST_ROUNDS, in_turns, time_of, torch_threads, usual_clock
 from asr.model.encoder import Encoder
 from asr.training.options import TrainConfig
 
@@ -43,7 +43,8 @@ class MechanismCost:
         attention_share: attention's fraction of the step at the longest of these lengths.
         epoch_s: seconds per epoch, summed over all utterances at their own lengths.
         memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
-        noise_s: quartiles of `epoch_s` over the rounds of the measurement; None if unknown.
+        rounds: largest number of rounds of the measurement.
+        noise_s: quartiles of `epoch_s` over the rounds.
     """
 
     name: str
@@ -51,13 +52,16 @@ class MechanismCost:
     attention_share: float
     epoch_s: float
     memory_mib: float | None
-    noise_s: tuple[float, float] | None = None
+    rounds: int
+    noise_s: tuple[float, float]
 
     def faster_than(self, other: "MechanismCost", share: float) -> bool:
-        """Return whether it is shown to take at most this share of the other's time."""
-        _, high = self.noise_s or (0.0, self.epoch_s)
-        low, _ = other.noise_s or (other.epoch_s, 0.0)
-        return self.epoch_s <= share * other.epoch_s and high < low
+        """Return whether it is shown to take at most this share of the other's time.
+
+        That takes enough rounds for quartiles, and quartiles that don't overlap.
+        """
+        enough = min(self.rounds, other.rounds) >= LEAST_ROUNDS
+        return enough and self.epoch_s <= share * other.epoch_s and self.noise_s[1] < other.noise_s[0]
 
 
 def usual_mechanisms(positions_95: int) -> list[str]:
@@ -143,7 +147,10 @@ def expect(
         step = attention(name, shown) + np.interp(shown, measured, rest)
         step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
         share = float(attention(name, shown)[-1] / step[-1])
-        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name), (low_s, high_s)))
+        noise_s = low_s, high_s
+        expected.append(
+            MechanismCost(name, step_s, share, epoch_s, memory.get(name), options.rounds, noise_s)
+        )
     return expected
 
 
@@ -163,7 +170,7 @@ def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, thr
         def step() -> None:
             encoder(features, lengths)[0].sum().backward()
 
-        taken = in_turns({"rest": partial(time_of, step, problem.device)}, rounds=3)["rest"]
+        taken = in_turns({"rest": partial(time_of, step, problem.device)}, LEAST_ROUNDS)["rest"]
         return statistics.median(x.by(clock) for x in taken)
 
 
@@ -236,12 +243,12 @@ def reason(
             f"{best.name} is the fastest on {where}, but {taken.name}, {closer}, takes only {longer} % longer"
         )
         if taken.name == EXACT:
-            matters = best.epoch_s <= MATTERS * taken.epoch_s
-            text += (
-                ", and the quartiles of their times overlap: no difference is shown"
-                if matters
-                else f": an approximation must save {100 * (1 - MATTERS):.0f} % of the time"
-            )
+            if best.epoch_s > MATTERS * taken.epoch_s:
+                text += f": an approximation must save {100 * (1 - MATTERS):.0f} % of the time"
+            elif taken.rounds < LEAST_ROUNDS:
+                text += f", and rounds={taken.rounds} show no difference: at least {LEAST_ROUNDS} do"
+            else:
+                text += ", and the quartiles of their times overlap: no difference is shown"
     if exact and exact is not best:
         text += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
     share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"

@@ -209,15 +209,15 @@ class AdviceConfig:
     device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda", affects="result")
     threads: int = option(1, help="CPU threads", affects="result", minimum=1, maximum=1024)
     rounds: int = option(
-        9,
-        help="maximum number of rounds, after one warm-up round",
+        25,
+        help="maximum number of rounds, after one warm-up round; fewer than five show no difference",
         affects="result",
         minimum=1,
         maximum=1_000_000,
     )
     seconds: float = option(
-        3.0,
-        help="time limit for the rounds of one length; at least three rounds run",
+        10.0,
+        help="time limit for the rounds of one length; at least five rounds run",
         affects="result",
         unit="s",
         maximum=1e6,

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from asr.training.options import TrainConfig
 
 
 def expected(name: str, epoch_s: float) -> MechanismCost:
-    return MechanismCost(name, {100: 1.0, 500: 2.0}, 0.5, epoch_s, None)
+    return MechanismCost(name, {100: 1.0, 500: 2.0}, 0.5, epoch_s, None, 5, (epoch_s, epoch_s))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,17 @@ def test_the_reason_names_length_and_saving() -> None:
 
 def test_full_attention_is_recommended_unless_a_difference_is_shown() -> None:
     """The answer was clustered-25 for "1 % less time", within noise, where docs/attention.md says full."""
-    full = MechanismCost("full", {100: 1.0}, 0.5, 10.0, None, (8.9, 11.0))
-    noisy = MechanismCost("clustered-25", {100: 1.0}, 0.5, 9.0, None, (8.5, 9.5))
-    clear = MechanismCost("clustered-25", {100: 1.0}, 0.5, 8.0, None, (7.9, 8.1))
+    full = MechanismCost("full", {100: 1.0}, 0.5, 10.0, None, 9, (8.9, 11.0))
+    noisy = MechanismCost("clustered-25", {100: 1.0}, 0.5, 9.0, None, 9, (8.5, 9.5))
+    clear = MechanismCost("clustered-25", {100: 1.0}, 0.5, 8.0, None, 9, (7.9, 8.1))
     assert recommend([full, noisy]) is full
     text = reason([full, noisy], full, 400, 100, "cpu")
     assert "the quartiles of their times overlap: no difference is shown" in text
     assert recommend([full, clear]) is clear
-    others = [full, clear, MechanismCost("lsh-1", {100: 1.0}, 0.5, 8.1, None)]
+    few = [replace(x, rounds=4) for x in (full, clear)]
+    assert recommend(few) is few[0]
+    assert "and rounds=4 show no difference: at least 5 do" in reason(few, few[0], 400, 100, "cpu")
+    others = [full, clear, replace(expected("lsh-1", 8.1), step_s={100: 1.0})]
     text = reason(others, clear, 400, 100, "cpu")
     assert "20 % less time per epoch than full" in text
     assert "Time alone: asr compare measures what it costs in errors." in text
