@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from asr.config import configurations, option
-from asr.config.names import MECHANISMS, PRECISIONS
+from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
 from asr.errors import UserError
 from asr.search.options import SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
@@ -16,6 +16,9 @@ TIMING_THREADS = 1  # of timed forward passes
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 LARGEST_SEED = 2**32 - 1  # NumPy seeds are 32 bits wide
 STEPS = "steps"
+FULL, LAYERS = "full", "layers"
+# Conditions: candidates are trained here, or a trained model is given.
+TRAINED, FOUND = ("data", ("",)), ("data",)
 # Options for the length of training, and the options of training that they set.
 LENGTHS = {"budget": "trainer.budget", "steps": "trainer.max_steps", "epochs": "trainer.max_epochs"}
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
@@ -24,8 +27,20 @@ OWN = "own"
 
 @dataclass
 class CompareConfig(SearchOptions):
-    """What to compare, how long to train, and how to evaluate."""
+    """What to compare, how long to train, and how to evaluate; with `data`, how to run a trained model."""
 
+    data: str = option(
+        "",
+        help="train nothing: run `model` in several ways on a folder of `asr prepare`, a manifest, or "
+        "a recipe's files; empty: train each candidate",
+        affects="result",
+    )
+    model: str = option(
+        "",
+        help="with data: the trained model, a run, a folder of transformers (CTC or Whisper) or its name on "
+        "the Hub; without: a group of training options",
+        affects="result",
+    )
     plan: str = option(
         "",
         help="file of options, which those beside it override: a name in conf/plan, e.g. wsj_table1, "
@@ -35,45 +50,104 @@ class CompareConfig(SearchOptions):
     )
     attentions: list[str] = option(
         [],
-        help="mechanisms; each becomes a candidate; values in turn: i-clustered-25/100:topk=16/32",
+        help="mechanisms, trained or with data exchanged; values in turn: i-clustered-25/100:topk=16/32",
         affects="result",
         suggested=MECHANISMS,
     )
     candidates: list[Any] = option(
         [],
         help="further candidates with options of their own: {attention: full, model.layers: 6, "
-        "seeds: [0,1,2]}; init_from: <run or label of another candidate> finetunes that model",
+        "seeds: [0,1,2]}; init_from: <run or label of another candidate> finetunes that model; with data: "
+        "single ways to run it, e.g. ['near-25 frames=2']",
         affects="result",
     )
     frames: list[str] = option(
         [],
-        help="schedules of frame rates, e.g. [1,'1,2*8']; each mechanism becomes a candidate with each",
+        help="schedules of frame rates, e.g. [1,'1,2*8'], each with each mechanism; pad-10: Whisper's "
+        "padding in runs of 10",
         affects="result",
     )
     layers: list[int] = option(
         [],
-        help="numbers of encoder layers; each mechanism becomes a candidate with each",
+        help="numbers of encoder layers, each with each mechanism; with data, Whisper's, evenly spread",
         affects="result",
         minimum=1,
         maximum=1000,
     )
     precisions: list[str] = option(
         [],
-        help="further precisions to evaluate and time every model in, e.g. bf16",
+        help="further precisions to evaluate and time in, e.g. bf16",
         affects="result",
         choices=PRECISIONS[1:],
+    )
+    baseline: str = option(
+        FULL,
+        help="denominator of all ratios: a mechanism, or another way to run the model",
+        affects="result",
+        only=FOUND,
+        suggested=MECHANISMS,
+    )
+    sweep: str = option(
+        "",
+        help="layers: each mechanism in one layer at a time, full in the others; empty: in all layers",
+        affects="result",
+        only=FOUND,
+        choices=("", LAYERS),
+    )
+    join_s: float = option(
+        0.0,
+        help="join successive utterances, with pauses, to inputs of at most this length; 0: each alone",
+        affects="result",
+        only=FOUND,
+        unit="s",
+        maximum=7200,
+    )
+    language: str = option(
+        "",
+        help="language of the recordings, e.g. de; empty: English, for models that know no other",
+        affects="result",
+        only=FOUND,
+    )
+    examples: int = option(0, help="number of first inputs to evaluate; 0: all", affects="result", only=FOUND)
+    batch: int = option(
+        4096,
+        help="size of a batch, padding included; an input of Whisper has 1,500",
+        affects="cost",
+        only=FOUND,
+        unit="positions",
+        minimum=1,
+        maximum=100_000_000,
+    )
+    samples: int = option(
+        1000,
+        help="bootstrap samples for the intervals",
+        affects="result",
+        only=FOUND,
+        minimum=10,
+        maximum=1_000_000,
+    )
+    seed: int = option(
+        0, help="random seed of the bootstrap", affects="result", only=FOUND, maximum=2**32 - 1
+    )
+    backend: str = option(
+        "auto",
+        help="auto | reference | native; without data as in asr train",
+        affects="result",
+        choices=BACKENDS,
     )
     evaluate: list[str] = option(
         [],
         help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: all "
         f"candidates' and {ORACLE}; [{OWN}]: none",
         affects="result",
+        only=TRAINED,
         suggested=MECHANISMS,
     )
     seeds: list[int] = option(
         [0],
         help="one training each, unless a candidate sets its own seeds",
         affects="result",
+        only=TRAINED,
         maximum=LARGEST_SEED,
     )
     budget: list[str] = option(
@@ -81,6 +155,7 @@ class CompareConfig(SearchOptions):
         help="training time per model, e.g. 10min; several, e.g. 3min,12min: a training for each; "
         "alternatively steps or epochs",
         affects="result",
+        only=TRAINED,
     )
     budget_clock: str = option(
         "wall",
@@ -90,15 +165,19 @@ class CompareConfig(SearchOptions):
         only=("budget",),
         choices=(*CLOCKS, STEPS),
     )
-    steps: int = option(0, help="optimiser steps per model", affects="result")
+    steps: int = option(0, help="optimiser steps per model", affects="result", only=TRAINED)
     epochs: int = option(
-        0, help="epochs per model; without budget, steps and epochs the recipe decides", affects="result"
+        0,
+        help="epochs per model; without budget, steps and epochs the recipe decides",
+        affects="result",
+        only=TRAINED,
     )
     learning_rates: list[float] = option(
         [],
         help="peak learning rates: each candidate is first trained with each of them and its first seed, and "
         "keeps the one with the lowest error on dev; empty: no choice, optimizer.learning_rate",
         affects="result",
+        only=TRAINED,
         maximum=100,
     )
     splits: list[str] = option(
@@ -109,15 +188,17 @@ class CompareConfig(SearchOptions):
         help="main error rate of tables and figures: per | wer | cer | official, which needs NIST's sclite; "
         "empty: the one that training shows",
         affects="result",
+        only=TRAINED,
     )
     decode: list[str] = option(
-        [], help="further options of asr decode, e.g. [checkpoint=best]", affects="result"
+        [], help="further options of asr decode, e.g. [checkpoint=best]", affects="result", only=TRAINED
     )
     # The ranges of two equally fast models are disjoint in 1 % of all cases with 5 repeats, in 10 % with 3.
     timing_repeats: int = option(
         5,
         help="timed forward passes per model; tables show their median and range",
         affects="result",
+        only=TRAINED,
         minimum=1,
         maximum=100_000,
     )
@@ -135,18 +216,23 @@ class CompareConfig(SearchOptions):
         help="folder whose finished runs, at any depth, are used instead of training again; "
         "empty: exp/<recipe>; none: train all",
         affects="place",
+        only=TRAINED,
     )
     changed: str = option(
         "refuse",
         help="if existing results have other settings: refuse | rerun",
         affects="place",
+        only=TRAINED,
         choices=("refuse", "rerun"),
     )
-    dry_run: bool = option(False, help="print the plan with a time estimate and stop", affects="place")
+    dry_run: bool = option(
+        False, help="print the plan with a time estimate and stop", affects="place", only=TRAINED
+    )
     launcher: str = option(
         "",
         help="what runs the jobs: submitit_slurm | submitit_local | ray; empty: this process, one by one",
         affects="place",
+        only=TRAINED,
         choices=("", "submitit_slurm", "submitit_local", "ray"),
     )
     launch: list[str] = option(
@@ -158,7 +244,9 @@ class CompareConfig(SearchOptions):
 
     def check(self) -> None:
         """Raise UserError if there is nothing to compare, or options conflict."""
-        if not self.attentions and not self.candidates:
+        if self.data:
+            self._check_exchange()
+        elif not self.attentions and not self.candidates:
             raise UserError("nothing to compare: attentions=[full,i-clustered-25], or candidates=[…]")
         if sum(map(bool, (self.budget, self.steps, self.epochs))) > 1:
             raise UserError(
@@ -185,6 +273,31 @@ class CompareConfig(SearchOptions):
                 raise UserError(f"{name}=[]: expected at least one")
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds={self.seeds}: expected distinct seeds")
+
+    def _check_exchange(self) -> None:
+        """Raise UserError if there is no model, no way to run it, or if options conflict."""
+        if not self.model:
+            raise UserError(f"data={self.data}: expected model=<run, folder or name on the Hub> beside it")
+        axes = ("frames", "layers", "precisions", "candidates")
+        given = [name for name in axes if getattr(self, name)]
+        if not (self.attentions or given):
+            raise UserError(
+                "nothing to compare: attentions=[full,i-clustered-25], frames=[2] or candidates=[…]"
+            )
+        if wrong := [x for x in self.candidates if not isinstance(x, str)]:
+            raise UserError(
+                f"candidates: expected text with data=, e.g. near-25 frames=2, found {wrong[0]!r}"
+            )
+        if not self.sweep:
+            return
+        if given:
+            raise UserError(f"{given[0]}=: has no effect with sweep={self.sweep}")
+        if self.baseline != FULL or not set(self.attentions) - {FULL}:
+            raise UserError(f"sweep={self.sweep}: expected baseline={FULL} and other attentions beside it")
+        if any("*" in name for name in self.attentions):
+            raise UserError(
+                f"sweep={self.sweep}: expected one mechanism for all layers in each of attentions"
+            )
 
 
 @dataclass

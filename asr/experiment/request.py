@@ -7,17 +7,18 @@ from typing import Any
 from asr import config
 from asr.attention.table import canonical
 from asr.config import Given, affecting, as_overrides, by_key, flat, to_dict
+from asr.config.schema import conditions
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.experiment.grids import Paper, with_grid
-from asr.experiment.options import LENGTHS, OWN, STEPS, CompareConfig
+from asr.experiment.options import LENGTHS, OWN, STEPS, TRAINED, CompareConfig
 from asr.experiment.records import TriedRate
 from asr.experiment.variant import Variant, given_variants
 from asr.files import near_path
 from asr.search.decoder import WeightedDecoder
 from asr.search.options import DecodeOptions, SearchOptions
 from asr.training.config import chosen_recipe, train_options
-from asr.training.options import train_schema
+from asr.training.options import RecipeConfig, TrainConfig, train_schema, workload_options
 from asr.transcription.decode import system_name
 
 # Training options that are a candidate's own, and those that set its length, with what to use instead.
@@ -34,9 +35,12 @@ TRAINING_SET_HERE = {
     **{training: f"{own}=…" for own, training in LENGTHS.items()},
     "trainer.budget_clock": "budget_clock=…",
 }
+# Options of an exchange that belong to training where models are trained, under the same name.
+IN_TRAINING = ("model", "seed", "backend")
+SEARCHED = tuple(entry.name for entry in fields(SearchOptions))
 # Decoding options that asr compare takes under their own names, and those that it sets itself. By hand:
 # `affects` tells what changes with an option, not who sets it, and each entry names what to use instead.
-OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device", "precision")
+OWN_DECODING = (*SEARCHED, "device", "precision")
 DECODING_SET_HERE = {
     "split": "splits=[…]",
     "data": "splits=[…]",
@@ -62,6 +66,8 @@ class Request:
         command: all overrides as given.
         paper: published figures of the plan; None if there are none.
         tried: learning rates that the candidates have been trained with to choose theirs.
+        recipe: options of the recipe that brings the task of a trained model, its `WorkloadOptions`; None:
+            the model transcribes, or models are trained.
     """
 
     options: CompareConfig
@@ -69,6 +75,15 @@ class Request:
     command: list[str]
     paper: Paper | None = None
     tried: list[TriedRate] = field(default_factory=list)
+    recipe: RecipeConfig | None = None
+
+    def exchanged(self) -> dict[str, Any]:
+        """Return the options of an exchange, and of its recipe, for the protocol of the results."""
+        (trained,) = conditions(TRAINED)
+        others = ("plan", "folder", *SEARCHED)
+        names = [x.name for x in fields(CompareConfig) if trained not in x.metadata.get("only", ())]
+        own = {name: getattr(self.options, name) for name in names if name not in others}
+        return own | (to_dict(self.recipe) if self.recipe else {})
 
 
 def parse(given: Given) -> Request:
@@ -79,9 +94,12 @@ def parse(given: Given) -> Request:
     """
     command = by_key(given)
     values, paper = with_grid(command)
+    if "data" in values:
+        return _parse_exchange(values, as_overrides(command))
     own, shared = config.divide(values, CompareConfig, train_schema(chosen_recipe(values)))
+    shared |= {key: own.pop(key) for key in IN_TRAINING if key in own}
     options = config.parse(CompareConfig, own)
-    config.check_effect(options, command, defaults=True)
+    config.check_effect(options, own.keys() & command.keys(), defaults=True)
     if not options.launcher:  # the machines that it starts may have other devices
         # With what `auto` stands for, cells of machines that differ don't share a key.
         device = pick_device(options.device)
@@ -107,6 +125,32 @@ def parse(given: Given) -> Request:
         shared |= {"trainer.max_epochs": options.epochs, "trainer.max_steps": 0, "trainer.budget": ""}
     train_options(shared)
     return Request(options, shared, as_overrides(command), paper)
+
+
+def _parse_exchange(values: dict[str, Any], command: list[str]) -> Request:
+    """Return the request to run a trained model in several ways; see `parse`."""
+    name = str(values.get("recipe", ""))
+    schema = workload_options(name) if name else None
+    if name and schema is None:
+        raise UserError(f"recipe={name}: has no effect with data=, as it has no task for trained models")
+    own, others = config.divide(
+        values, CompareConfig, TrainConfig(recipe=schema()) if schema else TrainConfig()
+    )
+    task = {key.removeprefix("recipe."): others.pop(key) for key in list(others) if key.startswith("recipe.")}
+    others.pop("recipe", None)
+    if trained := [*others, *(key for key in own if key.partition(".")[0] in SEARCHED)]:
+        raise UserError(
+            f"{trained[0]}=: has no effect with data=, which trains nothing and searches greedily"
+        )
+    options = config.parse(CompareConfig, own)
+    config.check_effect(options, own, defaults=True)
+    options.attentions = list(dict.fromkeys(canonical(options.attentions)))
+    (options.baseline,) = given_variants([options.baseline])
+    options.candidates = given_variants(options.candidates)
+    options.device = pick_device(options.device)
+    options.precision = pick_precision(options.precision, options.device, recognising=True).name
+    recipe = config.parse(schema, {"name": name} | task) if schema else None
+    return Request(options, {}, command, recipe=recipe)
 
 
 @dataclass(frozen=True)

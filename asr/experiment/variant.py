@@ -7,6 +7,7 @@ from asr.attention.table import canonical
 from asr.errors import UserError
 
 _AXES = re.compile(r" (?=(?:frames|layers|precision)=)")
+_GIVEN = re.compile(r"frames=\S+|layers=[1-9]\d{0,2}|precision=(?:fp32|bf16|fp16)")
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,16 @@ def attention_only(text: str) -> str:
 
 
 def given_variants(texts: list[str]) -> list[str]:
-    """Return the canonical texts of variants that the user gives; see `asr.attention.table.canonical`."""
+    """Return the canonical texts of variants that the user gives; see `asr.attention.table.canonical`.
+
+    Raises:
+        UserError: an unknown mechanism or precision, or a number of layers that is none.
+    """
     found = []
     for text in texts:
         attention, *axes = _AXES.split(text)
+        if wrong := [x for x in axes if not _GIVEN.fullmatch(x)]:
+            known = "layers=<number>, precision=fp32 | bf16 | fp16 or frames=<schedule>"
+            raise UserError(f"{text}: expected {known}, found {wrong[0]}")
         found += [str(Variant.read(" ".join([name, *axes]))) for name in canonical([attention])]
     return found

@@ -1,12 +1,17 @@
-"""What an experiment evaluates on: recordings, or the items of recipes without recordings."""
+"""What an experiment evaluates on: recordings, the items of recipes, or the task of a trained model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from asr.experiment.cell import Cell
 from asr.experiment.records import Evaluation, SplitData
 from asr.experiment.timing import Passes
+from asr.experiment.variant import Variant
+from asr.scoring.estimates import Statistic
 from asr.training.options import TrainConfig
 
 
@@ -43,3 +48,67 @@ class Workload(Protocol):
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> Passes:
         """Return the models of a timing cell, given as run folder and variant, and their input."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Predictions of a system, and its measures on any draw of the workload's units.
+
+    Attributes:
+        measures: statistics by name; the main one is first.
+        files: predictions by file name, as JSON data.
+    """
+
+    measures: dict[str, Statistic]
+    files: dict[str, Any]
+
+
+class Exchanged(Protocol):
+    """A trained model with the items of its task, for `asr.experiment.exchange`.
+
+    Attributes:
+        name: split or task.
+        source: run, folder or repository of the model, as given.
+        timed: part of the model whose time is measured: `encoder` or `model`.
+        decoder: `greedy`, or empty without a search.
+        device: device of the model.
+        layers, frames: number of layers whose attention is exchanged, and the model's own frame rates.
+        items: inputs of the model; `length` of each is its number of positions.
+        examples: number of examples, each of which has one input or more.
+        units: number of units that are resampled: examples, or groups of them.
+    """
+
+    name: str
+    source: str
+    timed: str
+    decoder: str
+    device: str
+    layers: int
+    frames: str
+    items: Sequence[Any]
+    examples: int
+    units: int
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the outputs depend on, besides the variant: options, and digests of model and data."""
+
+    def use(self, variant: Variant) -> None:
+        """Run the model in a variant from now on; raise UserError if it can't."""
+
+    def batch(self, items: list[Any]) -> dict[str, Tensor]:
+        """Return the input of a batch."""
+
+    def run(self, inputs: dict[str, Tensor]) -> Any:
+        """Return the output of the part whose time is measured."""
+
+    def reference(self, output: Any, items: list[Any]) -> Any:
+        """Return what `keep` compares with, given the output under full attention."""
+
+    def keep(self, output: Any, items: list[Any], reference: Any) -> list[Any]:
+        """Return what measures and predictions need of each item's output, as JSON data."""
+
+    def score(self, kept: list[Any]) -> Scored:
+        """Return measures and predictions, given what was kept of each item."""
+
+    def drawn(self, attentions: list[str]) -> dict[str, Any]:
+        """Return what the recipe's own figure draws, as JSON data."""

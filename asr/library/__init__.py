@@ -224,6 +224,10 @@ def run_comparison(request: "Request") -> Comparison:
 
 
 def _run_comparison(request: "Request") -> Comparison:
+    if request.options.data:
+        from asr.experiment.exchange import run_exchange
+
+        return _shown(*run_exchange(request))
     from asr.console import open_console
     from asr.experiment.collect import collect, kernels_notice
     from asr.experiment.plan import make_plan
@@ -231,7 +235,6 @@ def _run_comparison(request: "Request") -> Comparison:
     from asr.experiment.rates import with_tuned_rates
     from asr.experiment.run import run_plan
     from asr.files import check_writable
-    from asr.report.summary import print_results
 
     console = open_console()
     if request.options.dry_run:
@@ -245,19 +248,27 @@ def _run_comparison(request: "Request") -> Comparison:
     check_writable(plan.folder / "report.html")
     if notice := kernels_notice(plan):
         console.print(notice, style="yellow", markup=False, soft_wrap=True)
-    results = run_plan(plan, console)
+    return _shown(plan.folder, run_plan(plan, console))
+
+
+def _shown(folder: Path, results: "Results") -> Comparison:
+    """Print the tables of results that lie in a folder, and write their report."""
+    from asr.console import open_console
+    from asr.report.summary import print_results
+
+    console = open_console()
     print_results(results, console)
     console.print(f"repeat or resume with: {shlex.join(results.command)}", markup=False, soft_wrap=True)
     for name in ("results.json", "results.csv"):
-        print(f"{name}: {plan.folder / name}")
-    report = write_report(results, plan.folder)
+        print(f"{name}: {folder / name}")
+    report = write_report(results, folder)
     print(f"report: {report}")
     if results.failures:
         number = len(results.failures)
         failed = ", ".join(failure.cell for failure in results.failures[:5])
         cells = "1 cell" if number == 1 else f"{number} cells"
         raise UserError(f"{cells} failed ({failed}); the results contain the others")
-    return Comparison(plan.folder, results, report)
+    return Comparison(folder, results, report)
 
 
 def write_report(results: "Results", folder: Path) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from asr.scoring.alignment import Edit, levenshtein
-from asr.scoring.estimates import Estimate, Interval, bootstrap, percentiles
+from asr.scoring.estimates import Estimate, Interval, bootstrap, percentiles, pooled
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,4 @@ def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, se
     if lengths.sum() <= 0:
         raise ValueError("an error rate needs at least one reference token")
 
-    def rates(drawn: np.ndarray) -> np.ndarray:
-        drawn_lengths = lengths[drawn].sum(axis=1)
-        drawn_errors = errors[drawn].sum(axis=1)
-        # A corpus of empty references alone may be drawn; it has no rate.
-        return drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0]
-
-    return bootstrap(rates, len(errors), samples, seed)
+    return bootstrap(pooled(errors, lengths), len(errors), samples, seed)

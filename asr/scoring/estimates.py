@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Interval = tuple[float, float]
 Values = NDArray[np.float64]
+Draws = NDArray[np.intp]  # [draws, items] indices of items
+Statistic = Callable[[Draws], Values]  # [draws] values; none for a draw that has no value
 DASH = "–"  # stands for an unknown value, and between the ends of an interval
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond them, the normal's. A table,
@@ -93,12 +95,29 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
 
 
-def bootstrap(statistic: Callable[[NDArray[np.intp]], Values], items: int, samples: int, seed: int) -> Values:
+def pooled(amounts: Sequence[float] | Values, sizes: Sequence[float] | Values) -> Statistic:
+    """Return the statistic that divides the sum of the drawn items' amounts by that of their sizes.
+
+    Such as errors by reference tokens. A draw whose items have no size has no value.
+
+    Example:
+        >>> pooled([1, 3], [10, 10])(np.array([[0, 1], [1, 1]]))
+        array([0.2, 0.3])
+    """
+    above, below = np.asarray(amounts), np.asarray(sizes)
+
+    def rates(drawn: Draws) -> Values:
+        total, size = above[drawn].sum(axis=1), below[drawn].sum(axis=1)
+        return np.asarray(total[size > 0] / size[size > 0], dtype=np.float64)
+
+    return rates
+
+
+def bootstrap(statistic: Statistic, items: int, samples: int, seed: int) -> Values:
     """Return a statistic of corpora that are drawn from the items of one with replacement.
 
     Args:
-        statistic: function of the items' indices [draws, items] to the value of each draw; a draw for which
-            it returns none is repeated.
+        statistic: a draw for which it returns no value is repeated.
         items: number of items that are drawn: utterances, examples, or groups of them.
         samples: number of corpora; the same seed draws the same ones, for paired comparisons.
         seed: random seed.
@@ -116,6 +135,14 @@ def percentiles(values: Values) -> Interval:
     """Return the 95 % percentile interval of resampled values."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
+
+
+def ratio_interval(values: Values, baseline: Values) -> Interval | None:
+    """Return the 95 % interval of the ratio of two systems' values on the same resampled items.
+
+    None if the baseline's aren't always positive.
+    """
+    return percentiles(values / baseline) if (baseline > 0).all() else None
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:

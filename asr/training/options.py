@@ -368,6 +368,11 @@ def task_options(name: str) -> type[RecipeConfig] | None:
     return getattr(recipe_module(name, "options"), "TaskOptions", None)
 
 
+def workload_options(name: str) -> type[RecipeConfig] | None:
+    """Return the `WorkloadOptions` of a recipe whose task is one of trained models; else None."""
+    return getattr(recipe_module(name, "options"), "WorkloadOptions", None)
+
+
 def recipe_module(name: str, part: str) -> ModuleType | None:
     """Return the module `asr_recipes.<name>.<part>`; None if there is none."""
     package = f"asr_recipes.{name}"

@@ -1,0 +1,381 @@
+"""Runs a trained model in several variants: measures, intervals, times and ratios to a baseline.
+
+The variants take turns on each batch, so that other load affects all of them alike. What each makes of a
+batch is stored at once, so that an interrupted experiment continues.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import Progress, TaskID
+from torch import Tensor
+
+from asr.attention.table import joined_name
+from asr.benchmark.memory import peak_bytes_of
+from asr.benchmark.timer import now, usual_clock
+from asr.config import user_code
+from asr.console import open_console, progress
+from asr.environment import describe_environment, pick_precision, processor
+from asr.errors import UserError
+from asr.experiment.options import FULL, CompareConfig
+from asr.experiment.records import Candidate, Evaluation
+from asr.experiment.request import Request
+from asr.experiment.results import Results, write_results
+from asr.experiment.variant import Variant
+from asr.experiment.workload import Exchanged
+from asr.files import check_writable, locked, write_json
+from asr.records.keyed import KeyedRecord
+from asr.records.run_folder import RunFolder
+from asr.scoring.estimates import Interval, Values, bootstrap, percentiles, ratio_interval
+from asr.training.options import recipe_module
+
+FORMAT = 1  # of the journal; another one when what is kept of a batch changes its meaning
+WRITTEN = str.maketrans(":* ", "-x-")  # in names of files
+Advance = Callable[[str], None]
+
+
+def run_exchange(request: Request) -> tuple[Path, Results]:
+    """Measure a trained model in every variant; return the folder and the results, which are stored there.
+
+    Raises:
+        UserError: a missing or unsuitable model, file or mechanism.
+    """
+    options = request.options
+    folder = Path(options.folder or Path("exp", "compare", label_of(options.model).replace("/", "-")))
+    check_writable(folder / "results.json")
+    console = open_console(markup=False)
+    with locked(folder, "asr compare"):
+        # All are opened before hours of work on one.
+        runs = [Exchange(workload, options, folder) for workload in workloads(request)]
+        for run in runs:
+            total = len(run.batches) * len(run.variants)
+            if stored := total - run.todo:
+                console.print(f"{run.workload.name}: reusing {stored:,} of {total:,} stored batches")
+            with progress() as bars:
+                bar = bars.add_task(run.workload.name, total=run.todo)
+                run.measure(partial(_advance, bars, bar))
+        results = collect(request, runs)
+        write_results(results, folder)
+    return folder, results
+
+
+def _advance(bars: Progress, bar: TaskID, what: str) -> None:
+    bars.update(bar, description=what, advance=1)
+
+
+def workloads(request: Request) -> list[Exchanged]:
+    """Return what the model runs on: recordings, or the tasks of a recipe's module `workload`.
+
+    That module defines `workloads(options, own)`, given the options of the comparison and those of the
+    recipe, an object of `WorkloadOptions` in its module `options`.
+    """
+    if request.recipe is None:
+        from asr.experiment.transcription import Transcription
+
+        return [Transcription(request.options)]
+    module = recipe_module(request.recipe.name, "workload")
+    assert module is not None
+    found: list[Exchanged] = module.workloads(request.options, request.recipe)
+    return found
+
+
+def label_of(source: str) -> str:
+    """Return the label of a model: name of its folder or repository, with that of the recipe for a run."""
+    path = Path(source)
+    run = RunFolder(path).options.exists()
+    return "/".join(path.parts[-2:]) if run else next(x for x in reversed(path.parts) if "{" not in x)
+
+
+def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
+    """Return full attention, the baseline, all combinations of the axes, and the single variants.
+
+    Args:
+        options: options of the comparison; names of mechanisms are canonical.
+        layers: number of layers, for `sweep`.
+        frames: the model's own schedule of frame rates.
+    """
+    if options.sweep:
+        crossed = [Variant(x) for x in swept(options.attentions, layers)]
+    else:
+        axes = (
+            options.attentions or [FULL],
+            ["" if x == frames else x for x in options.frames] or [""],
+            options.layers or [0],
+            ["", *(x for x in options.precisions if x != options.precision)],
+        )
+        crossed = [Variant(*values) for values in itertools.product(*axes)]
+    single = [Variant.read(x) for x in (options.baseline, *options.candidates)]
+    return list(dict.fromkeys([Variant(FULL), *single[:1], *crossed, *single[1:]]))
+
+
+def swept(attentions: Sequence[str], layers: int) -> list[str]:
+    """Return every mechanism but full attention in one layer at a time.
+
+    Example:
+        >>> swept(["full", "local-8"], 2)
+        ['local-8*1,full*1', 'full*1,local-8*1']
+    """
+    return [
+        joined_name([name if i == layer else FULL for i in range(layers)])
+        for name in attentions
+        if name != FULL
+        for layer in range(layers)
+    ]
+
+
+class Exchange:
+    """One workload with its model, in all variants.
+
+    Args:
+        workload: model and items.
+        options: options of the comparison.
+        folder: output folder.
+
+    Attributes:
+        workload, variants: what is measured.
+        batches: indices of the items in each batch.
+        todo: number of forward passes that aren't stored yet.
+
+    Raises:
+        UserError: a variant that the model can't run in.
+    """
+
+    def __init__(self, workload: Exchanged, options: CompareConfig, folder: Path) -> None:
+        self.workload, self.options, self.folder = workload, options, folder / workload.name
+        self.variants = variants(options, workload.layers, workload.frames)
+        for name in dict.fromkeys(x.precision for x in self.variants if x.precision):
+            pick_precision(name, workload.device)  # refuses what the device lacks, and warns
+        for variant in self.variants:
+            workload.use(variant)  # refuses what the model lacks
+        self.batches = list(length_batches([item.length for item in workload.items], options.batch))
+        self.journal = KeyedRecord(self.folder / "outputs.jsonl", self._work())
+        keys = {key for variant in self.variants for key in self._keys(variant)}
+        self.todo = len(keys - self.journal.stored.keys())
+
+    def _work(self) -> dict[str, Any]:
+        """Return everything that the stored outputs and times depend on, but the variant and the batch.
+
+        As for other cells of a comparison, the program is no part of it: no commit discards finished work.
+        """
+        return {
+            "command": "compare",
+            "format": FORMAT,
+            "code": user_code.all_digests(),
+            "batch": self.options.batch,
+            "backend": self.options.backend,
+            **self.workload.settings(),
+            "device": self.options.device,
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "processor": processor(),
+        }
+
+    def _keys(self, variant: Variant) -> list[str]:
+        return [f"{variant} {number}" for number in range(len(self.batches))]
+
+    def measure(self, advance: Advance) -> None:
+        """Run the variants in turn on each batch; store output, time and peak memory of each.
+
+        Args:
+            advance: called after each forward pass.
+        """
+        warm: set[Variant] = set()
+        try:
+            for number, batch in enumerate(self.batches):
+                missing = [x for x in self.variants if f"{x} {number}" not in self.journal.stored]
+                if not missing:
+                    continue
+                items = [self.workload.items[index] for index in batch]
+                inputs = self.workload.batch(items)
+                # Also where nothing is compared with it: the first pass over a batch takes longer.
+                reference = self.workload.reference(self._timed(inputs, Variant(FULL))[1], items)
+                for variant in missing:
+                    if variant not in warm:  # code is loaded when it first runs
+                        self._timed(inputs, variant)
+                        warm.add(variant)
+                    seconds, output = self._timed(inputs, variant)
+                    entry = {"seconds": seconds, "kept": self.workload.keep(output, items, reference)}
+                    self.journal.add(f"{variant} {number}", entry)
+                    advance(f"{self.workload.name}: {variant}")
+            self._measure_memory(warm)
+        finally:
+            self.journal.close()
+
+    def _measure_memory(self, warm: set[Variant]) -> None:
+        """Measure a forward pass of each variant over the batch with the longest inputs."""
+        missing = [x for x in self.variants if f"{x} memory" not in self.journal.stored]
+        items = [self.workload.items[index] for index in self.batches[-1]]
+        inputs = self.workload.batch(items) if missing else {}
+        for variant in missing:
+            if variant not in warm:
+                self._timed(inputs, variant)
+            self.workload.use(variant)
+            peak = peak_bytes_of(partial(self.workload.run, inputs), self.workload.device)
+            self.journal.add(f"{variant} memory", {"peak_bytes": peak})
+
+    def _timed(self, inputs: dict[str, Tensor], variant: Variant) -> tuple[float, Any]:
+        self.workload.use(variant)
+        device = self.workload.device
+        started = now(device)
+        output = self.workload.run(inputs)
+        seconds = (now(device) - started).by(usual_clock(device))
+        if any(tensor.isnan().any() for tensor in _tensors(output)):
+            raise UserError(
+                f"model={self.workload.source}: expected numbers as output with attention {str(variant)!r}, "
+                "found NaN (broken weights?)"
+            )
+        return seconds, output
+
+    def evaluations(self, label: str, clock: str) -> list[Evaluation]:
+        """Return an evaluation of each variant, and write its predictions.
+
+        Args:
+            label: label of the model.
+            clock: `cpu` or `wall`, for the times.
+        """
+        workload, everything = self.workload, np.arange(self.workload.units)[None]
+        values: dict[Variant, dict[str, float]] = {}
+        samples: dict[Variant, dict[str, Values]] = {}
+        seconds: dict[Variant, Values] = {}
+        for variant in self.variants:
+            entries = [self.journal.stored[key] for key in self._keys(variant)]
+            kept: list[Any] = [None] * len(workload.items)
+            for batch, entry in zip(self.batches, entries, strict=True):
+                for index, item in zip(batch, entry["kept"], strict=True):
+                    kept[index] = item
+            scored = workload.score(kept)
+            for file, content in scored.files.items():
+                write_json({file: content}, self.folder / f"{file}-{str(variant).translate(WRITTEN)}.json")
+            values[variant] = {name: float(x(everything)[0]) for name, x in scored.measures.items()}
+            samples[variant] = {
+                name: bootstrap(x, workload.units, self.options.samples, self.options.seed)
+                for name, x in scored.measures.items()
+            }
+            seconds[variant] = np.array([entry["seconds"] for entry in entries])
+        base = Variant.read(self.options.baseline)
+        found = []
+        for variant in self.variants:
+            peak = self.journal.stored[f"{variant} memory"]["peak_bytes"]
+            total = float(seconds[variant].sum())
+            low, high = np.quantile(seconds[variant] / seconds[base], [0.25, 0.75])
+            time = _entry(total / float(seconds[base].sum()), (float(low), float(high)))
+            found.append(
+                Evaluation(
+                    candidate=label,
+                    seed=0,
+                    split=workload.name,
+                    variant=str(variant),
+                    decoder=workload.decoder,
+                    folder=workload.name,
+                    status="done",
+                    rates={
+                        name: _entry(value, self._interval(samples[variant][name]))
+                        for name, value in values[variant].items()
+                    },
+                    ratios={
+                        name: _entry(
+                            value / values[base][name],
+                            self._interval(samples[variant][name], samples[base][name]),
+                        )
+                        for name, value in values[variant].items()
+                        if values[base][name] > 0
+                    }
+                    | {"time": time},
+                    forward_s=total if clock == "wall" else None,
+                    forward_cpu_s=total if clock == "cpu" else None,
+                    peak_mib=None if peak is None else peak / 2**20,
+                    utterances=workload.examples,
+                )
+            )
+        return found
+
+    def _interval(self, values: Values, baseline: Values | None = None) -> Interval | None:
+        """Return the interval of resampled values, or of their ratios; None for a single unit."""
+        if self.workload.units < 2:
+            return None
+        return percentiles(values) if baseline is None else ratio_interval(values, baseline)
+
+
+def _entry(value: float, interval: Interval | None) -> dict[str, Any]:
+    return {"rate": value, "interval": interval and list(interval)}
+
+
+def collect(request: Request, runs: Sequence[Exchange]) -> Results:
+    """Return the results of all workloads, whose forward passes are stored."""
+    options, label = request.options, label_of(request.options.model)
+    clock = usual_clock(options.device)
+    workload = runs[0].workload
+    candidate = Candidate(
+        label=label,
+        attention=FULL,
+        mechanism=FULL,
+        size=None,
+        layers=workload.layers,
+        subsampling=0,
+        overrides={},
+        finetuned_from=None,
+        seeds=[0],
+        source=options.model,
+    )
+    sizes = {
+        run.workload.name: {
+            "timed": run.workload.timed,
+            "inputs": len(run.workload.items),
+            "tokens": sum(item.length for item in run.workload.items),
+        }
+        for run in runs
+    }
+    environment = {key: x for key, x in describe_environment().items() if key != "command"}
+    return Results(
+        command=["asr", "compare", *request.command],
+        recipe=request.recipe.name if request.recipe else "",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        protocol={
+            "clock": clock,
+            "baseline": options.baseline,
+            "exchange": request.exchanged(),
+            "sizes": sizes,
+        },
+        environment=environment | {"device": options.device},
+        data={},
+        candidates=[candidate],
+        trainings=[],
+        evaluations=[x for run in runs for x in run.evaluations(label, clock)],
+        failures=[],
+        drawn={
+            name: x
+            for run in runs
+            for name, x in run.workload.drawn([str(variant) for variant in run.variants]).items()
+        },
+    )
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a model's output: one, a sequence, or a mapping."""
+    parts = output.values() if isinstance(output, dict) else output
+    parts = parts if not isinstance(output, Tensor) else [output]
+    return (part for part in parts if isinstance(part, Tensor))
+
+
+def length_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of each batch: sequences of similar length, at most `tokens` with their padding.
+
+    Example:
+        >>> list(length_batches([5, 2, 9, 3], 10))
+        [[1, 3], [0], [2]]
+    """
+    # The same batches for every variant, so that times are compared batch by batch.
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
+        if batch and lengths[index] * (len(batch) + 1) > tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

@@ -1,0 +1,256 @@
+"""Models of speech as the workload of transcription sees them: Whisper, and models with a CTC head.
+
+Each runs in any `Variant`, and is judged against its own output under full attention.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.data.audio_file import Samples
+from asr.environment import Precision
+from asr.errors import UserError
+from asr.experiment.variant import Variant
+from asr.losses.ctc import BLANK
+from asr.model.acoustic_model import AcousticModel
+from asr.model.whisper import Whisper
+from asr.search.greedy import greedy_search
+from asr.text.normalise import normalise
+from asr.text.tokenizer import Tokenizer
+
+# Measure by name: what `judged` sums up, and what it is a sum over; empty: the mean over inputs.
+Measures = dict[str, tuple[str, str]]
+
+
+class Transcriber(Protocol):
+    """The interface of `WhisperTranscriber` and `CTCTranscriber`.
+
+    Attributes:
+        measures: measures beside the word error rate.
+        device: device of the weights.
+        rate: sample rate in Hz.
+        layers: number of layers whose attention is exchanged.
+        frames: schedule of frame rates in training.
+    """
+
+    measures: ClassVar[Measures]
+    device: str
+    rate: int
+    layers: int
+    frames: str
+
+    def digest(self) -> list[str]:
+        """Return hashes of all that decides on the output."""
+
+    def normalise(self, text: str) -> str:
+        """Return the words of a text as they are compared."""
+
+    def length(self, duration_s: float) -> int:
+        """Return the encoder positions of an input."""
+
+    def check(self, ident: str, longest_s: float, text: str) -> None:
+        """Raise UserError for an input whose longest utterance or whose transcript is too long."""
+
+    def use(self, variant: Variant, precision: str, backend: str) -> None:
+        """Run as a variant from now on, in its precision or else this one."""
+
+    def batch(self, audio: list[Samples]) -> dict[str, Tensor]:
+        """Return the input of a batch."""
+
+    def run(self, inputs: dict[str, Tensor]) -> Any:
+        """Return the output of the part whose time is measured."""
+
+    def reference(self, output: Any, texts: list[str]) -> Any:
+        """Return what `judged` compares with, given the output under full attention."""
+
+    def judged(self, output: Any, texts: list[str], reference: Any) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and amounts for the measures."""
+
+
+class WhisperTranscriber:
+    """Whisper, whose encoder is exchanged and timed; see `Transcriber`.
+
+    Args:
+        model: the model.
+    """
+
+    measures: ClassVar[Measures] = {
+        "nll": ("nll", "tokens"),
+        "top-1": ("correct", "tokens"),
+        "kl": ("divergence", "tokens"),
+        "encoder": ("difference", ""),
+    }
+
+    def __init__(self, model: Whisper) -> None:
+        self.model, self.device, self.rate = model, model.device, model.rate
+        self.layers, self.frames = model.layers, "1"
+        self.normalise, self.digest, self.batch = model.normalise, model.digest, model.features
+
+    def length(self, duration_s: float) -> int:
+        """Return the encoder positions of an input: always the same number."""
+        return self.model.positions
+
+    def check(self, ident: str, longest_s: float, text: str) -> None:
+        """Raise UserError for an utterance longer than an input, or a transcript longer than the decoder."""
+        if longest_s > self.model.longest_s:
+            raise UserError(
+                f"utterance {ident!r}: expected at most {self.model.longest_s:g} s, Whisper's longest input, "
+                f"found {longest_s:.2f} s"
+            )
+        most = self.model.model.config.max_target_positions
+        if (tokens := len(self.model.tokens(text))) > most:
+            raise UserError(
+                f"utterance {ident!r}: expected a transcript of at most {most} tokens, found {tokens}"
+            )
+
+    def use(self, variant: Variant, precision: str, backend: str) -> None:
+        """See `Transcriber`."""
+        own = variant.precision or precision
+        self.model.set_encoder(variant.attention, variant.frames, variant.layers, own, backend)
+
+    def run(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the states of the encoder, [B, N, M]."""
+        return self.model.encode(**inputs)
+
+    def reference(self, output: Tensor, texts: list[str]) -> list[tuple[Tensor, Tensor]]:
+        """Return encoder states [N, M] and log-probabilities [U, V] of each input."""
+        forced = self.model.forced(output, texts)
+        return [(states, log_UV) for states, (_, log_UV) in zip(output, forced, strict=True)]
+
+    def judged(self, output: Tensor, texts: list[str], reference: Any) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and sums over its forced tokens.
+
+        `nll` (nats), `correct` (most probable tokens that are right) and `divergence` (Kullback–Leibler, from
+        full attention's distribution to this one's, nats) are sums over `tokens`; `difference` is the norm of
+        the encoder states' difference to full attention's, divided by that of the latter.
+        """
+        kept = []
+        texts_found, forced = self.model.transcripts(output), self.model.forced(output, texts)
+        for text, states, (labels_U, log_UV), (full, full_UV) in zip(
+            texts_found, output, forced, reference, strict=True
+        ):
+            divergence_U = (full_UV.exp() * (full_UV - log_UV)).sum(-1)
+            kept.append(
+                {
+                    "text": text,
+                    "tokens": len(labels_U),
+                    "nll": -float(log_UV.gather(-1, labels_U[:, None]).double().sum()),
+                    "correct": int((log_UV.argmax(-1) == labels_U).sum()),
+                    "divergence": float(divergence_U.double().sum()),
+                    "difference": float((states - full).norm() / full.norm()),
+                }
+            )
+        return kept
+
+
+class CTCTranscriber:
+    """A model with a CTC head, timed with it; greedy search. See `Transcriber`.
+
+    Args:
+        model, tokenizer: what `Recognizer.load` gives.
+        source: where they come from, for messages.
+
+    Raises:
+        UserError: another topology than CTC, or a tokenizer of phones.
+    """
+
+    measures: ClassVar[Measures] = {
+        "nll": ("nll", "tokens"),
+        "kl": ("divergence", "frames"),
+        "changed": ("changed", "frames"),
+    }
+
+    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, source: str | Path) -> None:
+        if model.config.topology != "ctc" or tokenizer.unit == "phone":
+            raise UserError(
+                f"model={source}: expected a CTC model of characters or pieces, found another one"
+            )
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.rate, self.layers = model.sample_rate, len(model.attention_layers())
+        self.frames, self.device = model.config.model.frames, str(model.device)
+
+    def digest(self) -> list[str]:
+        """Return hashes of weights and vocabulary."""
+        return [self.model.digest(), self.tokenizer.digest]
+
+    def normalise(self, text: str) -> str:
+        """Return the words in lower case without punctuation, as they are compared.
+
+        Example:
+            >>> CTCTranscriber.normalise(None, "It's 10, Mr. X!")
+            "it's 10 mr x"
+        """
+        words = normalise(text.casefold(), "words")
+        return " ".join(re.sub("[-<>_]", " ", words).split())  # also of tags and hyphenated words
+
+    def length(self, duration_s: float) -> int:
+        """Return the encoder frames of an input."""
+        return max(1, self.model.encoder_frames(duration_s))
+
+    def check(self, ident: str, longest_s: float, text: str) -> None:
+        """Do nothing: inputs have any length."""
+
+    def use(self, variant: Variant, precision: str, backend: str) -> None:
+        """See `Transcriber`; raise UserError for a number of layers, which is Whisper's."""
+        if variant.layers:
+            raise UserError(f"layers={variant.layers}: has no effect with a CTC model")
+        self.model.set_attention(variant.attention, backend)
+        self.model.set_frames(variant.frames or self.frames)
+        self.model.precision = Precision(variant.precision or precision)
+
+    @torch.inference_mode()
+    def batch(self, audio: list[Samples]) -> dict[str, Tensor]:
+        """Return features [B, T, F] and valid frames [B]."""
+        found = [torch.as_tensor(samples).float() for samples in audio]
+        samples_BS = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+        lengths_B = torch.tensor([len(own) for own in found])
+        features, frames = self.model.input(samples_BS.to(self.device), lengths_B.to(self.device))
+        return {"features": features, "lengths": frames}
+
+    @torch.inference_mode()
+    def run(self, inputs: dict[str, Tensor]) -> list[Tensor]:
+        """Return the log-probabilities of each input, [T, V]."""
+        log_probs, frames_B = self.model.emit(**inputs)
+        return [own[:frames] for own, frames in zip(log_probs[-1], frames_B.tolist(), strict=True)]
+
+    def reference(self, output: list[Tensor], texts: list[str]) -> list[Tensor]:
+        """Return the log-probabilities under full attention."""
+        return output
+
+    def judged(self, output: list[Tensor], texts: list[str], reference: list[Tensor]) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and sums over its labels or frames.
+
+        `nll`: negative log-likelihood of the transcript in nats, over `tokens`; over `frames`, `divergence`
+        is the Kullback–Leibler divergence from full attention's distribution to this one's in nats, and
+        `changed` counts frames with another best output than under full attention.
+
+        Raises:
+            UserError: a transcript that is longer than its frames, or that the vocabulary can't write.
+        """
+        kept = []
+        for log_TV, full_TV, text in zip(output, reference, texts, strict=True):
+            labels, frames = self.tokenizer.encode(text), torch.tensor([len(log_TV)])
+            sizes = frames, torch.tensor([len(labels)])
+            targets = torch.tensor([labels])
+            nll = F.ctc_loss(log_TV.cpu()[:, None], targets, *sizes, blank=BLANK, reduction="sum")
+            if not labels or not bool(nll.isfinite()):
+                raise UserError(
+                    f"transcript {text[:40]!r}: expected labels for {len(log_TV)} frames, found {len(labels)}"
+                )
+            (path,) = greedy_search(log_TV.cpu()[None], frames)
+            divergence_T = (full_TV.exp() * (full_TV - log_TV)).nan_to_num().sum(-1)
+            kept.append(
+                {
+                    "text": self.tokenizer.text(path.ids),
+                    "tokens": len(labels),
+                    "frames": len(log_TV),
+                    "nll": float(nll),
+                    "divergence": float(divergence_T.double().sum()),
+                    "changed": int((log_TV.argmax(-1) != full_TV.argmax(-1)).sum()),
+                }
+            )
+        return kept

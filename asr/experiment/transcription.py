@@ -1,0 +1,177 @@
+"""Transcription as the workload of an exchange: utterances of manifests, alone or joined to longer inputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from asr.config import refuse
+from asr.data.audio import load_cut
+from asr.data.audio_file import Samples
+from asr.data.concatenate import join, packed
+from asr.data.manifest import manifest_digest, read_cuts
+from asr.data.places import manifest_path
+from asr.errors import UserError
+from asr.experiment.options import CompareConfig
+from asr.experiment.speech import split_name
+from asr.experiment.transcribers import CTCTranscriber, Transcriber, WhisperTranscriber
+from asr.experiment.variant import Variant
+from asr.experiment.workload import Scored
+from asr.model.hub import local_folder
+from asr.model.whisper import Whisper, is_whisper
+from asr.recognizer import Recognizer
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.estimates import pooled
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
+
+PAUSE_S = 0.5  # between utterances that are one input
+LONGEST_S = 30.0  # of Whisper
+
+
+@dataclass(frozen=True)
+class JoinedInput:
+    """Utterances that are one input of the model, joined with pauses.
+
+    Attributes:
+        number: position among the inputs, which decides on the pauses.
+        cuts: utterances.
+        length: encoder positions.
+    """
+
+    number: int
+    cuts: "Sequence[MonoCut]"
+    length: int
+
+    @property
+    def text(self) -> str:
+        """Transcripts, with spaces between them."""
+        return " ".join(cut.supervisions[0].text for cut in self.cuts)
+
+    def samples(self, rate: int) -> Samples:
+        """Return the samples at a rate in Hz."""
+        parts = [load_cut(cut, rate) for cut in self.cuts]
+        return join(parts, rate, seed=0, epoch=0, group=(self.number,), pause_s=(PAUSE_S, PAUSE_S))
+
+
+class Transcription:
+    """Transcripts of recordings by Whisper or a CTC model, and the transcripts of the manifest forced on it.
+
+    See `asr.experiment.workload.Exchanged`.
+
+    Args:
+        options: options of the comparison.
+
+    Raises:
+        UserError: a missing or broken manifest, a model of another kind, or an input that is too long for it.
+    """
+
+    timed, decoder = "encoder", "greedy"
+
+    def __init__(self, options: CompareConfig) -> None:
+        self.options = options
+        places = [manifest_path(options.data, split) for split in options.splits]
+        self.paths = list(dict.fromkeys(places))
+        alone = self.paths == [Path(options.data)]
+        if alone:
+            refuse(options, ["splits"], f"with data={options.data}, only with a prepared folder")
+        self.name = split_name(options.data) if alone else "+".join(dict.fromkeys(options.splits))
+        cuts = [cut for path in self.paths for cut in read_cuts(path)]
+        # Without a limit, no utterance has room for another.
+        groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)
+        joined = [[cuts[index] for index in group] for group in groups][: options.examples or None]
+        self.model, self.source = opened(options), options.model
+        self.device, self.layers, self.frames = self.model.device, self.model.layers, self.model.frames
+        self.items: Sequence[JoinedInput] = [self._input(*numbered) for numbered in enumerate(joined)]
+        self.examples = self.units = len(self.items)
+
+    def _input(self, number: int, cuts: "list[MonoCut]") -> JoinedInput:
+        duration_s = sum(cut.duration for cut in cuts) + PAUSE_S * (len(cuts) - 1)
+        found = JoinedInput(number, cuts, self.model.length(duration_s))
+        longest = max(cuts, key=lambda cut: cut.duration)
+        self.model.check(longest.id, longest.duration, found.text)
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the outputs depend on, besides the variant."""
+        names = ("join_s", "language", "examples", "precision")
+        given = {name: getattr(self.options, name) for name in names}
+        return {
+            "options": given,
+            "model": self.model.digest(),
+            "data": [manifest_digest(path) for path in self.paths],
+        }
+
+    def use(self, variant: Variant) -> None:
+        """See `Exchanged`."""
+        self.model.use(variant, self.options.precision, self.options.backend)
+
+    def batch(self, items: list[JoinedInput]) -> dict[str, Tensor]:
+        """See `Exchanged`."""
+        return self.model.batch([speech.samples(self.model.rate) for speech in items])
+
+    def run(self, inputs: dict[str, Tensor]) -> Any:
+        """See `Exchanged`."""
+        return self.model.run(inputs)
+
+    def reference(self, output: Any, items: list[JoinedInput]) -> Any:
+        """See `Exchanged`."""
+        return self.model.reference(output, [speech.text for speech in items])
+
+    def keep(self, output: Any, items: list[JoinedInput], reference: Any) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and sums for the model's measures."""
+        return self.model.judged(output, [speech.text for speech in items], reference)
+
+    def score(self, kept: list[dict[str, Any]]) -> Scored:
+        """Return measures and predictions; `kept` is in the order of `items`."""
+        normalise = self.model.normalise
+        references = [  # utterance by utterance: two numerals that meet are not one number
+            " ".join(normalise(cut.supervisions[0].text) for cut in speech.cuts).split()
+            for speech in self.items
+        ]
+        heard = [normalise(item["text"]).split() for item in kept]
+        counts = [ErrorCounts.between([one], [other]) for one, other in zip(references, heard, strict=True)]
+        words = [count.length for count in counts]
+        if not sum(words):
+            raise UserError(f"data={self.options.data}: expected words to score against, found none")
+        measures = {"wer": pooled([count.errors for count in counts], words)}
+        for name, (amount, over) in self.model.measures.items():
+            sizes = [item[over] if over else 1 for item in kept]
+            measures[name] = pooled([item[amount] for item in kept], sizes)
+        predictions = [
+            {
+                "utterances": [cut.id for cut in speech.cuts],
+                "reference": " ".join(reference),
+                "normalised": " ".join(words),
+                "errors": count.errors,
+                **item,
+            }
+            for speech, reference, words, count, item in zip(
+                self.items, references, heard, counts, kept, strict=True
+            )
+        ]
+        return Scored(measures, {"predictions": predictions})
+
+    def drawn(self, attentions: list[str]) -> dict[str, Any]:
+        """Return nothing: the report draws measures and times alone."""
+        return {}
+
+
+def opened(options: CompareConfig) -> Transcriber:
+    """Return the model of a run, a folder or the Hub.
+
+    Raises:
+        UserError: it is none that transcribes, or an option has no effect with it.
+    """
+    folder = local_folder(options.model)
+    if is_whisper(folder):
+        if options.join_s > LONGEST_S:
+            raise UserError(f"join_s={options.join_s:g}: expected at most {LONGEST_S:g} for Whisper")
+        return WhisperTranscriber(Whisper(folder, options.device, options.language))
+    if options.language:
+        raise UserError(f"language={options.language}: has no effect with a CTC model")
+    found = Recognizer.load(folder, device=options.device, attention="full")
+    return CTCTranscriber(found.model, found.tokenizer, options.model)

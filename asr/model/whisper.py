@@ -1,0 +1,288 @@
+"""OpenAI's Whisper as transformers saves it: encoder states, transcripts, and forced transcripts.
+
+Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (2022). Its encoder runs as
+`asr.model.pretrained_whisper` runs it, on inputs extended to 30 s as in OpenAI's program; its decoder is
+that of transformers.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.hashing import number_layers
+from asr.attention.layer import SelfAttentionLayer
+from asr.attention.table import layer_names
+from asr.attention.transformers_adapter import import_transformers, quiet, refuse_adapter
+from asr.config.schedule import layer_factors
+from asr.data.audio_file import Samples
+from asr.errors import UserError, in_words
+from asr.files import file_digest, read_json
+from asr.model.acoustic_model import AUTOCAST
+from asr.model.pretrained_whisper import WhisperEncoder
+from asr.text.numbers import spoken_numbers
+
+# Runs no code of the folder.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+PAUSE = re.compile(r"(?<=[.,:;!?]) ")
+SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
+MERGED_PADDING = re.compile(r"pad-([1-9]\d{0,3})")
+
+
+def is_whisper(folder: Path) -> bool:
+    """Return whether a folder's configuration is Whisper's."""
+    file = folder / "config.json"
+    return file.is_file() and read_json(file, "a configuration").get("model_type") == "whisper"
+
+
+class Whisper:
+    """A Whisper model; the attention of its encoder is exchanged, that of its decoder stays.
+
+    Args:
+        folder: folder that `save_pretrained` of the model and of its processor wrote.
+        device: device to compute on.
+        language: code of the language, e.g. `de`; empty: English, if the model knows no other.
+
+    Attributes:
+        rate: sample rate in Hz.
+        longest_s: duration of every input, with padding.
+        positions: encoder positions of every input.
+        layers: number of encoder layers.
+        normalise: text normalisation of the language; see `normaliser`.
+
+    Raises:
+        UserError: transformers is missing, the folder can't be read, lacks files or weights, or holds another
+            model; or a language that the model doesn't know.
+    """
+
+    def __init__(self, folder: Path, device: str, language: str) -> None:
+        refuse_adapter(folder)
+        if not is_whisper(folder):
+            raise UserError(f"model={folder}: expected the folder of a Whisper model, found none")
+        self.folder, self.device = folder, device
+        self.model, processor = _loaded(folder)
+        self.extractor, self.tokenizer = processor.feature_extractor, processor.tokenizer
+        self._check()
+        self.model.eval().to(device)
+        config = self.model.config
+        self.rate: int = self.extractor.sampling_rate
+        self.longest_s: float = self.extractor.chunk_length
+        self.positions: int = config.max_source_positions
+        self.encoder = WhisperEncoder(self.model.model.encoder, "full", "auto").eval()
+        self._blocks, self.layers = self.encoder.blocks, len(self.encoder.blocks)
+        self._padding, self._precision = 1, "fp32"
+        self.settings = _settings(self.model.generation_config, folder, language)
+        self.normalise = normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
+
+    def _check(self) -> None:
+        """Raise UserError for files that don't fit each other."""
+        tokenizer, config = self.tokenizer, self.model.config
+        # Without files, transformers makes a tokenizer that knows no text.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            raise UserError(f"model={self.folder}: expected a tokenizer (tokenizer.json), found none")
+        if lost := tokens_without_merge(json.loads(tokenizer.backend_tokenizer.to_str())):
+            raise UserError(
+                f"model={self.folder}: expected a tokenizer that cuts texts as in training, found one "
+                f"without the merges of {len(lost)} tokens, e.g. {lost[0]!r}: take tokenizer.json from a "
+                "newer conversion"
+            )
+        frames = 2 * config.max_source_positions
+        found = self.extractor.feature_size, self.extractor.nb_max_frames
+        if found != (config.num_mel_bins, frames):
+            raise UserError(
+                f"model={self.folder}: expected features of {config.num_mel_bins} bins × {frames} frames, "
+                f"found an extractor of {found[0]} × {found[1]}"
+            )
+        for name in ("decoder_start_token_id", "no_timestamps_token_id", "eos_token_id"):
+            if not isinstance(getattr(self.model.generation_config, name, None), int):
+                raise UserError(f"model={self.folder}: expected {name} in generation_config.json, found none")
+
+    def digest(self) -> list[str]:
+        """Return hashes of all files that decide on the output."""
+        files = sorted(file for file in self.folder.iterdir() if file.is_file())
+        return [f"{file.name} {file_digest(file)}" for file in files]
+
+    def set_encoder(
+        self,
+        attention: str,
+        frames: str = "",
+        layers: int = 0,
+        precision: str = "fp32",
+        backend: str = "auto",
+    ) -> None:
+        """Choose how the encoder runs; the weights don't change.
+
+        Args:
+            attention: mechanism of the softmax family, or one for each layer.
+            frames: encoder frames that a frame of each layer stands for, e.g. `2`; `pad-10`: layers see the
+                silence to which an input was extended in runs of 10 frames; empty: all frames.
+            layers: number of layers, evenly spread: the first, third, … with half of them; 0: all.
+            precision: precision of matrix products.
+            backend: `auto`, `reference` or `native`.
+
+        Raises:
+            UserError: a mechanism or schedule that doesn't fit, or more layers than there are.
+        """
+        if layers > self.layers:
+            raise UserError(f"layers={layers}: expected at most {self.layers}, the layers of {self.folder}")
+        count = layers or self.layers
+        kept = nn.ModuleList(self._blocks[index * self.layers // count] for index in range(count))
+        merged = MERGED_PADDING.fullmatch(frames)
+        self._padding, self._precision = int(merged[1]) if merged else 1, precision
+        self.encoder.factors = layer_factors("1" if merged else frames or "1", count)
+        self.encoder.blocks = kept
+        attentions = [x for x in kept.modules() if isinstance(x, SelfAttentionLayer)]
+        for layer, name in zip(attentions, layer_names(attention, count), strict=True):
+            layer.set_mechanism(name, backend)
+        number_layers(kept)
+
+    def features(self, audio: list[Samples]) -> dict[str, Tensor]:
+        """Return `features` of samples at `rate`, extended or cut to an input's length, and `heard_B`.
+
+        The former are log-mel energies [B, T, F], the latter the encoder positions of the samples alone.
+        """
+        found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt").input_features
+        shift = 2 * self.extractor.hop_length
+        heard_B = torch.tensor([-(-len(samples) // shift) for samples in audio], device=self.device)
+        return {"features": found.to(self.device).mT.contiguous(), "heard_B": heard_B}
+
+    @torch.inference_mode()
+    def encode(self, features: Tensor, heard_B: Tensor) -> Tensor:
+        """Return the states of the encoder, [B, N, M], given what `features` returned."""
+        lengths = torch.full((len(features),), features.shape[1], device=features.device)
+        silence = (heard_B, self._padding) if self._padding > 1 else None
+        half = self._precision != "fp32"
+        with torch.autocast(features.device.type, AUTOCAST[self._precision]) if half else nullcontext():
+            states_BNM, _ = self.encoder(features, lengths, silence=silence)
+        return states_BNM.float()
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the prompt, the tokens of a transcript and the end mark, as the model was trained."""
+        found: list[int] = self.tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"]
+        return [*self.prompt, *found, self.model.generation_config.eos_token_id]
+
+    @property
+    def prompt(self) -> list[int]:
+        """Tokens before a transcript: start, language and task if there are several, no time stamps."""
+        config, chosen = self.model.generation_config, []
+        if self.settings:
+            chosen = [
+                config.lang_to_id[f"<|{self.settings['language']}|>"],
+                config.task_to_id[self.settings["task"]],
+            ]
+        return [config.decoder_start_token_id, *chosen, config.no_timestamps_token_id]
+
+    @torch.inference_mode()
+    def forced(self, states_BNM: Tensor, texts: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
+        """Return the next-token distributions along given transcripts (teacher forcing).
+
+        Args:
+            states_BNM: states of the encoder.
+            texts: transcript of each row.
+
+        Returns:
+            For each row, the labels [U], which are the tokens of the transcript and the end mark, and the
+            log-probabilities [U, V].
+        """
+        rows = [self.tokens(text) for text in texts]
+        width, first = max(map(len, rows)) - 1, len(self.prompt) - 1
+        padded = [row[:-1] + [row[-1]] * (width + 1 - len(row)) for row in rows]
+        logits = self.model(
+            encoder_outputs=(states_BNM,), decoder_input_ids=torch.tensor(padded, device=self.device)
+        ).logits
+        return [
+            (torch.tensor(row[first + 1 :], device=self.device), found[first : len(row) - 1].log_softmax(-1))
+            for row, found in zip(rows, logits, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def transcripts(self, states_BNM: Tensor) -> list[str]:
+        """Return the texts that greedy search finds.
+
+        They have at most half as many tokens as the decoder has positions, as in OpenAI's program.
+        """
+        from transformers.modeling_outputs import BaseModelOutput
+
+        with quiet():  # it warns of settings that it sets itself
+            found = self.model.generate(
+                encoder_outputs=BaseModelOutput(last_hidden_state=states_BNM),
+                do_sample=False,
+                num_beams=1,
+                max_new_tokens=self.model.config.max_target_positions // 2,
+                **self.settings,
+            )
+        texts: list[str] = self.tokenizer.batch_decode(found, skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+
+def _loaded(folder: Path) -> tuple[Any, Any]:
+    """Return model and processor of a folder."""
+    transformers = import_transformers()
+    with quiet():
+        try:
+            processor = transformers.WhisperProcessor.from_pretrained(folder, **LOCAL)
+            model, report = transformers.WhisperForConditionalGeneration.from_pretrained(
+                folder, output_loading_info=True, dtype=torch.float32, use_safetensors=True, **LOCAL
+            )
+        except (
+            Exception
+        ) as error:  # of transformers, safetensors, json and PyTorch: a folder may hold anything
+            raise UserError(f"model={folder}: {in_words(error)}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(f"model={folder}: expected a whole model, found no weights {', '.join(missing)[:80]}")
+    return model, processor
+
+
+def tokens_without_merge(tokenizer: dict[str, Any]) -> list[str]:
+    """Return the tokens of a `tokenizer.json` that no text becomes, because its merges don't make them.
+
+    Programs that took the first merge, `Ġ t`, for a header lost it. The model never saw what ` the` becomes
+    without it.
+    """
+    model = tokenizer["model"]
+    if "merges" not in model:
+        return []
+    made = {
+        "".join(merge) if isinstance(merge, list) else merge.replace(" ", "") for merge in model["merges"]
+    }
+    made |= {token["content"] for token in tokenizer["added_tokens"]}
+    return [token for token in model["vocab"] if len(token) > 1 and token not in made]
+
+
+def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:
+    """Return the settings of `generate` that choose a language; empty for a model that knows one only."""
+    known = getattr(config, "lang_to_id", None) if getattr(config, "is_multilingual", True) else None
+    if not known:
+        if language not in ("", "en"):
+            raise UserError(f"language={language}: expected en, the only language of {folder}")
+        return {}
+    codes = sorted(code.strip("<|>") for code in known)
+    if language not in codes:
+        found = language or "none"
+        raise UserError(f"language={language}: expected one of {', '.join(codes)}; found {found}")
+    return {"language": language, "task": "transcribe"}
+
+
+def normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str], str]:
+    """Return Whisper's text normalisation (appendix C of the paper), after joining letters with full stops.
+
+    English: numbers as digits, contractions written out, American spelling by a table that a folder may have;
+    other languages: numbers as words, if they are known, in lower case without signs.
+    """
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+    english = language == "en"
+    normalise: Any = EnglishTextNormalizer(spelling or {}) if english else BasicTextNormalizer()
+
+    def normalised(text: str) -> str:
+        text = SPELT.sub(lambda found: re.sub(r"[. ]", "", found[0]) + " ", text)
+        text = text if english else spoken_numbers(text, language)
+        # Part by part: English numerals on both sides of a pause would become one number.
+        return " ".join(" ".join(map(normalise, PAUSE.split(text))).split())
+
+    return normalised
