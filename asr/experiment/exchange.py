@@ -6,6 +6,7 @@ batch is stored at once, so that an interrupted experiment continues.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -17,19 +18,19 @@ from rich.progress import Progress, TaskID
 from torch import Tensor
 
 from asr.attention.table import joined_name
-from asr.benchmark.memory import peak_bytes_of
-from asr.benchmark.timer import now, usual_clock
 from asr.config import user_code
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
 from asr.experiment.options import FULL, CompareConfig
-from asr.experiment.records import Candidate, Evaluation
+from asr.experiment.records import Candidate, Evaluation, Failure
 from asr.experiment.request import Request
 from asr.experiment.results import Results, write_results
+from asr.experiment.timing import Runner, in_turns_on
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Exchanged
 from asr.files import check_writable, locked, write_json
+from asr.measure import peak_bytes_of, usual_clock
 from asr.records.keyed import KeyedRecord
 from asr.records.run_folder import RunFolder
 from asr.scoring.estimates import Interval, Values, bootstrap, percentiles, ratio_interval
@@ -129,6 +130,21 @@ def swept(attentions: Sequence[str], layers: int) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a variant was measured to be.
+
+    Attributes:
+        values: measures by name.
+        samples: their values on resampled units, the same for all variants.
+        seconds: time of each batch.
+    """
+
+    values: dict[str, float]
+    samples: dict[str, Values]
+    seconds: Values
+
+
 class Exchange:
     """One workload with its model, in all variants.
 
@@ -138,7 +154,7 @@ class Exchange:
         folder: output folder.
 
     Attributes:
-        workload, variants: what is measured.
+        workload, variants, runners: what is measured.
         batches: indices of the items in each batch.
         todo: number of forward passes that aren't stored yet.
 
@@ -155,6 +171,7 @@ class Exchange:
             workload.use(variant)  # refuses what the model lacks
         self.batches = list(length_batches([item.length for item in workload.items], options.batch))
         self.journal = KeyedRecord(self.folder / "outputs.jsonl", self._work())
+        self.runners = {x: Runner(workload.run, prepare=partial(workload.use, x)) for x in self.variants}
         keys = {key for variant in self.variants for key in self._keys(variant)}
         self.todo = len(keys - self.journal.stored.keys())
 
@@ -182,55 +199,70 @@ class Exchange:
     def measure(self, advance: Advance) -> None:
         """Run the variants in turn on each batch; store output, time and peak memory of each.
 
+        A variant that can't run, for want of memory, is left out; `errors` says why.
+
         Args:
             advance: called after each forward pass.
         """
-        warm: set[Variant] = set()
         try:
             for number, batch in enumerate(self.batches):
                 missing = [x for x in self.variants if f"{x} {number}" not in self.journal.stored]
-                if not missing:
-                    continue
-                items = [self.workload.items[index] for index in batch]
-                inputs = self.workload.batch(items)
-                # Also where nothing is compared with it: the first pass over a batch takes longer.
-                reference = self.workload.reference(self._timed(inputs, Variant(FULL))[1], items)
-                for variant in missing:
-                    if variant not in warm:  # code is loaded when it first runs
-                        self._timed(inputs, variant)
-                        warm.add(variant)
-                    seconds, output = self._timed(inputs, variant)
-                    entry = {"seconds": seconds, "kept": self.workload.keep(output, items, reference)}
-                    self.journal.add(f"{variant} {number}", entry)
-                    advance(f"{self.workload.name}: {variant}")
-            self._measure_memory(warm)
+                if missing:
+                    self._measure_batch(
+                        number, [self.workload.items[index] for index in batch], missing, advance
+                    )
+            self._measure_memory()
         finally:
             self.journal.close()
 
-    def _measure_memory(self, warm: set[Variant]) -> None:
+    def _measure_batch(
+        self, number: int, items: list[Any], variants: list[Variant], advance: Advance
+    ) -> None:
+        inputs = self.workload.batch(items)
+        # Also where nothing is compared with it: the first pass over a batch takes longer.
+        self.workload.use(Variant(FULL))
+        reference = self.workload.reference(self._checked(self.workload.run(inputs), Variant(FULL)), items)
+        device = self.workload.device
+        for variant in variants:
+            kept: list[Any] = []
+
+            def keep(variant: Variant, output: Any, kept: list[Any] = kept) -> None:
+                kept += self.workload.keep(self._checked(output, variant), items, reference)
+
+            runner = self.runners[variant]
+            found = in_turns_on({"": (inputs,)}, {variant: runner}, device=device, keep=keep)
+            if not runner.error:
+                (taken,) = found[variant]
+                entry = {"seconds": taken.by(usual_clock(device)), "kept": kept}
+                self.journal.add(f"{variant} {number}", entry)
+            advance(f"{self.workload.name}: {variant}")
+
+    def _measure_memory(self) -> None:
         """Measure a forward pass of each variant over the batch with the longest inputs."""
         missing = [x for x in self.variants if f"{x} memory" not in self.journal.stored]
+        missing = [x for x in missing if not self.runners[x].error]
         items = [self.workload.items[index] for index in self.batches[-1]]
         inputs = self.workload.batch(items) if missing else {}
         for variant in missing:
-            if variant not in warm:
-                self._timed(inputs, variant)
             self.workload.use(variant)
-            peak = peak_bytes_of(partial(self.workload.run, inputs), self.workload.device)
-            self.journal.add(f"{variant} memory", {"peak_bytes": peak})
+            run = partial(self.workload.run, inputs)
+            if not self.runners[variant].warm:  # code is loaded when it first runs
+                run()
+            self.journal.add(f"{variant} memory", {"peak_bytes": peak_bytes_of(run, self.workload.device)})
 
-    def _timed(self, inputs: dict[str, Tensor], variant: Variant) -> tuple[float, Any]:
-        self.workload.use(variant)
-        device = self.workload.device
-        started = now(device)
-        output = self.workload.run(inputs)
-        seconds = (now(device) - started).by(usual_clock(device))
+    def _checked(self, output: Any, variant: Variant) -> Any:
+        """Return a model's output; raise UserError if it has NaN."""
         if any(tensor.isnan().any() for tensor in _tensors(output)):
             raise UserError(
                 f"model={self.workload.source}: expected numbers as output with attention {str(variant)!r}, "
                 "found NaN (broken weights?)"
             )
-        return seconds, output
+        return output
+
+    @property
+    def errors(self) -> dict[Variant, str]:
+        """Why variants couldn't run."""
+        return {variant: runner.error for variant, runner in self.runners.items() if runner.error}
 
     def evaluations(self, label: str, clock: str) -> list[Evaluation]:
         """Return an evaluation of each variant, and write its predictions.
@@ -239,61 +271,64 @@ class Exchange:
             label: label of the model.
             clock: `cpu` or `wall`, for the times.
         """
-        workload, everything = self.workload, np.arange(self.workload.units)[None]
-        values: dict[Variant, dict[str, float]] = {}
-        samples: dict[Variant, dict[str, Values]] = {}
-        seconds: dict[Variant, Values] = {}
-        for variant in self.variants:
-            entries = [self.journal.stored[key] for key in self._keys(variant)]
-            kept: list[Any] = [None] * len(workload.items)
-            for batch, entry in zip(self.batches, entries, strict=True):
-                for index, item in zip(batch, entry["kept"], strict=True):
-                    kept[index] = item
-            scored = workload.score(kept)
-            for file, content in scored.files.items():
-                write_json({file: content}, self.folder / f"{file}-{str(variant).translate(WRITTEN)}.json")
-            values[variant] = {name: float(x(everything)[0]) for name, x in scored.measures.items()}
-            samples[variant] = {
-                name: bootstrap(x, workload.units, self.options.samples, self.options.seed)
-                for name, x in scored.measures.items()
-            }
-            seconds[variant] = np.array([entry["seconds"] for entry in entries])
-        base = Variant.read(self.options.baseline)
-        found = []
-        for variant in self.variants:
-            peak = self.journal.stored[f"{variant} memory"]["peak_bytes"]
-            total = float(seconds[variant].sum())
-            low, high = np.quantile(seconds[variant] / seconds[base], [0.25, 0.75])
-            time = _entry(total / float(seconds[base].sum()), (float(low), float(high)))
-            found.append(
-                Evaluation(
-                    candidate=label,
-                    seed=0,
-                    split=workload.name,
-                    variant=str(variant),
-                    decoder=workload.decoder,
-                    folder=workload.name,
-                    status="done",
-                    rates={
-                        name: _entry(value, self._interval(samples[variant][name]))
-                        for name, value in values[variant].items()
-                    },
-                    ratios={
-                        name: _entry(
-                            value / values[base][name],
-                            self._interval(samples[variant][name], samples[base][name]),
-                        )
-                        for name, value in values[variant].items()
-                        if values[base][name] > 0
-                    }
-                    | {"time": time},
-                    forward_s=total if clock == "wall" else None,
-                    forward_cpu_s=total if clock == "cpu" else None,
-                    peak_mib=None if peak is None else peak / 2**20,
-                    utterances=workload.examples,
-                )
+        found = {
+            variant: Evaluation(
+                candidate=label,
+                seed=0,
+                split=self.workload.name,
+                variant=str(variant),
+                decoder=self.workload.decoder,
+                folder=self.workload.name,
+                status="failed" if variant in self.errors else "done",
+                error=self.errors.get(variant),
             )
-        return found
+            for variant in self.variants
+        }
+        outcomes = {x: self._outcome(x) for x in self.variants if x not in self.errors}
+        base = outcomes.get(Variant.read(self.options.baseline))
+        for variant, outcome in outcomes.items():
+            evaluation, peak = found[variant], self.journal.stored[f"{variant} memory"]["peak_bytes"]
+            total = float(outcome.seconds.sum())
+            evaluation.forward_s, evaluation.forward_cpu_s = (
+                (total, None) if clock == "wall" else (None, total)
+            )
+            evaluation.peak_mib = None if peak is None else peak / 2**20
+            evaluation.utterances = self.workload.examples
+            evaluation.rates = {
+                name: _entry(value, self._interval(outcome.samples[name]))
+                for name, value in outcome.values.items()
+            }
+            if base:
+                evaluation.ratios = {
+                    name: _entry(
+                        value / base.values[name], self._interval(outcome.samples[name], base.samples[name])
+                    )
+                    for name, value in outcome.values.items()
+                    if base.values[name] > 0
+                }
+                low, high = np.quantile(outcome.seconds / base.seconds, [0.25, 0.75])
+                ratio = total / float(base.seconds.sum())
+                evaluation.ratios["time"] = _entry(ratio, (float(low), float(high)))
+        return list(found.values())
+
+    def _outcome(self, variant: Variant) -> Outcome:
+        """Score what a variant made of all items; write its predictions."""
+        entries = [self.journal.stored[key] for key in self._keys(variant)]
+        kept: list[Any] = [None] * len(self.workload.items)
+        for batch, entry in zip(self.batches, entries, strict=True):
+            for index, item in zip(batch, entry["kept"], strict=True):
+                kept[index] = item
+        scored = self.workload.score(kept)
+        for file, content in scored.files.items():
+            write_json({file: content}, self.folder / f"{file}-{str(variant).translate(WRITTEN)}.json")
+        units, measures = self.workload.units, scored.measures.items()
+        return Outcome(
+            values={name: float(x(np.arange(units)[None])[0]) for name, x in measures},
+            samples={
+                name: bootstrap(x, units, self.options.samples, self.options.seed) for name, x in measures
+            },
+            seconds=np.array([entry["seconds"] for entry in entries]),
+        )
 
     def _interval(self, values: Values, baseline: Values | None = None) -> Interval | None:
         """Return the interval of resampled values, or of their ratios; None for a single unit."""
@@ -347,7 +382,11 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
         candidates=[candidate],
         trainings=[],
         evaluations=[x for run in runs for x in run.evaluations(label, clock)],
-        failures=[],
+        failures=[
+            Failure(f"{run.workload.name}: {variant}", label, None, error, "")
+            for run in runs
+            for variant, error in run.errors.items()
+        ],
         drawn={
             name: x
             for run in runs

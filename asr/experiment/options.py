@@ -162,7 +162,7 @@ class CompareConfig(SearchOptions):
         help="wall | cpu: CPU seconds, fairer on a shared machine | steps: as many steps as fit in this CPU "
         "time by the cost of a step, which is measured for all candidates in turns before training",
         affects="result",
-        only=("budget",),
+        only=[TRAINED, ("budget",)],
         choices=(*CLOCKS, STEPS),
     )
     steps: int = option(0, help="optimiser steps per model", affects="result", only=TRAINED)
@@ -239,7 +239,7 @@ class CompareConfig(SearchOptions):
         [],
         help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]",
         affects="place",
-        only=("launcher",),
+        only=[TRAINED, ("launcher",)],
     )
 
     def check(self) -> None:

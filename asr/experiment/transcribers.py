@@ -101,11 +101,7 @@ class WhisperTranscriber:
                 f"utterance {ident!r}: expected at most {self.model.longest_s:g} s, Whisper's longest input, "
                 f"found {longest_s:.2f} s"
             )
-        most = self.model.model.config.max_target_positions
-        if (tokens := len(self.model.tokens(text))) > most:
-            raise UserError(
-                f"utterance {ident!r}: expected a transcript of at most {most} tokens, found {tokens}"
-            )
+        self.model.check_text(text, ident)
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
         """See `Transcriber`."""

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,17 @@ class Whisper:
         # Without files, transformers makes a tokenizer that knows no text.
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             raise UserError(f"model={self.folder}: expected a tokenizer (tokenizer.json), found none")
-        if lost := tokens_without_merge(json.loads(tokenizer.backend_tokenizer.to_str())):
+        stored = json.loads(tokenizer.backend_tokenizer.to_str())
+        expected = f"model={self.folder}: expected a tokenizer that cuts texts as in training, found"
+        if lost := tokens_without_merge(stored):
             raise UserError(
-                f"model={self.folder}: expected a tokenizer that cuts texts as in training, found one "
-                f"without the merges of {len(lost)} tokens, e.g. {lost[0]!r}: take tokenizer.json from a "
-                "newer conversion"
+                f"{expected} one without the merges of {len(lost)} tokens, e.g. {lost[0]!r}: take "
+                "tokenizer.json from a newer conversion"
+            )
+        if late := merges_out_of_order(stored):
+            raise UserError(
+                f"{expected} {len(late)} merges in another order than their tokens, e.g. that of "
+                f"{late[0]!r}: take tokenizer.json from the model's own folder"
             )
         frames = 2 * config.max_source_positions
         found = self.extractor.feature_size, self.extractor.nb_max_frames
@@ -165,6 +172,21 @@ class Whisper:
         """Return the prompt, the tokens of a transcript and the end mark, as the model was trained."""
         found: list[int] = self.tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"]
         return [*self.prompt, *found, self.model.generation_config.eos_token_id]
+
+    def check_text(self, text: str, ident: str) -> None:
+        """Raise UserError for a transcript longer than the decoder, or one that its tokens can't write."""
+        most, known = self.model.config.max_target_positions, self.model.config.vocab_size
+        tokens = self.tokens(text)
+        if len(tokens) > most:
+            raise UserError(
+                f"utterance {ident!r}: expected a transcript of at most {most} tokens, found {len(tokens)}"
+            )
+        read = self.tokenizer.decode(tokens[len(self.prompt) : -1], clean_up_tokenization_spaces=False)
+        if self.normalise(read) != self.normalise(text) or max(tokens) >= known:
+            raise UserError(
+                f"utterance {ident!r}: expected {text[:100]!r} in the model's {known:,} tokens, "
+                f"found {read[:100]!r}: the tokenizer is another model's"
+            )
 
     @property
     def prompt(self) -> list[int]:
@@ -252,6 +274,35 @@ def tokens_without_merge(tokenizer: dict[str, Any]) -> list[str]:
     }
     made |= {token["content"] for token in tokenizer["added_tokens"]}
     return [token for token in model["vocab"] if len(token) > 1 and token not in made]
+
+
+def merges_out_of_order(tokenizer: dict[str, Any]) -> list[str]:
+    """Return the tokens of a `tokenizer.json` whose merge comes after that of a later token.
+
+    Byte-pair encoding numbers its tokens as it finds their merges, so merges or numbers of another vocabulary
+    show in their order.
+    """
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"].get("merges", [])
+    made = ["".join(x) if isinstance(x, list) else x.replace(" ", "") for x in merges]
+    known = [token for token in made if token in vocabulary]
+    return [token for before, token in pairwise(known) if vocabulary[before] > vocabulary[token]]
+
+
+def _check_marks(tokenizer: Any, settings: Any, folder: Path) -> None:
+    """Raise UserError unless a tokenizer has Whisper's marks at the model's numbers of them."""
+    marks = {
+        "<|startoftranscript|>": settings.decoder_start_token_id,
+        "<|notimestamps|>": settings.no_timestamps_token_id,
+        "<|endoftext|>": settings.eos_token_id,
+        **(getattr(settings, "lang_to_id", None) or {}),
+        **{f"<|{task}|>": number for task, number in (getattr(settings, "task_to_id", None) or {}).items()},
+    }
+    for mark, number in marks.items():
+        if (found := tokenizer.convert_ids_to_tokens(number)) != mark:
+            raise UserError(
+                f"model={folder}: expected the token {mark} at {number}, as in generation_config.json, found "
+                f"{found!r}: the tokenizer is another model's"
+            )
 
 
 def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:

@@ -78,7 +78,7 @@ def candidate_table(results: Results) -> Table:
         "repeats or seeds\n* Pareto front of error rate and forward time; = level with the fastest: the "
         f"ranges overlap\nlook-ahead: {LOOK_AHEAD}"
     )
-    return Table.of(f"{results.recipe}: {results.protocol['budget']}", names, rows, caption=caption)
+    return Table.of(f"{results.recipe}: {results.protocol.get('budget', '')}", names, rows, caption=caption)
 
 
 def rates_table(results: Results) -> Table | None:
