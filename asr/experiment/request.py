@@ -138,10 +138,10 @@ def _parse_exchange(values: dict[str, Any], command: list[str]) -> Request:
     )
     task = {key.removeprefix("recipe."): others.pop(key) for key in list(others) if key.startswith("recipe.")}
     others.pop("recipe", None)
-    if trained := [*others, *(key for key in own if key.partition(".")[0] in SEARCHED)]:
-        raise UserError(
-            f"{trained[0]}=: has no effect with data=, which trains nothing and searches greedily"
-        )
+    trained = others | {key: x for key, x in own.items() if key.partition(".")[0] in SEARCHED}
+    if trained:
+        given = as_overrides(trained)[0]
+        raise UserError(f"{given}: has no effect with data=, which trains nothing and searches greedily")
     options = config.parse(CompareConfig, own)
     config.check_effect(options, own, defaults=True)
     options.attentions = list(dict.fromkeys(canonical(options.attentions)))
