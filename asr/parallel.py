@@ -1,8 +1,7 @@
-"""Apply a function to many items in parallel: results in order, progress bar, journal to resume from."""
+"""Apply a function to many items in parallel: results in order, worker processes, Ray clusters."""
 
 import importlib.machinery
 import importlib.util
-import json
 import logging
 import multiprocessing
 import multiprocessing.forkserver
@@ -17,11 +16,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from asr.config import user_code
 from asr.errors import UserError, in_words, uninterrupted
-from asr.files import atomic_text
 
 # Starting processes takes seconds, so fewer items than this are handled in the current process.
 WORTH_A_POOL = 200
@@ -81,61 +79,6 @@ def attempts(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-class Journal:
-    """Results by key in a JSON Lines file, so that an interrupted run can resume.
-
-    Args:
-        path: file; a truncated last line is ignored, as is the whole file if its version differs.
-        version: JSON data that identify the function and whatever else determines the results, but the keys.
-
-    Attributes:
-        stored: results read from the file, by key.
-    """
-
-    def __init__(self, path: Path, version: Any) -> None:
-        self.path = path
-        self.version = version
-        self.stored = dict(self._read())
-        self._file: TextIO | None = None
-
-    def _read(self) -> Iterator[tuple[str, Any]]:
-        try:
-            lines = self.path.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError):
-            return
-        if not lines or lines[0] != json.dumps(self.version):
-            return
-        for line in lines[1:]:
-            try:
-                key, result = json.loads(line)
-            except (ValueError, TypeError, RecursionError):
-                return
-            if not isinstance(key, str):
-                return
-            yield key, result
-
-    def add(self, key: str, result: Any) -> Any:
-        """Store a result (JSON data) and return it as it will be read back: tuples become lists."""
-        if self._file is None:
-            # Rewrite the file instead of appending, because its last line may be truncated.
-            with atomic_text(self.path) as file:
-                file.write(json.dumps(self.version) + "\n")
-                file.writelines(json.dumps(entry) + "\n" for entry in self.stored.items())
-            self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-        line = json.dumps([key, result])
-        # Line-buffered, so that a killed process loses nothing; without fsync, which takes longer than many
-        # results, so that a power failure loses the last ones, which are then computed again.
-        self._file.write(line + "\n")
-        return json.loads(line)[1]
-
-    def close(self) -> None:
-        """Flush the file to disk and close it."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
 
 
 @contextmanager

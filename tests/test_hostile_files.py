@@ -27,11 +27,11 @@ from asr.lm.arpa import read_vocabulary
 from asr.model import checkpoint, portable
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import FeatureConfig, ModelConfig
-from asr.parallel import Journal
 from asr.recognizer import Recognizer
+from asr.records.job import Job
 from asr.records.metrics import read_metrics
+from asr.records.options import Shard
 from asr.records.run_folder import RunFolder
-from asr.records.shards import ITEM
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.stm import read_stm
 from asr.scoring.trn import read_trn
@@ -145,36 +145,25 @@ def lines_file(lines: list[Any], source: random.Random, path: Path) -> str:
 
 
 def shard(source: random.Random, folder: Path) -> File:
-    """Write the journals of a job in two shards, one of them broken, for `asr merge`."""
-    command = source.choice(["decode", "align", "transcribe", "prepare"])
-    job = {"command": command, "program": "1", "options": {"beam": {"size": 3}}, "recipe": "folder"}
-    (folder / "shards").mkdir()
-    broken = source.choice([1, 2])
-    names = {"decode": ["hyp.jsonl"], "align": ["dev.words.ctm", "dev.jsonl", "a/b.TextGrid"]}
-    wrong = ""
+    """Write the journals of a job in two shards, and damage one of them, for `asr merge`."""
+    same = {"command": "transcribe", "program": "1", "options": {"beam": {"size": 3}}}
     for index in (1, 2):
-        files = {
-            name: "a 1 0.0 1.0 go\n" if name.endswith(".ctm") else '{"id": "u"}\n'
-            for name in names.get(command, ["a.txt", "b/c.txt"])
-        }
-        lines: list[Any] = [{"shard": [index, 2], "job": job, "total": 4}]
-        lines += [[str(i), [files, None, {"audio_s": 1.0}]] for i in (index - 1, index + 1)]
-        lines.append(["record", {}])
-        path = folder / "shards" / f"{index}-of-2.jsonl"
-        if index == broken:
-            wrong = lines_file(lines, source, path)
-        else:
-            path.write_bytes(b"".join(written(x) + b"\n" for x in lines))
-    return File(f"{command} {wrong}", folder, lambda: merge.run([folder], NoOptions()))
+        job = Job.in_folder(folder, same, Shard(index, 2))
+        for position in (index - 1, index + 1):
+            job.add(str(position), [{f"{position}.txt": "go\n"}, None, {}])
+        job.finish({})
+    path = Shard(source.choice([1, 2]), 2).path(folder)
+    return damaged_file(source, path, lambda: merge.run([folder], NoOptions()))
 
 
 def journal(source: random.Random, folder: Path) -> File:
-    """Write the journal of an interrupted command."""
-    path, version = folder / "x.jsonl", {"command": "x"}
-    lines: list[Any] = [[f"key {i}", draw(ITEM, source)] for i in range(3)]
-    wrong = lines_file(lines, source, path)
-    path.write_bytes(json.dumps(version).encode() + b"\n" + path.read_bytes())
-    return File(wrong, path, lambda: Journal(path, version))
+    """Write the journal of an interrupted command, and damage it."""
+    path, same = folder / "x.jsonl", {"command": "x"}
+    job = Job(path, same)
+    for number in range(3):
+        job.add(f"key {number}", [{"x.txt": "go"}, None, {"s": 0.5}])
+    job.close()
+    return damaged_file(source, path, lambda: Job(path, same))
 
 
 def manifest(source: random.Random, folder: Path) -> File:

@@ -1,22 +1,11 @@
-"""Results of interrupted work on disk."""
+"""Ray clusters that aren't there, or have too little."""
 
 import socket
-from pathlib import Path
 
 import pytest
 
 from asr.errors import UserError
-from asr.parallel import Journal, ray_cluster
-
-
-def test_results_with_line_separators_are_stored(tmp_path: Path) -> None:
-    """All results after one with U+0085 or U+2028 were lost."""
-    keys = ["one", "two\x85", "three\u2028", "\udcff", "five"]
-    journal = Journal(tmp_path / "journal.jsonl", "1")
-    for key in keys:
-        journal.add(key, [key])
-    journal.close()
-    assert Journal(tmp_path / "journal.jsonl", "1").stored == {key: [key] for key in keys}
+from asr.parallel import ray_cluster
 
 
 def test_a_ray_cluster_that_is_not_there_is_one_line() -> None:

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from asr.files import digest
-from asr.parallel import Journal
+from asr.records.job import Job
 from attention_ext import library, operators
 from attention_ext.clustered_attention import native as clustered_native
 from attention_ext.clustered_attention import reference as clustered_reference
@@ -591,7 +591,9 @@ def fuzz(cases: int, seed: int, out: Path, sanitize: bool) -> Counter[str]:
         environment |= sanitized(folder)
     program = (folder / "kernels_cpu.so").read_bytes() + Path(__file__).read_bytes()
     kernels = digest(program, 64)
-    journal = Journal(out / ("sanitized.jsonl" if sanitize else "outcomes.jsonl"), f"{seed} {kernels}")
+    journal = Job(
+        out / ("sanitized.jsonl" if sanitize else "outcomes.jsonl"), {"seed": seed, "kernels": kernels}
+    )
     outcomes: dict[int, str] = {int(number): text for number, text in journal.stored.items()}
 
     def report(number: int, outcome: str) -> None:

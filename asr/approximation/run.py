@@ -22,7 +22,7 @@ from asr.environment import processor
 from asr.errors import UserError
 from asr.files import build, write_json
 from asr.measure import now, peak_bytes_of, usual_clock
-from asr.records.keyed import KeyedRecord, job
+from asr.records.job import Job, identity
 from asr.scoring.estimates import Estimate, Values, percentiles
 
 OVER = "examples"
@@ -142,7 +142,7 @@ class TaskEvaluation:
             self.names = swept(options.attentions, model.layers)
         if name == TRANSCRIPTION:
             self.names = [*self.names, *options.rivals]
-        self.journal = KeyedRecord(folder / "outputs.jsonl", self._job())
+        self.journal = Job(folder / "outputs.jsonl", self._job())
         keys = [key for attention in self.names for key in self._keys(attention)]
         self.todo = len(set(keys) - self.journal.stored.keys())
 
@@ -152,7 +152,7 @@ class TaskEvaluation:
             *("max_length", "stride", "max_answer", "nbest", "examples", "batch", "backend"),
             *("join_s", "language"),
         ]
-        return job(
+        return identity(
             "approximate",
             {name: getattr(self.options, name) for name in names},
             model=self.model.digest(),

@@ -17,10 +17,9 @@ from asr.benchmark.problem import BenchProblem
 from asr.config import values_affecting
 from asr.environment import processor
 from asr.errors import UserError
-from asr.files import build
 from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
-from asr.records.keyed import KeyedRecord, job
+from asr.records.job import Job, identity
 
 GIB = 2**30
 NEAR = 0.97  # share of the batch expected to fit that is tried first at a length
@@ -55,10 +54,10 @@ class Measurement:
         self.too_large: list[str] = []
         settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
         # Times and sizes depend on the machine and on the libraries, too.
-        same = job("bench", settings, device=options.device, torch=torch.__version__, processor=processor())
+        machine = {"device": options.device, "torch": torch.__version__, "processor": processor()}
         # An interruption in the last of several hours must not lose the others.
-        self.journal = KeyedRecord(out.with_suffix(".unfinished.jsonl"), same)
-        self.reused = len(self.journal.stored)
+        self.job = Job(out.with_suffix(".unfinished.jsonl"), identity("bench", settings, **machine))
+        self.reused = len(self.job.stored)
 
     @property
     def steps(self) -> int:
@@ -68,14 +67,14 @@ class Measurement:
 
     def run(self, advance: Callable[[str], None]) -> None:
         """Measure all lengths and passes; `advance` is called before each step with its description."""
-        with closing(self.journal):
+        with closing(self.job):
             for length in self.options.lengths:
                 for passes in self.options.passes:
                     self._measure(length, passes, advance)
 
     def forget(self) -> None:
         """Remove the file of results so far, once the results are written."""
-        self.journal.remove()
+        self.job.remove()
 
     def _measure(self, length: int, passes: str, advance: Callable[[str], None]) -> None:
         largest = self.options.batch == "max"
@@ -83,17 +82,17 @@ class Measurement:
         for name in self.names if self.sizes else ():
             what = f"N={length}: memory of {name}, {passes}"
             advance(what)
-            found = self.journal.obtain(what, partial(self._memory, name, length, passes))
+            found = self.job.obtain(what, partial(self._memory, name, length, passes))
             if found is None:
                 self.too_large.append(f"{what}: one sequence needs more than {self.options.memory:g} GiB")
                 continue
-            self.memory.append(build(Memory, found, str(self.journal.path)))
+            self.memory.append(Memory(**found))
             batches[name] = self.memory[-1].batch
         what = f"N={length}: time, {passes}"
         advance(what)
         problems = {name: self._problem(length, batch) for name, batch in batches.items()}
-        rows = self.journal.obtain(what, partial(self._timings, problems, passes))
-        self.timings += build(list[Timing], rows, str(self.journal.path))
+        rows = self.job.obtain(what, partial(self._timings, problems, passes))
+        self.timings += [Timing(**row) for row in rows]
 
     def _timings(self, problems: dict[str, BenchProblem], passes: str) -> list[dict[str, Any]]:
         options = self.options

@@ -20,7 +20,7 @@ from asr.environment import pick_device
 from asr.errors import UserError
 from asr.experiment.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
 from asr.experiment.options import AdviceConfig
-from asr.preparation.fingerprint import read_record
+from asr.preparation.record import read_prepared
 from asr.training.config import chosen_recipe, train_options
 from asr.training.options import TrainConfig, train_schema
 from asr.training.sizes import settled
@@ -44,7 +44,7 @@ RANDOM = ("seed",)
 def main(paths: list[str], overrides: list[str]) -> None:
     """Advise on training with the recipe that prepared the folder, unless the overrides name another."""
     if len(paths) == 1 and not chosen_recipe(overrides):
-        record = read_record(Path(paths[0]))
+        record = read_prepared(Path(paths[0]))
         name = record.recipe if record else ""
         if name in config.configurations("recipe"):
             overrides = [f"recipe={name}", *overrides]

@@ -12,10 +12,10 @@ from asr.data.places import manifest_path, training_folder
 from asr.errors import UserError
 from asr.files import check_writable, file_state
 from asr.recognizer import Recognizer
-from asr.records.keyed import job
+from asr.records.job import Job, identity
 from asr.records.options import parse_shard
+from asr.records.results import Results
 from asr.records.run_folder import RunFolder
-from asr.records.shards import ResumableWork
 from asr.transcription.align import align, groups_to_align, transcribed_cuts, transcribed_file, write
 from asr.transcription.batches import unfinished
 from asr.transcription.options import AlignOptions
@@ -50,23 +50,22 @@ def run(paths: list[Path], options: AlignOptions) -> None:
     check_writable(folder / f"{name}.jsonl")
 
     shard = parse_shard(options.shard)
-    work = ResumableWork(
-        folder, job("align", values_affecting(options, "result"), **inputs), len(utterances), shard
-    )
+    same = identity("align", values_affecting(options, "result"), **inputs)
+    work = Results(Job.in_folder(folder, same, shard), [str(i) for i in range(len(utterances))])
     groups = unfinished(groups_to_align(model, utterances, options), shard, ())
     own = sum(map(len, groups))
-    left = unfinished(groups, None, work.results)
+    left = unfinished(groups, None, work.found)
     results = align(model, tokenizer, utterances, left, options, min_fit=options.min_fit, name=name)
     for position, result in track(results, "aligning", total=sum(map(len, left))):
-        if position not in work.results:
+        if position not in work.found:
             work.add(position, result)
     if not shard:
         write(work, folder)
-    work.finish()
+    work.job.finish({})
     table = f"{name}.jsonl"
     fits: list[tuple[float, str]] = []
     unknown: Counter[str] = Counter()
-    for text in (result.files[table] for result in work.results.values() if result.files):
+    for text in (result.files[table] for result in work.found.values() if result.files):
         entry = json.loads(text)
         fits.append((entry["fit"], entry["id"]))
         unknown.update(tokenizer.oov(" ".join(word["word"] for word in entry["words"])))

@@ -1,17 +1,18 @@
 """`asr merge`: join what the shards of prepare, decode, transcribe or align have written."""
 
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
-from typing import Any
 
 from asr import config
 from asr.commands import COMMANDS, NoOptions
 from asr.errors import UserError
-from asr.files import checked_entries, locked
+from asr.files import locked
 from asr.preparation.recipes import is_own, preparation_module
+from asr.preparation.record import whole_job
+from asr.records.job import Job, read_shards
 from asr.records.options import FOLDER
+from asr.records.results import Results
 from asr.records.run_folder import HYPOTHESES
-from asr.records.shards import Work, read_shards, remove_shards
 from asr.scoring.hypotheses import write_decoded
 from asr.scoring.run import rates_line
 from asr.transcription import align
@@ -27,46 +28,44 @@ def run(paths: list[Path], options: NoOptions) -> None:
     if len(paths) not in (1, 2):
         raise UserError(f"asr merge takes one {COMMANDS['merge'].takes}, found {len(paths)}")
     folder, own = Path(paths[0]), str(paths[1]) if len(paths) == 2 else ""
-    work = read_shards(folder)
-    if own and work.job["command"] != "prepare":
-        raise UserError(f"{own}: has no effect: {folder} holds shards of asr {work.job['command']}")
+    job = read_shards(folder)
+    command = job.identity["command"]
+    if own and command != "prepare":
+        raise UserError(f"{own}: has no effect: {folder} holds shards of asr {command}")
+    work = Results(job, [] if command == "prepare" else sorted(job.stored, key=int), again=False)
     with locked(folder, "asr merge"):
-        if work.job["command"] == "prepare":
-            prepare(folder, work, own)
-        elif work.job["command"] == "decode":
-            write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work))
-        elif work.job["command"] == "align":
-            align.write(work, folder)
-        else:
-            work.write(folder)
-        remove_shards(folder)
+        match command:
+            case "prepare":
+                prepare(folder, job, own)
+            case "decode":
+                record = joined_record(job.record or {}, work)
+                write_decoded(folder, work.files().get(HYPOTHESES, ""), record)
+            case "align":
+                align.write(work, folder)
+            case _:
+                work.write(folder)
+        shutil.rmtree(folder / FOLDER)
     print(f"joined: {folder}")
-    if work.job["command"] == "decode":
+    if command == "decode":
         print(f"error rates: {rates_line(folder)}")
     work.report()
 
 
-@dataclass(frozen=True)
-class PreparedJob:
-    """What the job of a preparation's shards says: the recipe, and its options that affect the result."""
-
-    recipe: str
-    options: dict[str, Any]
-
-
-def prepare(folder: Path, work: Work, own: str = "") -> None:
-    """Prepare a folder with the results of all shards as the journals of an interrupted run.
+def prepare(folder: Path, job: Job, own: str = "") -> None:
+    """Prepare a folder with the results of all shards as the journal of an interrupted run.
 
     Code of a user's own recipe runs only if its folder is given as `own`.
     """
-    source = f"{folder / FOLDER}: job"
-    job = PreparedJob(**checked_entries(PreparedJob, work.job, source))
+    source, recipe = f"{folder / FOLDER}: job", job.identity["recipe"]
     try:
-        if not own and is_own(job.recipe):
-            raise UserError(f"expected the name of a recipe, found {job.recipe!r}: name its folder, too")
-        module = preparation_module(own or job.recipe)
+        if not own and is_own(recipe):
+            raise UserError(f"expected the name of a recipe, found {recipe!r}: name its folder, too")
+        module = preparation_module(own or recipe)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    options = config.from_dict(module.Options, job.options, source)
-    work.write(folder)
+    options = config.from_dict(module.Options, job.identity["options"], source)
+    whole = whole_job(folder, job.identity)
+    for key, result in job.stored.items():
+        whole.add(key, result)
+    whole.close()
     module.prepare(options, folder)

@@ -14,17 +14,16 @@ from asr.attention import given_name
 from asr.config import to_dict, values_affecting
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
-from asr.files import check_writable, digest, write_text
+from asr.files import check_writable, digest, file_state, write_text
 from asr.model.features import Normalisation
 from asr.model.hub import local_folder
 from asr.recognizer import Recognizer
-from asr.records.keyed import job
+from asr.records.job import Job, identity
 from asr.records.options import parse_shard
-from asr.records.shards import Result, ResumableWork, Work
+from asr.records.results import Result, Results
 from asr.search.decoder import Search
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.batches import groups_in_order
-from asr.transcription.finished import Finished
 from asr.transcription.formats import write_transcript
 from asr.transcription.options import SUFFIXES
 from asr.transcription.options import TranscribeOptions as TranscribeOptions
@@ -32,6 +31,8 @@ from asr.transcription.posteriors import failure
 from asr.transcription.transcript import Outcome
 
 log = logging.getLogger(__name__)
+
+JOURNAL = ".transcribed.jsonl"
 
 
 def run(paths: list[Path], options: TranscribeOptions) -> None:
@@ -55,8 +56,8 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
     if folder:
         _check_places(files)
     recognizer = _load(Path(paths[0]), options)
-    work, finished = _begin(recognizer, files, options, folder)
-    done = frozenset(work.results)
+    work = _begin(recognizer, files, options, folder)
+    done = frozenset(work.found)
     for position, (_, place) in enumerate(files if beside else []):
         if place.exists() and position not in done:
             raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
@@ -80,33 +81,32 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
             result = Result(error=error)
             if text is not None and options.shard:
                 result.files[str(place.relative_to(options.output))] = text
-            elif text is not None and finished:
+            elif text is not None and folder:
                 _write(text, place)
-                finished.add(position)
             elif text is not None:
                 sys.stdout.write(text)
                 sys.stdout.flush()
             work.add(position, result)
             following = files[min(position + 1, len(files) - 1)][0].name
-            bars.update(task, completed=len(work.results), file=following)
+            bars.update(task, completed=len(work.found), file=following)
     if beside:
         print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
-    if finished:
-        finished.close()
-    if isinstance(work, ResumableWork):
-        work.finish()
+    if options.shard:
+        work.job.finish({})
+    work.job.close()
     work.report()
 
 
 def _begin(
     recognizer: Recognizer, files: list[tuple[Path, Path]], options: TranscribeOptions, folder: Path | None
-) -> tuple[Work, Finished | None]:
-    """Return the work with the results of an earlier start.
+) -> Results:
+    """Return the results of an earlier start.
 
-    If transcripts are written to files, also return their journal, which is in `folder`.
+    Where transcripts are written to files, their hidden journal stays in `folder`. A recording isn't finished
+    if it has changed since or its transcript is gone; standard input never is.
     """
     if not folder:
-        return Work({"command": "transcribe"}, len(files)), None
+        return Results(Job(None, {"command": "transcribe"}), [""] * len(files))
     decoder, _ = recognizer.decoder(options)
     settings = values_affecting(options, "result") | {"beam": to_dict(decoder)}
     model = recognizer.model
@@ -114,10 +114,17 @@ def _begin(
     inputs |= decoder.digests()
     if shard := parse_shard(options.shard):
         inputs["files"] = digest("\0".join(str(file) for file, _ in files))
-        return ResumableWork(folder, job("transcribe", settings, **inputs), len(files), shard), None
-    same = job("transcribe", settings, **inputs)
-    finished = Finished(same, folder, files)
-    return Work(same, len(files), dict.fromkeys(finished.positions, Result())), finished
+        job = Job.in_folder(folder, identity("transcribe", settings, **inputs), shard)
+        return Results(job, [str(i) for i in range(len(files))])
+    job = Job(folder / JOURNAL, identity("transcribe", settings, **inputs))
+    keys = [
+        f"{file_state(file.absolute())} {place.absolute()}" if str(file) != "-" else ""
+        for file, place in files
+    ]
+    for key, (_, place) in zip(keys, files, strict=True):
+        if not place.exists():
+            job.stored.pop(key, None)
+    return Results(job, keys)
 
 
 def _here(

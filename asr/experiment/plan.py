@@ -33,7 +33,7 @@ from asr.experiment.speech import Speech
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Workload
 from asr.model import checkpoint
-from asr.records.keyed import differences
+from asr.records.job import differences
 from asr.records.run_folder import RunFolder
 from asr.search.options import DecodeOptions, SearchOptions
 from asr.training.budget import parse_budget

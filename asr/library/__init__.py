@@ -59,8 +59,8 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
 def prepare_recipe(name: str, given: Given) -> Path:
     """Prepare a recipe's corpus, or a shard of it, with the given options; see `prepare`."""
     from asr.files import locked
-    from asr.preparation.division import ShardDone
     from asr.preparation.recipes import default_folder, preparation_module
+    from asr.preparation.run import ShardDone
     from asr.records.options import ShardOptions
 
     module = preparation_module(name)

@@ -3,29 +3,17 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from asr.console import open_console, progress
 from asr.data.places import LEXICON, REFERENCES
 from asr.errors import UserError
-from asr.files import file_digest, write_text
+from asr.files import file_digest, write_record, write_text
 from asr.parallel import attempts, available_cores
-from asr.preparation.division import Division
-from asr.preparation.fingerprint import (
-    Prepared,
-    difference,
-    effective_options,
-    fingerprint,
-    program_digest,
-    read_record,
-    recorded_outputs,
-    states_of,
-    write_record,
-)
 from asr.preparation.options import KINDS, PreparationOptions
 from asr.preparation.outputs import (
     PROBLEMS,
@@ -36,8 +24,20 @@ from asr.preparation.outputs import (
     draft_tokenizers,
 )
 from asr.preparation.problems import Problem, count_kinds, describe_kinds, write_problems
+from asr.preparation.record import (
+    RECORD,
+    Prepared,
+    difference,
+    effective_options,
+    fingerprint,
+    read_prepared,
+    recipe_identity,
+    recorded_outputs,
+    states_of,
+    whole_job,
+)
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, split_table
-from asr.records.keyed import KeyedRecord
+from asr.records.job import Job
 from asr.records.options import parse_shard
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
@@ -50,6 +50,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SHOWN_PROBLEMS = 10
+
+
+class ShardDone(Exception):
+    """A shard's results are stored: the recipe must not go on."""
 
 
 class Preparation:
@@ -81,8 +85,9 @@ class Preparation:
         self.options = options
         self.packages = packages
         self.accepted = frozenset(options.allow_partial)
-        shard = parse_shard(options.shard)
-        self.division = Division(shard) if shard else None
+        self.shard = parse_shard(options.shard)
+        self.items = 0  # of all shards, of the calls of `map` so far
+        self._job: Job | None = None
         self.workers = options.workers or available_cores()
         if self.workers < 1:
             raise UserError(f"workers={self.workers}: expected 0 or more")
@@ -99,7 +104,7 @@ class Preparation:
         self.excluded: list[tuple[str, str, str]] = []
         self._states: dict[str, str] = {}
         self._sources: tuple[Path, ...] = ()
-        self._first_digest = ""
+        self._first: dict[str, Any] = {}  # identity before the corpus is read
 
     def is_done(self, sources: Iterable[str | Path] = ()) -> bool:
         """Return whether the folder is up to date, and print a line if it is.
@@ -117,8 +122,8 @@ class Preparation:
                     f"folder={self.folder}: expected an output folder apart from the corpus, "
                     f"found the corpus {source}"
                 )
-        digest = self._digest(sources)
-        record = read_record(self.folder)
+        digest = fingerprint(self._identity(sources))
+        record = read_prepared(self.folder)
         if not record:
             return False
         if reason := difference(self.folder, record, self.recipe, self.options, digest):
@@ -159,15 +164,15 @@ class Preparation:
         """
         if not key:
             self.refuse_shard(f"recipe {self.recipe}")
-        keys = [key(item) for item in items] if key else []
-        own: Sequence[int] = range(len(items)) if self.division is None else self.division.own(len(items))
-        journal, path, version = None, Path(UNFINISHED, f"{label.replace('/', '-')}.jsonl"), ""
-        if key:
-            program = program_digest(type(self.options))
-            version = f"{function.__module__}.{function.__qualname__} {label} {program}"
-            mark = f".{self.options.shard.replace('/', '-of-')}" if self.division is not None else ""
-            journal = KeyedRecord(self.folder / path.with_suffix(f"{mark}.jsonl"), version)
-        stored = journal.positions(keys) if journal else {}
+        name = f"{function.__module__}.{function.__qualname__} {label}"
+        keys = [f"{name} {key(item)}" for item in items] if key else []
+        own: Sequence[int] = range(len(items))
+        if self.shard:
+            first, part = self.items, self.shard
+            own = [i for i in own if (first + i) % part.count == part.index - 1]
+            self.items += len(items)
+        job = self._opened_job() if key else None
+        stored = job.positions(keys) if job else {}
         results: list[Result | None] = [stored.get(i) for i in range(len(items))]
         missing = [i for i in own if i not in stored]
         if done := len(own) - len(missing):
@@ -175,19 +180,25 @@ class Preparation:
         with contextlib.ExitStack() as stack:
             bars = stack.enter_context(progress(console=self.console, transient=False))
             task = bars.add_task(label, total=len(own), completed=done)
-            if journal:
-                stack.callback(journal.close)
+            if job:
+                stack.callback(job.close)
             fresh = attempts(function, [items[i] for i in missing], workers=self.workers, threads=threads)
             stack.callback(fresh.close)
             for i, result in zip(missing, fresh, strict=True):
                 if isinstance(result, UserError):
                     self.problem(str(result), result.kind or kind)
                 else:
-                    results[i] = journal.add(keys[i], result) if journal else result
+                    results[i] = job.add(keys[i], result) if job else result
                 bars.advance(task)
-        if self.division is not None:
-            self.division.add(path, version, keys, results)
         return results
+
+    def _opened_job(self) -> Job:
+        if self._job is None:
+            now = self._first or self._fresh_identity()
+            self._job = (
+                Job.in_folder(self.folder, now, self.shard) if self.shard else whole_job(self.folder, now)
+            )
+        return self._job
 
     def drop(self, utterance: str, reason: str, text: str = "") -> None:
         """Leave out an utterance by a rule of the recipe; it is counted and listed in excluded.tsv."""
@@ -218,13 +229,14 @@ class Preparation:
     def check(self) -> None:
         """Raise a `UserError` that shows the problems so far that `allow_partial` doesn't accept.
 
-        A shard whose work is done is written instead; `asr merge` finds its problems again.
+        A shard whose work is done is marked as such instead; `asr merge` finds its problems again.
 
         Raises:
-            ShardDone: a shard was written.
+            ShardDone: a shard is done.
         """
-        if self.division is not None and self.division.total:
-            self.division.write(self.folder, self.recipe, self.options, self._first_digest)
+        if self.shard and self.items:
+            self._opened_job().finish({})
+            raise ShardDone
         problems = [problem for problem in self.problems if problem.kind not in self.accepted]
         if not problems:
             return
@@ -289,7 +301,7 @@ class Preparation:
                 `allow_partial` does not accept their kinds.
         """
         self.refuse_shard(f"recipe {self.recipe}")
-        digest = self._digest(sources)
+        digest = fingerprint(self._identity(sources))
         self.folder.mkdir(parents=True, exist_ok=True)
         with Drafts(self.folder) as drafts:
             summaries, transcripts = draft_manifests(drafts, splits, train, self.problem)
@@ -315,7 +327,7 @@ class Preparation:
                 lexicon.save(drafts.path(LEXICON))
             if len(references):
                 references.save(drafts.path(REFERENCES))
-            if digest != self._fresh_digest():
+            if digest != fingerprint(self._fresh_identity()):
                 raise UserError(
                     f"{', '.join(map(str, self._sources))}: files changed while they were read: "
                     "run the command again"
@@ -324,7 +336,7 @@ class Preparation:
             # A run that is killed from here on leaves a record of what the next one has to remove.
             both = dict.fromkeys([*former, *drafts.names], "")
             record = Prepared(self.recipe, effective_options(self.options), "", {}, both, {})
-            write_record(self.folder, record)
+            write_record(asdict(record), self.folder / RECORD)
             outputs = drafts.put_in_place(instead_of=[*former, PROBLEMS])
         card = data_card(
             self.recipe,
@@ -342,17 +354,15 @@ class Preparation:
         write_text(card, self.folder / "README.md")
         hashes = {name: file_digest(self.folder / name) for name in [*outputs, "README.md"]}
         problems = count_kinds(self.problems)
-        write_record(
-            self.folder,
-            replace(
-                record,
-                fingerprint=digest,
-                problems=problems,
-                outputs=hashes,
-                audio=dict(audio or {}),
-                states=self._states,
-            ),
+        complete = replace(
+            record,
+            fingerprint=digest,
+            problems=problems,
+            outputs=hashes,
+            audio=dict(audio or {}),
+            states=self._states,
         )
+        write_record(asdict(complete), self.folder / RECORD)
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
         self.console.print(split_table(self.recipe + words, summaries, lexicon is not None))
@@ -363,20 +373,20 @@ class Preparation:
 
     def refuse_shard(self, work: str) -> None:
         """Raise a `UserError` with `shard=`, before work that one process has to do."""
-        if self.division is not None:
+        if self.shard:
             raise UserError(f"shard={self.options.shard}: {work} can't be divided: do it without shard=")
 
     def say(self, line: str) -> None:
         """Print a line as it is, without markup, highlighting or wrapping."""
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
-    def _digest(self, sources: Iterable[str | Path]) -> str:
+    def _identity(self, sources: Iterable[str | Path]) -> dict[str, Any]:
         # Computed before the corpus is read, so that files that change meanwhile are noticed.
         paths = tuple(Path(source) for source in sources)
-        if not self._first_digest or self._sources != paths:
+        if not self._first or self._sources != paths:
             self._sources = paths
-            self._first_digest = self._fresh_digest()
-        return self._first_digest
+            self._first = self._fresh_identity()
+        return self._first
 
-    def _fresh_digest(self) -> str:
-        return fingerprint(self.recipe, self.options, self._sources, self.folder, self.packages)
+    def _fresh_identity(self) -> dict[str, Any]:
+        return recipe_identity(self.recipe, self.options, self._sources, self.folder, self.packages)

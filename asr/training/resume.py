@@ -14,7 +14,7 @@ from asr.files import digest, file_digest
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
-from asr.records.keyed import differences
+from asr.records.job import differences
 from asr.records.run_folder import LAST, RunEnvironment, RunFolder
 from asr.training.config import run_options
 from asr.training.options import TrainConfig

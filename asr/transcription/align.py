@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.files import build, parse_json
 from asr.model.acoustic_model import AcousticModel
-from asr.records.shards import Result, Work
+from asr.records.results import Result, Results
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, align_text
 from asr.text.files import read_lines, read_text
@@ -168,7 +168,7 @@ def _aligned(
     )
 
 
-def write(work: Work, folder: Path) -> None:
+def write(work: Results, folder: Path) -> None:
     """Write the alignments; the TextGrids of utterances that only an earlier alignment has are removed."""
     files = work.files()
     tables = [path for path in map(folder.joinpath, files) if path.suffix == ".jsonl" and path.exists()]

@@ -19,10 +19,10 @@ from asr.data.places import is_manifest, manifest_path, split_beside, training_f
 from asr.environment import git_commit
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
-from asr.records.keyed import job
+from asr.records.job import Job, identity
 from asr.records.options import Shard
+from asr.records.results import Result, Results
 from asr.records.run_folder import HYPOTHESES, RunFolder
-from asr.records.shards import Result, ResumableWork, Work
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
@@ -133,9 +133,8 @@ def decode_split(
             inputs |= decoder.digests()
             if references:
                 inputs["pronunciations"] = references.digest
-            same = job("decode", values_affecting(options, "result") | {"beam": beam}, **inputs)
-            work = ResumableWork(folder, same, len(cuts), shard)
-            work.record = about
+            same = identity("decode", values_affecting(options, "result") | {"beam": beam}, **inputs)
+            work = Results(Job.in_folder(folder, same, shard), [str(i) for i in range(len(cuts))])
 
             def line(position: int, path: TokenPath) -> str:
                 return hypothesis_line(
@@ -145,13 +144,13 @@ def decode_split(
                 )
 
             _search(model, cuts, pool, options, work, line, advance)
-        times = joined_record(work)
+        times = joined_record(about, work)
         if not shard:
             write_decoded(folder, work.files().get(HYPOTHESES, ""), times)
-        work.finish()
+        work.job.finish(about)
     audio_s = times["audio_s"]
     print(
-        f"decoded {len(work.results)} utterances, {duration(audio_s)} of audio, in "
+        f"decoded {len(work.found)} utterances, {duration(audio_s)} of audio, in "
         f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
         f"{_ratio(times['encode_s'], audio_s):.4f}, search {_ratio(times['search_s'], audio_s):.4f})"
     )
@@ -162,12 +161,12 @@ def decode_split(
     return folder
 
 
-def joined_record(work: Work) -> dict[str, Any]:
+def joined_record(record: dict[str, Any], work: Results) -> dict[str, Any]:
     """Return the record of all shards, decode.json: durations are summed, the rest is that of the first."""
     names = ("audio_s", "decode_s", "encode_s", "search_s", "search_cpu_s")
     sums = dict.fromkeys(names, 0.0) | work.seconds()
     return {
-        **work.record,
+        **record,
         **sums,
         "real_time_factor": _ratio(sums["decode_s"], sums["audio_s"]),
         "search_real_time_factor_per_core": _ratio(sums["search_cpu_s"], sums["audio_s"]),
@@ -183,7 +182,7 @@ def _search(
     cuts: Cuts,
     pool: SearchPool,
     options: DecodeOptions,
-    work: ResumableWork,
+    work: Results,
     line: Callable[[int, TokenPath], str],
     advance: Callable[[float], None],
 ) -> None:
@@ -196,7 +195,7 @@ def _search(
     """
     encode_s: dict[int, float] = {}
     with progress() as bars:
-        row = bars.add_task(f"decoding {options.split}", total=len(cuts), completed=len(work.results))
+        row = bars.add_task(f"decoding {options.split}", total=len(cuts), completed=len(work.found))
         started = time.perf_counter()
 
         def collect(results: Iterator[Found]) -> None:
@@ -212,10 +211,10 @@ def _search(
                 }
                 started = now  # with the time to write lines, beside which encoder and search run
                 work.add(position, Result({HYPOTHESES: line(position, result.path)}, seconds=seconds))
-            bars.update(row, completed=len(work.results))
-            advance(len(work.results) / len(cuts))
+            bars.update(row, completed=len(work.found))
+            advance(len(work.found) / len(cuts))
 
-        for batch in _encoded(model, cuts, options, work.shard, work.results):
+        for batch in _encoded(model, cuts, options, work.job.shard, work.found):
             encode_s |= dict.fromkeys(batch.positions, batch.encode_s / len(batch.positions))
             _put(pool, batch)
             collect(pool.ready())

@@ -470,7 +470,7 @@ def test_a_truncated_journal_loses_only_its_last_line(start, tmp_path):
         return number
 
     start().map(work, [1, 2, 3], "work", key=str)
-    journal = tmp_path / "data/.unfinished/work.jsonl"
+    journal = tmp_path / "data/.unfinished/items.jsonl"
     journal.write_bytes(journal.read_bytes()[:-3])
     assert start().map(work, [1, 2, 3], "work", key=str) == [1, 2, 3]
     assert calls == [1, 2, 3, 3]

@@ -1,18 +1,19 @@
-"""The record of a preparation, which shows whether a folder is up to date."""
+"""The job of a preparation, and the record of what a folder holds, which shows whether it is up to date."""
 
 import importlib.metadata
 import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from asr import config
 from asr.errors import UserError
-from asr.files import contents_digest, digest, file_digest, file_state, read_as, write_text
-from asr.records.keyed import differences
+from asr.files import contents_digest, digest, file_digest, file_state, read_as
+from asr.preparation.outputs import UNFINISHED
+from asr.records.job import Job, differences, identity
 
 RECORD = "preparation.json"
 
@@ -50,22 +51,40 @@ def effective_options(options: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "allow_partial"}
 
 
-def fingerprint(
+def recipe_identity(
     recipe: str, options: Any, sources: Iterable[Path], folder: Path, packages: Iterable[str] = ()
-) -> str:
-    """Return a SHA-256 in hex of all that determines the output.
+) -> dict[str, Any]:
+    """Return all that determines the output of a preparation; see `asr.records.job.identity`.
 
-    These are the options, the code of the recipe and of this package, the versions of installed packages, and
-    the names, sizes and modification times of the files in `sources`, except those in the output `folder`.
+    The program is the code of the recipe and of this package. The corpus is known by the names, sizes and
+    modification times of the files in `sources`, except those in the output `folder`.
     """
-    content = {
-        "recipe": recipe,
-        "options": effective_options(options),
-        "program": program_digest(type(options)),
-        "packages": [importlib.metadata.version(name) for name in packages],
-        "sources": [[str(source), state_digest(source, folder)] for source in sources],
-    }
-    return digest(json.dumps(content, sort_keys=True), 64)
+    return identity(
+        "prepare",
+        config.values_affecting(options, "result"),
+        recipe=recipe,
+        program=program_digest(type(options)),
+        packages=[importlib.metadata.version(name) for name in packages],
+        data=[[str(source), state_digest(source, folder)] for source in sources],
+    )
+
+
+def fingerprint(recipe: dict[str, Any]) -> str:
+    """Return the hash of a `recipe_identity`, without the problems that are accepted."""
+    options = {key: value for key, value in recipe["options"].items() if key != "allow_partial"}
+    return digest(json.dumps({**recipe, "options": options}, sort_keys=True), 64)
+
+
+def whole_job(folder: Path, recipe: dict[str, Any]) -> Job:
+    """Return the job of an undivided preparation, which keeps results whatever the options.
+
+    An item's key has the state of its file, so results are good for another choice of files, too.
+    """
+    same = {name: recipe[name] for name in ("command", "recipe", "program")}
+    path = folder / UNFINISHED / "items.jsonl"
+    for other in set(path.parent.glob("*.jsonl")) - {path}:
+        print(f"{other}: begun anew: another version of the program wrote it", file=sys.stderr)
+    return Job(path, same)
 
 
 def program_digest(options: type) -> str:
@@ -107,12 +126,7 @@ def _without(folders: list[str], parent: str, ours: str) -> bool:
     return True
 
 
-def write_record(folder: Path, record: Prepared) -> None:
-    """Store what the folder holds."""
-    write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", folder / RECORD)
-
-
-def read_record(folder: Path) -> Prepared | None:
+def read_prepared(folder: Path) -> Prepared | None:
     """Return the folder's record; None without one, or if it is damaged."""
     try:
         return read_as(Prepared, folder / RECORD)
@@ -122,7 +136,7 @@ def read_record(folder: Path) -> Prepared | None:
 
 def recorded_outputs(folder: Path) -> list[str]:
     """Return the names of the output files in the folder's record, except any outside the folder."""
-    record = read_record(folder)
+    record = read_prepared(folder)
     names = [Path(name) for name in record.outputs] if record else []
     return [str(name) for name in names if not name.is_absolute() and ".." not in name.parts]
 

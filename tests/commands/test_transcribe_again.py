@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.cli import main
-from asr.transcription.finished import Finished
+from asr.records.results import Result, Results
 
 
 @pytest.fixture
@@ -42,21 +42,21 @@ def test_interrupted_transcription_goes_on(
         "format=srt",
         *([] if beside else [f"output={folder}"]),
     ]
-    add = Finished.add
+    add = Results.add
 
-    def stop(finished: Finished, position: int) -> None:
+    def stop(results: Results, position: int, result: Result) -> None:
         if position == 2:
             raise KeyboardInterrupt
-        add(finished, position)
+        add(results, position, result)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Finished, "add", stop)
+        patch.setattr(Results, "add", stop)
         assert main(arguments) == 130
     (folder / "test-2.srt").unlink()
     before = written(folder)
     assert set(before) == {"test-0.srt", "test-1.srt"}
     assert main(arguments) == 0
-    assert f"{folder}: 2 of 4 files are finished" in capsys.readouterr().err
+    assert f"{folder}/.transcribed.jsonl: 2 of 4 items are finished" in capsys.readouterr().err
     after = written(folder)
     assert len(after) == 4
     assert before.items() <= after.items()
@@ -73,7 +73,7 @@ def test_what_changes_is_transcribed_again(
     shutil.copy(audio / "test-1.wav", audio / "test-9.wav")
     os.utime(audio / "test-0.wav", ns=(0, 0))
     assert main(arguments) == 0
-    assert "3 of 5 files are finished" in capsys.readouterr().err
+    assert "3 of 5 items are finished" in capsys.readouterr().err
     second = written(folder)
     assert {name for name in first if first[name] != second[name]} == {"test-0.srt"}
     assert "test-9.srt" in second

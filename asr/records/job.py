@@ -1,0 +1,278 @@
+"""A job: work that resumes after any interruption, found again by all that its results depend on.
+
+Its journal is a JSON Lines file: a format mark with the identity of the job, then each item's key, result and
+digest. A job may be divided into shards, each with a journal of its own, `shards/<i>-of-<n>.jsonl` in the
+output folder, whose last line marks it as done; `asr merge` joins them.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from filelock import Timeout
+
+from asr.config import flat, user_code
+from asr.environment import source_digest
+from asr.errors import UserError
+from asr.files import WITHOUT_LOCKS, atomic_text, digest, lock_on
+from asr.records.options import FOLDER, Shard
+
+FORMAT = "clustered-asr job 1"
+DONE = "done"  # key of the last line of a shard
+DIGITS = 8  # of a line's digest
+
+
+def identity(function: str, settings: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
+    """Return what identifies work: function, program, options that affect the results, digests of the inputs.
+
+    The program is a part, because results of two versions must not be mixed; at most one interrupted
+    command's work is lost. What must outlive a commit, as a training does, gives a `program` of its own.
+
+    Args:
+        function: name of what is done, such as a command's.
+        settings: options that affect the results, as plain data.
+        inputs: digests of what the results depend on besides.
+    """
+    code = user_code.all_digests()
+    program = {"program": source_digest(), **({"code": code} if code else {})}
+    return {"command": function, **program, "options": dict(settings), **inputs}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the entries in which two descriptions of work differ, by dotted name: before and now.
+
+    A missing entry equals None, so that a new option whose default is None changes nothing.
+
+    Example:
+        >>> differences({"seed": 0, "beam": {"size": 5}}, {"seed": 0, "beam": {"size": 8}, "lm": "3-gram"})
+        {'beam.size': (5, 8), 'lm': (None, '3-gram')}
+    """
+    old, new = flat(before), flat(now)
+    return {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
+
+
+class Job:
+    """Results of items by key, stored one by one; they are found again by a job with the same identity.
+
+    A key identifies an item: its position in a list that the job's inputs determine, the path and state of a
+    file (`file_state`), or a description.
+
+    Args:
+        path: journal; None: results stay in memory. The journal of another job is begun anew.
+        identity: what the results depend on, as plain data; see `identity`.
+        shard: part of the items; its journal is locked until this object or the process ends.
+
+    Attributes:
+        stored: results so far, by key.
+        record: further data of a job that is done; None before.
+
+    Raises:
+        UserError: another process works on the shard.
+
+    Example:
+        >>> job = Job(None, identity("count", {"from": 3}))
+        >>> job.obtain("a", lambda: (3, 4)), job.positions(["b", "a"])
+        ([3, 4], {1: [3, 4]})
+    """
+
+    def __init__(self, path: Path | None, identity: Mapping[str, Any], shard: Shard | None = None) -> None:
+        self.path, self.shard = path, shard
+        self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        self.stored: dict[str, Any] = {}
+        self.record: dict[str, Any] | None = None
+        self._file: TextIO | None = None
+        self._whole = False  # whether the file is known to hold all that is stored
+        if path and shard:
+            self._lock(path)
+        if path and path.exists():
+            self._resume(path)
+
+    @classmethod
+    def in_folder(cls, folder: Path, identity: Mapping[str, Any], shard: Shard | None = None) -> "Job":
+        """Return the job, or a shard of it, with its journal in an output folder."""
+        return cls((shard or Shard(1, 1)).path(folder), identity, shard)
+
+    @property
+    def key(self) -> str:
+        """Hash of the identity, 16 hex digits."""
+        return digest(json.dumps(self.identity, sort_keys=True), 16)
+
+    def _lock(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._locked = lock_on(path.with_suffix(".lock"))
+        try:
+            self._locked.acquire(blocking=False)
+        except Timeout:
+            raise UserError(f"{path}: another process works on this shard") from None
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+
+    def _resume(self, path: Path) -> None:
+        """Take what the journal holds; say in a line why, if it isn't all."""
+        journal = Journal(path)
+        changed = differences(journal.identity, self.identity)
+        if journal.identity and not changed:
+            self.stored = journal.stored
+            if journal.damaged:
+                print(f"{path}: {journal.damaged}; what follows is done again", file=sys.stderr)
+            return
+        reason = "another version of the program wrote it"
+        if journal.identity:
+            name, (was, now) = next(iter(changed.items()))
+            reason = f"{name} was {was!r:.60}, is now {now!r:.60}"
+        print(f"{path}: begun anew: {reason}", file=sys.stderr)
+
+    def add(self, key: str, result: Any) -> Any:
+        """Store a result (JSON data) and return it as it will be read back: tuples become lists."""
+        line = json.dumps([key, result])
+        if self.path:
+            # Line-buffered, so that a killed process loses nothing; without fsync, which takes longer than
+            # many results, so that a power failure loses the last ones, which are then computed again.
+            self._open(self.path).write(_marked(line))
+        self.stored[key] = found = json.loads(line)[1]
+        return found
+
+    def _open(self, path: Path) -> TextIO:
+        if self._file is None:
+            if not self._whole:  # the end of the file may be torn
+                with atomic_text(path) as file:
+                    shard = self.shard and [self.shard.index, self.shard.count]
+                    file.write(json.dumps({"format": FORMAT, "job": self.identity, "shard": shard}) + "\n")
+                    file.writelines(_marked(json.dumps(entry)) for entry in self.stored.items())
+                self._whole = True
+            self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        return self._file
+
+    def obtain(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return the stored result, or compute and store it."""
+        return self.stored[key] if key in self.stored else self.add(key, compute())
+
+    def positions(self, keys: Iterable[str]) -> dict[int, Any]:
+        """Return the stored results by position of their keys; equal keys share one."""
+        return {position: self.stored[key] for position, key in enumerate(keys) if key in self.stored}
+
+    def close(self) -> None:
+        """Flush the journal to disk and close it."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """Mark a shard as done, and say how to join the shards; remove the journal of undivided work.
+
+        Args:
+            record: further data, which `read_shards` returns.
+        """
+        self.record = dict(record)
+        if self.shard is None:
+            self.remove()
+            return
+        assert self.path is not None
+        self._open(self.path).write(_marked(json.dumps([DONE, record])))
+        self.close()
+        print(
+            f"shard {self.shard.index} of {self.shard.count}: {self.path}; once all are there: "
+            f"asr merge {self.path.parent.parent}"
+        )
+
+    def remove(self) -> None:
+        """Remove the journal, once the results are elsewhere."""
+        self.close()
+        self._whole = False
+        if self.path:
+            self.path.unlink(missing_ok=True)
+            if self.path.parent.name == FOLDER:
+                with suppress(OSError):  # it has shards of other work
+                    self.path.parent.rmdir()
+
+
+class Journal:
+    """What a journal holds.
+
+    Args:
+        path: file.
+
+    Attributes:
+        identity, shard: those of its job; empty and None if another version or program wrote the file.
+        stored: results by key, up to a damaged line.
+        record: further data of a shard that is done; None before.
+        damaged: what is wrong with the file; a torn last line is an interruption, no damage.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.identity: dict[str, Any] = {}
+        self.shard: Shard | None = None
+        self.stored: dict[str, Any] = {}
+        self.record: dict[str, Any] | None = None
+        self.damaged = ""
+        head, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        try:
+            found = json.loads(head)
+            if found["format"] == FORMAT:
+                self.identity, self.shard = found["job"], found["shard"] and Shard(*found["shard"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+        if not self.identity:
+            return
+        for line in lines[:-1]:
+            unmarked = f"{line[: -DIGITS - 5]}]"
+            if line != _marked(unmarked)[:-1]:
+                self.damaged = f"damaged after {len(self.stored)} items"
+                break
+            key, value = json.loads(unmarked)
+            if key == DONE:
+                self.record = value
+            else:
+                self.stored[key] = value
+
+
+def _marked(line: str) -> str:
+    """Return the line of an entry, a JSON list, with its digest as a further item.
+
+    >>> _marked('["a", 3]')
+    '["a", 3, "2fd5d831"]\\n'
+    """
+    return f'{line[:-1]}, "{digest(line, DIGITS)}"]\n'
+
+
+def read_shards(folder: Path) -> Job:
+    """Return the union of the shards in a folder, with the record of the first.
+
+    Raises:
+        UserError: there is no shard, one is missing, unfinished, damaged or of another job.
+    """
+    paths = sorted((folder / FOLDER).glob("*-of-*.jsonl"))
+    if not paths:
+        raise UserError(f"{folder}: expected {FOLDER}/1-of-….jsonl, written with shard=1/…, found none")
+    union: Job | None = None
+    for path in paths:
+        own = Journal(path)
+        if not own.identity or not own.shard or own.damaged or path != own.shard.path(folder):
+            reason = own.damaged or "another file, or one of another version"
+            raise UserError(f"{path}: expected a shard, found {reason}: repeat its command")
+        if own.record is None:
+            raise UserError(
+                f"{path}: expected a finished shard, found {len(own.stored)} items: repeat its command"
+            )
+        if union is None:
+            union, first, count = Job(None, own.identity), path, own.shard.count
+            union.record = own.record
+        if own.shard.count != count:
+            raise UserError(
+                f"{path}: expected a shard of {count} like {first}, found one of {own.shard.count}"
+            )
+        for name, (expected, found) in differences(union.identity, own.identity).items():
+            differing = f"{name} is {found!r} instead of {expected!r}"
+            raise UserError(f"{path}: expected the job of {first}, found another: {differing}")
+        union.stored |= own.stored
+    assert union is not None
+    for index in range(1, count + 1):
+        if (path := Shard(index, count).path(folder)) not in paths:
+            raise UserError(f"{path}: expected shard {index} of {count}, found none")
+    return union
