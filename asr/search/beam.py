@@ -37,7 +37,7 @@ from asr.text.hotwords import Hotword, in_words_of, pronunciations, writable
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import WORD_GAP, PhoneTokenizer, Tokenizer
 
-LARGEST = 2**31  # beyond these limits flashlight aborts or reads other memory
+LARGEST = 2**31  # with larger sizes, flashlight aborts or reads outside its memory
 SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
 
 
@@ -50,9 +50,9 @@ class BeamSearch(Search):
     A confidently wrong label costs its log-probability in every frame, while `WordSearch` counts it as one
     edit. If phones are often wrong, `WordSearch` may therefore find better words.
 
-    flashlight requires a silence label, on which hypotheses stay between words. This is the gap for
-    characters; phones and pieces have none, and blank takes its place. A word of characters ends with the
-    gap, the last word with one in a frame that is added.
+    flashlight requires a silence label, on which hypotheses stay between words: the gap for characters, and
+    blank for phones and pieces, which have no gap. A word of characters ends with the gap, so a frame is
+    appended for the gap of the last word.
 
     The same input gives the same result (`ties.py`): where scores tie, the fewest words win, then the
     first homophone in the lexicon.
@@ -97,7 +97,7 @@ class BeamSearch(Search):
             UserError: flashlight-text is not installed, there are no words, `lm` can't be read or differs
                 from the words in case, or `tokens` is set for the topology `hmm`.
         """
-        if tokens and topology == "hmm":  # half of the frames tell nothing about their labels
+        if tokens and topology == "hmm":  # half of the rows say nothing about labels
             raise UserError(f"beam.tokens={tokens}: has no effect on a model with the topology hmm")
         self._size = len(tokenizer)
         self._topology = topology
@@ -178,7 +178,7 @@ class BeamSearch(Search):
         # The result counts the start as a frame: [start, T frames, end].
         with self._lock:
             results = self._decoder.decode(emissions_TN.data_ptr(), *emissions_TN.shape)
-        # Several are read for the best alone, too, which may be second with the amounts that break ties.
+        # Several are read even for nbest=1: the amounts that break ties may make the best the second.
         read = list(islice(self._in_order(results), self._nbest * SAME_TEXT)) or results[:1]
         scored = [(self._score(x, exact_TN), x) for x in read]
         scored.sort(key=lambda pair: -pair[0])  # stable: equal scores stay in flashlight's order
@@ -198,7 +198,7 @@ class BeamSearch(Search):
         return best
 
     def _in_order(self, results: list[Any]) -> Iterator[Any]:
-        """Yield flashlight's results, those that tie in the order of their words, without merged words."""
+        """Yield flashlight's results without merged words, ties in the order of their words."""
         may_merge = self._topology == "ctc" and self._gap == BLANK
         for _, ties in groupby(results, key=lambda x: x.score):
             for result in sorted(ties, key=lambda x: x.words):

@@ -10,7 +10,7 @@ from asr.text.tokenizer import Tokenizer
 
 
 def reference_tokens(tokenizer: Tokenizer, cut: Any, references: ReferencePhones | None) -> list[str]:
-    """Return the labels of an utterance's transcript, of phones with the pronunciations in `references`."""
+    """Return the labels of an utterance's transcript; the pronunciations of phones are in `references`."""
     text = cut.supervisions[0].text
     return references(text) if references else tokenizer.tokens(tokenizer.encode(text))
 

@@ -60,7 +60,7 @@ def force_align(
     """Return the frames of each label of a known transcript, by Viterbi alignment.
 
     The CTC paths are those of Graves et al. 2006. Time is O(T·U). `torchaudio.functional.forced_align` is
-    faster, but of paths that tie exactly, it may drop the best.
+    faster, but may drop the best path where paths tie exactly.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
@@ -118,7 +118,7 @@ def fit(
         log_probs_TV: [T, V] log-probabilities.
         spans: frames of each label.
         ids: label of each span.
-        first: number of the first row of `log_probs_TV` among the frames of the spans.
+        first: frame of the first row of `log_probs_TV`, counted as in the spans.
         topology: topology of the labels.
     """
     first_TV, later_TV = split_outputs(log_probs_TV, topology)

@@ -22,7 +22,7 @@ class Context:
 
 
 class NoModel:
-    """No language model, and the base class of those that add a score.
+    """No language model; the base class of language models.
 
     Attributes:
         tunable: weights that change the score.
@@ -123,7 +123,7 @@ class WordModel(NoModel):
             return context.state, 0.0
         index = self._index.get(context.word, self._index[UNKNOWN_WORD])
         state, log10 = self._model.score(context.state, index)
-        # Without a weight, a search has no words either, as without a model.
+        # With a weight of 0, words have no score, as without a model.
         return state, self.weight * log10 + self.word_score if self.weight else 0.0
 
 

@@ -1,11 +1,10 @@
 """The `hmm` topology for flashlight's CTC search, which knows only labels that emit one output.
 
 Every frame becomes two. In the first half, a label starts (`a`), goes on (`b`), or there is silence, with the
-outputs' log-probabilities; the second half is free and leads from `a` to `b`. A label is spelled `a b`, so
-that one of a single frame takes `a` in the first half and `b` in the second, and equal neighbours need no
-blank. A word is completed by an end mark in a second half, because flashlight can't stay on a word's last
-label: with the last label's `a` followed by the mark in the same frame, or by `b` and the mark in a later
-one. A word of characters ends with the gap instead.
+outputs' log-probabilities; the second half is free and leads from `a` to `b`. A label is spelled `a b`: in a
+single frame, it takes `a` in the first half and `b` in the second, and equal neighbours need no blank.
+Because flashlight can't stay on a word's last label, an end mark in a second half completes the word: in the
+frame of the last label's `a`, or after `b` in a later one. A word of characters ends with the gap instead.
 
     frame         1       2       3
     half        1   2   1   2   1   2
@@ -63,8 +62,8 @@ def half_frame_log_probs(log_probs_TO: Tensor, gap: int) -> Tensor:
 
     Args:
         log_probs_TO: log-probabilities of one utterance.
-        gap: label on which the decoder stays between words. If it is not silence, it is one label in all its
-            frames.
+        gap: label on which the decoder stays between words. Unless it is silence, it is the same label in
+            all its frames.
     """
     first_TV, later_TV = split_outputs(log_probs_TO, "hmm")
     T, V = first_TV.shape

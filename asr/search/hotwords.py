@@ -12,7 +12,7 @@ from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from asr.text.unspaced import is_unspaced
 
-MOST_PRONUNCIATIONS = 16  # of a phrase: the product of those of its words
+MOST_PRONUNCIATIONS = 16  # of a phrase, whose words may have several each
 CACHED = 100_000  # steps kept, some 30 MB
 BOUNDARY = " "  # token between words, and at both ends of a text
 
@@ -156,7 +156,7 @@ class WordRewards:
                 if (known := self._scored.get((state, word))) is not None:
                     return known
                 after, log10_probability = lm.score(state, word)
-                # flashlight's states are those of whole word sequences, so that each has one match.
+                # flashlight has a state for each sequence of words, so a state has one match.
                 self._matches[after], reward = graph.extend(self._matches[state], word)
                 self._scored[state, word] = found = after, log10_probability + reward / weight
                 return found

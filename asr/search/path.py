@@ -37,7 +37,7 @@ class TokenPath:
 
     ids: list[int]
     frames: list[int]  # start frame of each label
-    ends: list[int]  # frame after the last one of each label
+    ends: list[int]  # frame after the last frame of each label
     words: list[Word] | None = None  # None: the search returns only labels
     score: float | None = field(default=None, compare=False)  # log score if the search ranks hypotheses
     confidences: list[float] = field(default_factory=list, compare=False)  # confidence of each label, 0 … 1
@@ -67,7 +67,7 @@ class TokenPath:
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:
-    """Return the words found by the search, or those spelled by the labels; None for phones without words."""
+    """Return the words that the search found or the labels spell; None for phones without words."""
     return tokenizer.text(path.ids) if path.words is None else path.text
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-Boosts = tuple[float, ...]  # of the last tokens of a sequence, the very last one at the end
+Boosts = tuple[float, ...]  # a boost for each of the last tokens of a sequence
 
 
 class Match(NamedTuple):
@@ -12,7 +12,7 @@ class Match(NamedTuple):
     Attributes:
         node: longest start of a phrase at the end of the sequence, as a node of the trie.
         paid: boosts of its tokens, as far as they are in complete phrases.
-        open: reward for those in phrases that may still be completed, which is taken back otherwise.
+        open: reward for phrases that may still be completed; taken back if they aren't.
     """
 
     node: int
@@ -23,9 +23,9 @@ class Match(NamedTuple):
 class PhraseGraph:
     """Rewards each token of a sequence that is within a phrase, once, with the highest boost of such phrases.
 
-    A token is rewarded as soon as it goes on with a phrase. What a phrase has given is taken back when it is
-    abandoned, as in the context graphs of k2 and sherpa-onnx; overlapping phrases are not counted twice,
-    unlike there. What `extend` and `finish` return for the tokens of a sequence sums up to its reward.
+    A token is rewarded as soon as it continues a phrase. The reward is taken back if the phrase is abandoned,
+    as in the context graphs of k2 and sherpa-onnx; unlike there, overlapping phrases don't count twice. What
+    `extend` and `finish` return for the tokens of a sequence adds up to its reward.
 
     Example:
         >>> graph = PhraseGraph({("new", "york"): 2.0, ("york",): 1.0})
@@ -47,14 +47,14 @@ class PhraseGraph:
         """
         self._weight = weight or (lambda token: 1.0)
         self._children: list[dict[Hashable, int]] = [{}]
-        self._weights: list[float] = [0.0]  # of the token that leads to a node
+        self._weights: list[float] = [0.0]  # weight of the token that leads to a node
         self._parents = [0]
         self._hoped: list[float] = [0.0]  # highest boost of the phrases through a node
         self._ending: list[float] = [0.0]  # boost of the phrase that ends in a node
         for phrase, boost in boosts.items():
             self._insert(phrase, boost)
         self._fails = self._failure_links()
-        self._vectors: dict[int, tuple[Boosts, Boosts, Boosts]] = {0: ((), (), ())}  # of nodes reached so far
+        self._vectors: dict[int, tuple[Boosts, Boosts, Boosts]] = {0: ((), (), ())}  # by node reached
 
     def _insert(self, phrase: Sequence[Hashable], boost: float) -> None:
         node = 0
@@ -71,7 +71,7 @@ class PhraseGraph:
         self._ending[node] = max(self._ending[node], boost)
 
     def _failure_links(self) -> list[int]:
-        """Return for each node that of the longest proper suffix of its tokens that starts a phrase."""
+        """Return for each node the node of the longest proper suffix of its tokens that starts a phrase."""
         fails = [0] * len(self._children)
         level = list(self._children[0].values())
         while level:

@@ -173,7 +173,7 @@ class PrefixNode:
         self.context = context
         self.added = added  # score of the language model and of the number of labels
         self.children: dict[int, PrefixNode] = {}
-        # Log-probabilities of the alignments that end in blank, and of those that end in the label.
+        # Log-probabilities of the alignments that end in blank, and in the label.
         self.log_blank, self.log_label = log_blank, IMPOSSIBLE
         self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE
         self.total = log_blank

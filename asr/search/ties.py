@@ -43,8 +43,8 @@ from asr.text.files import stream_lines
 
 EMISSION_SHARE = 2.0**-13  # leaves 2^10 to 2^11 different amounts in the 24 bits of a float32
 EMISSION_LEAST = 2.0**-20  # for log-probabilities of 0
-COST_STEP = 1 / 16  # of `word_costs`
-WORD_WEIGHT = 2.0**-9  # weight of `word_costs`
+COST_STEP = 1 / 16  # unit of `word_costs`
+WORD_WEIGHT = 2.0**-9  # weight of `word_costs` in a score
 ORDERED_WORDS = 100  # shortest words whose order counts; their pairs take 30 ms to write and load
 
 

@@ -116,8 +116,8 @@ class WordSearch:
         to_ends = (self._end_depths * edit).astype(kind)
         ends = np.empty_like(to_ends)
         boundaries = [(0, -1, 0)]
-        # best[node]: least cost of reaching the node, less that of deleting all its phones, and the start of
-        # its word. Deleting a phone leaves the number as it is, so that no node is above its parent.
+        # best[node]: least cost of reaching the node minus the cost of deleting all its phones, and the start
+        # of its word. Deleting a phone doesn't change the difference, so no node is above its parent.
         best = np.zeros(len(self._parents), dtype=kind)
         moved = np.empty_like(best)
         parents_of_others = self._parents[self._others]
@@ -207,9 +207,9 @@ def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:
 def _last_matches(
     parents: NDArray[np.int64], phone_of: NDArray[np.int64], phones: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return for each phone the nodes with an edge of it on their path, and where the last such edge begins.
+    """Return for each phone the nodes with such an edge on their path, and where the last such edge begins.
 
-    The last is the cheapest to match: no node costs more to reach than its parent.
+    The last edge is the cheapest to match, because no node costs more to reach than its parent.
 
     Args:
         parents: [N] parent of each node; the root's is itself.
@@ -219,7 +219,7 @@ def _last_matches(
     nodes = np.arange(1, len(parents))
     edges = nodes
     found = []
-    while len(nodes):  # the edges to the nodes, those before them, …
+    while len(nodes):  # the edges to the nodes, then the edges before these, …
         found.append((phone_of[edges], nodes, parents[edges]))
         inner = parents[edges] > 0
         nodes, edges = nodes[inner], parents[edges[inner]]

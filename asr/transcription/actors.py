@@ -9,7 +9,7 @@ from asr.errors import UserError
 from asr.parallel import ray_cluster
 
 LOST = "the process that worked on it was killed (out of memory?)"
-# In succession, before no further actor is started: a set-up that kills its process would go on for ever.
+# Losses in succession after which no further actor is started: a set-up may kill its process every time.
 MOST_LOSSES = 10
 
 
@@ -49,7 +49,7 @@ def on_actors(
         resources: `num_cpus` and `num_gpus` of an actor.
 
     Raises:
-        UserError: one that the function or the set-up raises; Ray is not installed, or all actors are lost.
+        UserError: the function or the set-up raises it, Ray is not installed, or all actors are lost.
     """
     try:
         import ray  # noqa: F401

@@ -48,7 +48,7 @@ def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]
 
     Args:
         lengths: [recordings] lengths in frames or samples.
-        budget: largest length of a batch, unless it has a single recording.
+        budget: maximum length of a batch of more than one recording.
 
     Returns:
         Positions of the recordings of each batch.
@@ -67,7 +67,8 @@ def encoded_together(duration_s: float, longest_s: float, options: EncodingOptio
 def longest_like_training_s(model: AcousticModel) -> float:
     """Return the duration of the longest training audio in seconds; 0: unknown.
 
-    It is less for an encoder without positions for the recordings that are encoded in one pass because of it.
+    For an encoder with a limited number of positions, it is at most what lets `LONGER_THAN_TRAINING` times as
+    long a recording fit into them.
     """
     known_s, limit_s = model.config.longest_s, model.longest_input_s
     return known_s if limit_s == math.inf else min(known_s or LONGEST_CHUNK_S, limit_s / LONGER_THAN_TRAINING)
@@ -76,13 +77,13 @@ def longest_like_training_s(model: AcousticModel) -> float:
 def unfinished(groups: list[list[int]], shard: Shard | None, done: Container[int]) -> list[list[int]]:
     """Return the groups of a shard that are not done.
 
-    Shards and resumption leave out whole groups, so that each batch, and with it the rounding of each result,
-    is that of undivided work.
+    Shards and resumption leave out whole groups, so batches are the same as in undivided work, and results
+    are rounded alike.
 
     Args:
         groups: positions of the recordings of each group.
         shard: only the groups of a shard; None: all.
-        done: positions of recordings; a group of these alone is left out.
+        done: positions of finished recordings; a group in which all are finished is left out.
     """
     own = shard.of(groups) if shard else groups
     return [group for group in own if not all(position in done for position in group)]

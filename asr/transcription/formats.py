@@ -45,7 +45,7 @@ def _cues(transcripts: Sequence[Transcript]) -> list[tuple[float, float, str]]:
     cues = []
     for transcript in transcripts:
         following = [segment.start_s for segment in transcript.segments[1:]] + [transcript.duration_s]
-        for segment, next_s in zip(transcript.segments, following, strict=False):  # silence has no segment
+        for segment, next_s in zip(transcript.segments, following, strict=False):  # silence has no segments
             end_s = min(segment.end_s + LINGER_S, next_s, segment.start_s + SEGMENT_S)
             end_s = max(segment.end_s, end_s)
             cues.append((segment.start_s, end_s, _lines(segment, "- " if len(transcripts) > 1 else "")))

@@ -34,7 +34,7 @@ from asr.transcription.posteriors import (
 )
 from asr.transcription.sources import Source
 
-READERS = 2  # threads beyond those that encode, which read the next recordings meanwhile
+READERS = 2  # further threads, which read the next recordings while others are encoded
 ENCODING_SHARE = 0.9  # the encoder's share of the time of a long recording, for progress
 
 Item = TypeVar("Item")
@@ -66,14 +66,14 @@ class Channel:
         return self.source.name if self.number is None else f"{self.source.name}, channel {self.number}"
 
 
-# Finds text or times in channels, given the log-probabilities of each, [T, V] on the CPU, and returns what it
-# found in each or the error; reports its progress in shares that add up to 1.
+# From channels and the log-probabilities of each, [T, V] on the CPU, to what was found in each, or its error.
+# The progress is reported in shares that add up to 1.
 Search = Callable[[Sequence[Channel], list[Tensor], Advance], Sequence[Found | UserError]]
 
 
 @dataclass
 class _Work(Generic[Found]):
-    """A channel, and what was found in it or its error; None: it has not been searched."""
+    """A channel, and what was found in it, or its error; None: it has not been searched."""
 
     channel: Channel
     found: Found | Exception | None = None
@@ -103,8 +103,8 @@ class Pipeline(Generic[Found]):
     ) -> Iterator[tuple[int, list[tuple[Channel, Found | None]] | Exception]]:
         """Yield each source's position, and its channels with what was found, or the error that it raised.
 
-        A source that is a group by itself is read when its turn comes, because it may be large; others are
-        read ahead. A silent channel that is skipped has None.
+        A group of a single source is read when its turn comes, because the source may be large; other groups
+        are read ahead. For a silent channel that is skipped, None is found.
 
         Args:
             sources: recordings.
@@ -213,8 +213,8 @@ class Encoded:
     Attributes:
         positions: [B] positions of the sources.
         posteriors: log-probabilities.
-        encode_s: time of features and encoder in seconds, divided by the number of threads that encode side
-            by side.
+        encode_s: time of features and encoder in seconds, divided by the number of groups that are encoded
+            at the same time.
     """
 
     positions: list[int]
@@ -225,7 +225,7 @@ class Encoded:
 def encoded(model: AcousticModel, sources: Sequence[Source], groups: list[list[int]]) -> Iterator[Encoded]:
     """Yield each group of sources, encoded as one batch in one pass; the first error ends the work.
 
-    This is the pipeline for a search in other processes, or with the log-probabilities on a GPU.
+    This is for a search in other processes, or on the device of the log-probabilities.
 
     Args:
         model: acoustic model.
@@ -282,9 +282,9 @@ def _raised(result: Result | Exception) -> Result:
 
 
 def encoders(model: AcousticModel, items: int) -> int:
-    """Return the number of items that are encoded side by side.
+    """Return the number of items that are encoded at the same time.
 
-    On a CPU, it is PyTorch's number of threads, which they share: the threads of a single batch would wait
+    On a CPU, it is PyTorch's number of threads, one for each item: several threads for one batch would wait
     for each other after every operation. On a GPU, it is one.
     """
     return max(1, min(torch.get_num_threads(), items)) if model.device.type == "cpu" else 1
@@ -299,8 +299,8 @@ def in_threads(
     """Yield encode(read(item)) of each item in order.
 
     Args:
-        model: acoustic model used by `encode`, in evaluation mode meanwhile.
-        read: loads an item, before its turn and beside the encoding of others.
+        model: acoustic model used by `encode`; it is in evaluation mode meanwhile.
+        read: loads an item, while others are encoded.
         encode: maps what `read` returns to a result.
         items: arguments of `read`.
     """
@@ -313,7 +313,7 @@ def in_threads(
             return encode(content)
 
     waiting: deque[Future[Result]] = deque()
-    # PyTorch's number of threads is one of the calling thread, and the default of threads started later.
+    # Setting PyTorch's number of threads sets that of the calling thread and of threads started later.
     pool = ThreadPoolExecutor(
         beside + READERS, initializer=torch.set_num_threads, initargs=(threads // beside,)
     )

@@ -92,7 +92,7 @@ def posteriors(
         advance: called with the share of the work done since the last call; the shares add up to 1.
 
     Raises:
-        UserError: a log-probability is NaN, or the encoder has no positions for a pass or chunk as long.
+        UserError: a log-probability is NaN, or a pass or chunk is longer than the encoder has positions for.
     """
     sound = sound_of(model, samples)
     duration_s = len(sound.samples) / model.sample_rate
@@ -100,7 +100,7 @@ def posteriors(
     in_chunks = not sound.empty and config.in_chunks(duration_s, longest_s)
     if config.chunk_s > limit_s or (duration_s > limit_s and not in_chunks):
         raise UserError(
-            f"{name}: expected at most {limit_s:g} s in a pass or chunk, for which there are positions, "
+            f"{name}: expected at most {limit_s:g} s in a pass or chunk, the encoder's positions, "
             f"found {duration_s:.1f} s with mode={config.mode} and chunk_s={config.chunk_s:g}"
         )
     if not in_chunks:
@@ -120,7 +120,7 @@ def posteriors(
         model.encoder_frames(duration_s), round(chunk_s / model.frame_s), round(overlap_s / model.frame_s)
     )
     hop = model.front_end.shift_samples * model.config.model.subsampling
-    beyond = model.front_end.window_samples - model.front_end.shift_samples  # samples of the last window
+    beyond = model.front_end.window_samples - model.front_end.shift_samples  # the rest of the last window
     parts = []
     for first in range(0, len(chunks), CHUNKS_PER_BATCH):
         batch = chunks[first : first + CHUNKS_PER_BATCH]

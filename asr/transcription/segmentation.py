@@ -56,14 +56,14 @@ class _Piece(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word, or in scripts without spaces one of its labels, which after its first letter are `glued`."""
+    """A word, or, in scripts without spaces, one of its labels; all labels but the first are `glued`."""
 
     word: str
     labels: list[int]
     glued: bool = False
 
 
-_Line = tuple[str, list[_Word]]  # as written; its words
+_Line = tuple[str, list[_Word]]  # the line as written, and its words
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def segment(
     min_fit: float = LEAST_FIT,
     name: str = "recording",
 ) -> list[TimedText]:
-    """Return the utterances of a recording in order, those that don't fit included.
+    """Return the utterances of a recording in order, including those that don't fit.
 
-    A line that was not spoken displaces its neighbours. So successive lines that don't fit are aligned again,
+    A line that was not spoken displaces its neighbours, so successive lines that don't fit are aligned again,
     one by one.
 
     Args:
@@ -133,7 +133,7 @@ def segment(
 
 
 def _words(text: str, tokenizer: Tokenizer) -> list[_Word]:
-    """Return the words of a text, and the labels of those that no space divides where a pause may be."""
+    """Return the words of a text; words without spaces, in which there may be pauses, label by label."""
     found = []
     for word, labels in word_labels(text, tokenizer):
         if tokenizer.unit == "phone" or not is_unspaced(word):
@@ -176,7 +176,7 @@ class _Aligner:
     ) -> dict[int, list[_Piece]]:
         """Return the parts of the lines that fit, each aligned without the others but after its predecessors.
 
-        The line that fits best is placed first, then those before and those after it.
+        The line that fits best is placed first, then the lines before it and the lines after it.
         """
         alone = {}
         for i, line in lines.items():

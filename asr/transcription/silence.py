@@ -16,7 +16,8 @@ from asr.model.acoustic_model import AcousticModel
 # Shorter stretches are pauses of speech, as the training audio has them. In speech with peaks at −60 dB,
 # pauses and weak consonants are below the floor too, but not for so long.
 SHORTEST_S = 0.5
-# Kept beside sound: as much as a label may be late, and more than the window and the convolutions of a frame.
+# Kept on both sides of sound: as much as a label may be late, and more than a frame's window and convolutions
+# reach.
 # More is worse, because features are normalised over it: single utterances between pauses of dither
 # had a WER of 1.0 % with 0.08 s, 1.8 % with 0.16 s and 6.3 % with 0.4 s.
 MARGIN_S = 0.1
@@ -31,12 +32,12 @@ LOW_DB = 35.0
 LOUDEST_S = 2.0
 SPECTRUM_S = 0.04  # window; shorter ones don't resolve the bands
 # Bands as wide as a twelfth of the mel scale from LOWEST_HZ to 7.6 kHz: narrower ones vary by more in noise,
-# wider ones by less in speech. Those so far below the loudest hold its leakage.
+# wider ones by less in speech. Bands that far below the loudest only hold its leakage.
 BAND_MEL = 222.0
 LOWEST_HZ = 100.0
 BAND_RANGE_DB = 40.0
 PIECE = 1024  # spectra at a time, which bounds the memory
-# Log-probability of labels in silence; that of blank is 0, so that the sum is 1 to the precision of float32.
+# Log-probability of labels in silence; blank has 0, so the probabilities add up to 1 in float32.
 # It is finite, so that an alignment with no other place for its labels remains possible.
 UNHEARD = -30.0
 
@@ -46,7 +47,7 @@ class Sound:
     """What is left of a recording without its silent stretches.
 
     Attributes:
-        samples: [samples] to encode; those of the recording itself if it has no silent stretch.
+        samples: [samples] to encode; the recording itself if it has no silent stretches.
         silent_T: [T] whether each encoder frame of the recording was cut out.
     """
 
@@ -76,11 +77,11 @@ class Sound:
 def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     """Cut the silent stretches out of [samples] at the model's rate.
 
-    Zeros and dither are no sound, but normalising features over an utterance turns them into some: in a
-    chunk without speech, the dither is as loud as speech; in one with little speech, the speech is not what
-    the model was trained on. With cuts, the encoder's input is as in training, for every normalisation,
-    in one pass and in chunks. Statistics over frames of speech alone would change the model's input in
-    recordings without such stretches too.
+    Zeros and dither are no sound, but normalising features over an utterance turns them into sound: in a
+    chunk without speech, the dither is as loud as speech; in a chunk with little speech, the speech is unlike
+    the training data. After cutting, the encoder's input is as in training, for every normalisation, in one
+    pass and in chunks. Statistics over frames of speech alone would also change the model's input in
+    recordings without silent stretches.
     """
     hop = model.front_end.shift_samples * model.config.model.subsampling
     frames = model.encoder_frames(len(samples) / model.sample_rate)

@@ -113,7 +113,7 @@ Recording = FileSource | StreamSource | ArraySource
 
 
 def recordings(audio: Sequence[Audio], sample_rate: int | None, channels: str) -> list[Recording]:
-    """Return the sources of recordings; a number tells those without a name apart.
+    """Return the sources of recordings; unnamed recordings are numbered.
 
     Args:
         audio: paths, file objects opened in binary mode, or arrays or tensors.

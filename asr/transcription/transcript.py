@@ -138,7 +138,7 @@ def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[T
 
 
 def _breakable(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> tuple[list[TimedWord], set[int]]:
-    """Return timed words, with the labels of those in place of words without spaces that need a break.
+    """Return timed words; a long word in a script without spaces is replaced by its labels, to be broken up.
 
     Returns:
         Words and labels in order, and the positions of labels that no space precedes.
@@ -166,7 +166,7 @@ def split_segments(
 
     Args:
         words: words in order.
-        glued: positions of those that no space precedes.
+        glued: positions of words that no space precedes.
         min_confidence: segments with a lower confidence are marked.
     """
     groups: list[list[TimedWord]] = []
@@ -196,11 +196,11 @@ def split_segments(
 
 
 def _fits(group: Sequence[TimedWord], word: TimedWord, text: str) -> bool:
-    """Return whether a word goes into a group, whose text it makes `text`."""
+    """Return whether a word fits into a group, which then reads `text`."""
     return (
         word.start_s - group[-1].end_s < PAUSE_S
         and word.end_s - group[0].start_s <= SEGMENT_S
-        # Wrapped as subtitles are, with all the marks that these may have.
+        # Wrapped like subtitles, with all the marks that they may have.
         and len(subtitle_lines(f"- {text} [?]")) <= LINES
     )
 
@@ -208,7 +208,8 @@ def _fits(group: Sequence[TimedWord], word: TimedWord, text: str) -> bool:
 def subtitle_lines(text: str) -> list[str]:
     """Break a text into lines of at most 42 columns; a longer word has its own.
 
-    Scripts without spaces may be broken anywhere. Their letters and Korean ones take two columns, marks none.
+    Scripts without spaces may be broken anywhere. Their letters, and Korean letters, take two columns; marks
+    take none.
     """
     if not is_unspaced(text) and cell_len(text) == len(text):
         return textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False)
