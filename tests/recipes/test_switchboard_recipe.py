@@ -21,8 +21,8 @@ from asr.cli import main
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.preparation.division import ShardDone
 from asr.preparation.options import KINDS
+from asr.preparation.run import ShardDone
 from asr.recognizer import Recognizer
 from asr.records.run_folder import OFFICIAL
 from asr.scoring.official import find_hubscr
@@ -221,10 +221,11 @@ KILLED_AT_THE_THIRD_RESULT = """
 import os, signal, sys
 from pathlib import Path
 from asr import parallel
+from asr.records.job import Job
 from asr_recipes.switchboard import prepare as switchboard
 from asr_recipes.switchboard import pronunciations
 
-add, keys = parallel.Journal.add, []
+add, keys = Job.add, []
 
 def killed(journal, key, result):
     keys.append(key)
@@ -232,7 +233,7 @@ def killed(journal, key, result):
         os.kill(os.getpid(), signal.SIGKILL)
     return add(journal, key, result)
 
-parallel.Journal.add, parallel.WORTH_A_POOL = killed, 0
+Job.add, parallel.WORTH_A_POOL = killed, 0
 corpus, evaluation, development, folder = sys.argv[1:]
 options = switchboard.Options(corpus=corpus, eval2000=evaluation, dev_utterances=int(development), workers=2)
 switchboard.prepare(options, Path(folder))
