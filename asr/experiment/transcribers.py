@@ -4,6 +4,7 @@ Each runs in any `Variant`, and is judged against its own output under full atte
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -18,6 +19,7 @@ from asr.experiment.variant import Variant
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.model.whisper import Whisper
+from asr.scoring.score import scored_phones
 from asr.search.greedy import greedy_search
 from asr.text.normalise import normalise
 from asr.text.tokenizer import Tokenizer
@@ -30,13 +32,15 @@ class Transcriber(Protocol):
     """The interface of `WhisperTranscriber` and `CTCTranscriber`.
 
     Attributes:
-        measures: measures beside the word error rate.
+        error: error rate: `wer`, or `per` of a model of phones.
+        measures: measures beside the error rate.
         device: device of the weights.
         rate: sample rate in Hz.
         layers: number of layers whose attention is exchanged.
         frames: schedule of frame rates in training.
     """
 
+    error: str
     measures: ClassVar[Measures]
     device: str
     rate: int
@@ -46,8 +50,11 @@ class Transcriber(Protocol):
     def digest(self) -> list[str]:
         """Return hashes of all that decides on the output."""
 
-    def normalise(self, text: str) -> str:
-        """Return the words of a text as they are compared."""
+    def spoken(self, texts: list[str]) -> list[str]:
+        """Return the words or phones of the transcripts of an input's utterances, as they are compared."""
+
+    def heard(self, text: str) -> list[str]:
+        """Return the words or phones of a recognised text, as they are compared."""
 
     def length(self, duration_s: float) -> int:
         """Return the encoder positions of an input."""
@@ -85,10 +92,20 @@ class WhisperTranscriber:
         "encoder": ("difference", ""),
     }
 
+    error = "wer"
+
     def __init__(self, model: Whisper) -> None:
         self.model, self.device, self.rate = model, model.device, model.rate
         self.layers, self.frames = model.layers, "1"
-        self.normalise, self.digest, self.batch = model.normalise, model.digest, model.features
+        self.digest, self.batch = model.digest, model.features
+
+    def spoken(self, texts: list[str]) -> list[str]:
+        """Return the words, utterance by utterance: two numerals that meet are not one number."""
+        return [word for text in texts for word in self.heard(text)]
+
+    def heard(self, text: str) -> list[str]:
+        """Return the words by Whisper's own rules."""
+        return self.model.normalise(text).split()
 
     def length(self, duration_s: float) -> int:
         """Return the encoder positions of an input: always the same number."""
@@ -149,9 +166,10 @@ class CTCTranscriber:
     Args:
         model, tokenizer: what `Recognizer.load` gives.
         source: where they come from, for messages.
+        phones: function from a transcript to its phones, for a model of phones.
 
     Raises:
-        UserError: another topology than CTC, or a tokenizer of phones.
+        UserError: another topology than CTC.
     """
 
     measures: ClassVar[Measures] = {
@@ -160,12 +178,17 @@ class CTCTranscriber:
         "changed": ("changed", "frames"),
     }
 
-    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, source: str | Path) -> None:
-        if model.config.topology != "ctc" or tokenizer.unit == "phone":
-            raise UserError(
-                f"model={source}: expected a CTC model of characters or pieces, found another one"
-            )
-        self.model, self.tokenizer = model.eval(), tokenizer
+    def __init__(
+        self,
+        model: AcousticModel,
+        tokenizer: Tokenizer,
+        source: str | Path,
+        phones: Callable[[str], list[str]] | None = None,
+    ) -> None:
+        if model.config.topology != "ctc":
+            raise UserError(f"model={source}: expected a model with the topology ctc, found another one")
+        self.model, self.tokenizer, self.phones = model.eval(), tokenizer, phones
+        self.error = "per" if phones else "wer"
         self.rate, self.layers = model.sample_rate, len(model.attention_layers())
         self.frames, self.device = model.config.model.frames, str(model.device)
 
@@ -173,15 +196,15 @@ class CTCTranscriber:
         """Return hashes of weights and vocabulary."""
         return [self.model.digest(), self.tokenizer.digest]
 
-    def normalise(self, text: str) -> str:
-        """Return the words in lower case without punctuation, as they are compared.
+    def spoken(self, texts: list[str]) -> list[str]:
+        """Return phones, but for noises and unknown words, or `plain_words`."""
+        if self.phones:
+            return [phone for text in texts for phone in scored_phones(self.phones(text))]
+        return [word for text in texts for word in plain_words(text)]
 
-        Example:
-            >>> CTCTranscriber.normalise(None, "It's 10, Mr. X!")
-            "it's 10 mr x"
-        """
-        words = normalise(text.casefold(), "words")
-        return " ".join(re.sub("[-<>_]", " ", words).split())  # also of tags and hyphenated words
+    def heard(self, text: str) -> list[str]:
+        """Return the same of a recognised text."""
+        return scored_phones(text.split()) if self.phones else plain_words(text)
 
     def length(self, duration_s: float) -> int:
         """Return the encoder frames of an input."""
@@ -227,7 +250,7 @@ class CTCTranscriber:
         Raises:
             UserError: a transcript that is longer than its frames, or that the vocabulary can't write.
         """
-        kept = []
+        kept, tokens = [], self.tokenizer.tokens
         for log_TV, full_TV, text in zip(output, reference, texts, strict=True):
             labels, frames = self.tokenizer.encode(text), torch.tensor([len(log_TV)])
             sizes = frames, torch.tensor([len(labels)])
@@ -241,7 +264,7 @@ class CTCTranscriber:
             divergence_T = (full_TV.exp() * (full_TV - log_TV)).nan_to_num().sum(-1)
             kept.append(
                 {
-                    "text": self.tokenizer.text(path.ids),
+                    "text": " ".join(tokens(path.ids)) if self.phones else self.tokenizer.text(path.ids),
                     "tokens": len(labels),
                     "frames": len(log_TV),
                     "nll": float(nll),
@@ -250,3 +273,13 @@ class CTCTranscriber:
                 }
             )
         return kept
+
+
+def plain_words(text: str) -> list[str]:
+    """Return the words of a text in lower case without punctuation; tags and hyphenated words are several.
+
+    Example:
+        >>> plain_words("It's 10, Mr. X-Y!")
+        ["it's", '10', 'mr', 'x', 'y']
+    """
+    return re.sub("[-<>_]", " ", normalise(text.casefold(), "words")).split()

@@ -24,6 +24,8 @@ from asr.model.whisper import Whisper, is_whisper
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.estimates import pooled
+from asr.text.pronunciation import ReferencePhones
+from asr.text.tokenizer import PhoneTokenizer
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
@@ -83,7 +85,7 @@ class Transcription:
         # Without a limit, no utterance has room for another.
         groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)
         joined = [[cuts[index] for index in group] for group in groups][: options.examples or None]
-        self.model, self.source = opened(options), options.model
+        self.model, self.source = opened(options, self.paths[0].parent, cuts), options.model
         self.device, self.layers, self.frames = self.model.device, self.model.layers, self.model.frames
         self.items: Sequence[JoinedInput] = [self._input(*numbered) for numbered in enumerate(joined)]
         self.examples = self.units = len(self.items)
@@ -127,17 +129,15 @@ class Transcription:
 
     def score(self, kept: list[dict[str, Any]]) -> Scored:
         """Return measures and predictions; `kept` is in the order of `items`."""
-        normalise = self.model.normalise
-        references = [  # utterance by utterance: two numerals that meet are not one number
-            " ".join(normalise(cut.supervisions[0].text) for cut in speech.cuts).split()
-            for speech in self.items
+        references = [
+            self.model.spoken([cut.supervisions[0].text for cut in speech.cuts]) for speech in self.items
         ]
-        heard = [normalise(item["text"]).split() for item in kept]
+        heard = [self.model.heard(item["text"]) for item in kept]
         counts = [ErrorCounts.between([one], [other]) for one, other in zip(references, heard, strict=True)]
-        words = [count.length for count in counts]
-        if not sum(words):
+        lengths = [count.length for count in counts]
+        if not sum(lengths):
             raise UserError(f"data={self.options.data}: expected words to score against, found none")
-        measures = {"wer": pooled([count.errors for count in counts], words)}
+        measures = {self.model.error: pooled([count.errors for count in counts], lengths)}
         for name, (amount, over) in self.model.measures.items():
             sizes = [item[over] if over else 1 for item in kept]
             measures[name] = pooled([item[amount] for item in kept], sizes)
@@ -160,8 +160,13 @@ class Transcription:
         return {}
 
 
-def opened(options: CompareConfig) -> Transcriber:
+def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Transcriber:
     """Return the model of a run, a folder or the Hub.
+
+    Args:
+        options: options of the comparison.
+        data: folder of the manifests, for pronunciations.
+        cuts: utterances.
 
     Raises:
         UserError: it is none that transcribes, or an option has no effect with it.
@@ -174,4 +179,8 @@ def opened(options: CompareConfig) -> Transcriber:
     if options.language:
         raise UserError(f"language={options.language}: has no effect with a CTC model")
     found = Recognizer.load(folder, device=options.device, attention="full")
-    return CTCTranscriber(found.model, found.tokenizer, options.model)
+    phones = None
+    if isinstance(found.tokenizer, PhoneTokenizer):
+        languages = (cut.supervisions[0].language for cut in cuts)
+        phones = ReferencePhones.of_data(found.tokenizer, data, languages, g2p=True)
+    return CTCTranscriber(found.model, found.tokenizer, options.model, phones)
