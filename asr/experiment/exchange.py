@@ -31,7 +31,7 @@ from asr.experiment.variant import Variant
 from asr.experiment.workload import Exchanged
 from asr.files import check_writable, locked, write_json
 from asr.measure import peak_bytes_of, usual_clock
-from asr.records.keyed import KeyedRecord
+from asr.records.job import Job
 from asr.records.run_folder import RunFolder
 from asr.scoring.estimates import Interval, Values, bootstrap, percentiles, ratio_interval
 from asr.training.options import recipe_module
@@ -170,7 +170,7 @@ class Exchange:
         for variant in self.variants:
             workload.use(variant)  # refuses what the model lacks
         self.batches = list(length_batches([item.length for item in workload.items], options.batch))
-        self.journal = KeyedRecord(self.folder / "outputs.jsonl", self._work())
+        self.journal = Job(self.folder / "outputs.jsonl", self._work())
         self.runners = {x: Runner(workload.run, prepare=partial(workload.use, x)) for x in self.variants}
         keys = {key for variant in self.variants for key in self._keys(variant)}
         self.todo = len(keys - self.journal.stored.keys())
