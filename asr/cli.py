@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from asr import __version__
 from asr.commands import COMMANDS, NoOptions, command_module
-from asr.errors import UserError, did_you_mean, run_program
+from asr.errors import UserError, did_you_mean, not_text, run_program
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -118,6 +118,9 @@ def run_command(name: str, *arguments: str) -> None:
     paths, overrides = config.split_arguments(list(arguments))
     if "" in paths:
         raise UserError("expected a path, found an empty argument")
+    for path in paths[:1] if name == "transcribe" else paths:  # which reads recordings of any name
+        if not_text(path):
+            raise UserError(f"{path}: expected a path in UTF-8")
     if paths and not command.takes:
         raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
     if command.reads:

@@ -27,7 +27,7 @@ from typing import IO, Any, TextIO, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
-from asr.errors import UserError
+from asr.errors import UserError, not_text
 
 Schema = TypeVar("Schema")
 
@@ -207,12 +207,14 @@ def as_path(value: Any, what: str) -> Path:
     """Return a path that a Python program gives, with `~` expanded.
 
     Raises:
-        UserError: it is no path, or has a null character; the message begins with `what`.
+        UserError: it is no path, has a null character or isn't UTF-8; the message begins with `what`.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
         raise UserError(f"{what}: expected a path, found {value!r:.60}")
     if "\0" in text:
         raise UserError(f"{what}: expected a path without null characters, found {text!r:.60}")
+    if not_text(text):
+        raise UserError(f"{what}: expected a path in UTF-8, found {text!r:.60}")
     return Path(text).expanduser()
 
 

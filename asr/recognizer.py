@@ -205,7 +205,7 @@ class Recognizer:
             >>> recognizer.transcribe(torch.randn(16000), 16000).duration_s  # doctest: +SKIP
             1.0
         """
-        config = parse(TranscriptionConfig, values_of(options))
+        config = parse(TranscriptionConfig, values_of(options, schema=TranscriptionConfig))
         if config.channels != "mix":
             raise UserError(
                 f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "

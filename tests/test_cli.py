@@ -145,6 +145,13 @@ def test_an_empty_argument_is_no_folder(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "asr: expected a path, found an empty argument\n"
 
 
+@pytest.mark.parametrize("command", ["decode", "report", "evaluate", "transcribe"])
+def test_a_path_that_is_not_utf8_is_refused_at_once(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Decoding and reports worked for a minute, and failed when they wrote the name."""
+    assert main([command, "exp/\udcff", "a.wav"]) == 1
+    assert capsys.readouterr().err == "asr: exp/\\udcff: expected a path in UTF-8\n"
+
+
 def test_an_interrupted_command_exits_with_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -317,6 +317,17 @@ score: Any = asr.score
         (lambda: prepare(5), "^recipe: expected a path, found 5"),
         (lambda: prepare("demo", folder=5), "^folder: expected a path, found 5"),
         (lambda: asr.compare(recipe="demo", attentions="full", folder=5), "^folder=5: expected a path$"),
+        (lambda: asr.compare(recipe="demo", attentions=[5]), r"^attentions=\[5\]: expected a list of texts$"),
+        (lambda: asr.compare(recipe=5), "^recipe=5: no such configuration"),
+        (lambda: asr.compare(recipe=5, attentions=["full"]), "^recipe=5: no such configuration"),
+        (lambda: asr.compare(plan=5), "^plan=5: expected text$"),
+        (lambda: decode("run", split=5), "^split=5: expected text$"),
+        (lambda: decode("run", split=True), "^split=True: expected text$"),
+        (lambda: train(recipe="demo", attention=5), "^attention=5: expected text$"),
+        (lambda: train(recipe="demo", init_from=5), "^init_from=5: expected text$"),
+        (lambda: train(recipe="demo", data={"train": [5]}), r"^data\.train=\[5\]: expected a list of texts$"),
+        (lambda: score("run", language=5), "^language=5: expected text$"),
+        (lambda: decode("r\udcff"), r"^model: expected a path in UTF-8, found 'r\\udcff'$"),
     ],
 )
 def test_arguments_of_other_types_are_named(

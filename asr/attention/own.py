@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
@@ -165,6 +165,28 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return call
+
+
+def nan_again(model: nn.Module, run: Callable[[], object]) -> str:
+    """Return which of the user's own mechanisms makes NaN from finite input if `run` computes again, or "".
+
+    Outputs are checked once, because it takes time; this is called where the end of a model has NaN.
+
+    Args:
+        model: the model, which may have none of them.
+        run: what gave NaN.
+    """
+    guarded = [x for x in model.modules() if getattr(x, "guarded", False)]
+    if not guarded:
+        return ""
+    for mechanism in guarded:
+        mechanism.returned = False  # type: ignore[assignment]
+    try:
+        with torch.no_grad():
+            run()
+    except UserError as error:
+        return error.line
+    return ""
 
 
 def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Any) -> None:

@@ -23,21 +23,26 @@ def values_of(
         options: a dataclass, an OmegaConf configuration, a dictionary or None. Groups are nested, or their
             names dotted: `{"model": {"layers": 6}}` or `{"model.layers": 6}`.
         keywords: further options, which replace those in `options`.
-        schema: dataclass of the options, whose paths to write to can't be numbers: `run=5` would be a folder.
+        schema: dataclass of the options, of which those of text take no numbers: `run=5` would be a folder.
 
     Raises:
-        UserError: a value of a type that no option has, or a path that is no text.
+        UserError: a value of a type that no option has, or something else where a text or path belongs.
 
     Example:
         >>> values_of({"recipe": "demo", "model.layers": 4}, {"model": {"layers": 6}, "seeds": (0, 1)})
         {'recipe': 'demo', 'model.layers': 6, 'seeds': [0, 1]}
     """
     first, others = nested_values(options), nested_values(keywords)
+    found = flat(first) | flat(others)
+    whole = first | others | found  # an empty dictionary has no keys
     for x in settings(schema()) if schema else ():
-        given = others.get(x.key, first.get(x.key))
-        if x.affects == "place" and x.kind is str and not isinstance(given, str | None):
-            raise UserError(f"{x.key}={given!r:.60}: expected a path")
-    return flat(first) | flat(others)
+        given = whole.get(x.key)
+        if x.kind is str and not isinstance(given, str | None):
+            what = "a path" if x.affects == "place" else "text"
+            raise UserError(f"{x.key}={given!r:.60}: expected {what}")
+        if x.kind == list[str] and isinstance(given, list) and not all(isinstance(y, str) for y in given):
+            raise UserError(f"{x.key}={given!r:.60}: expected a list of texts")
+    return found
 
 
 def nested_values(options: Options) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from asr.attention.own import nan_again
 from asr.data.stream import StreamBatch, TrainingData
 from asr.errors import UserError
 from asr.model.checkpoint import FORMAT
@@ -132,10 +133,11 @@ class TrainingTask(lightning.LightningModule):
                 x for x, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite
             ]
             names = ", ".join(culprits[:5]) or "another rank"
-            self._skip(
-                f"the loss is not finite for {names}",
-                ": lower optimizer.learning_rate or check these utterances",
-            )
+            if own := nan_again(self, lambda: self.losses(batch)):
+                self._skip(f"the loss is not finite for {names}: {own}")
+            else:
+                advice = ": lower optimizer.learning_rate or check these utterances"
+                self._skip(f"the loss is not finite for {names}", advice)
             return loss if self._scaled else self._no_gradient()
         self.usable = True
         self.window += torch.stack([losses.detach().sum(), targets]).float().cpu()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from asr.attention.own import nan_again
 from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
@@ -63,9 +64,13 @@ def _encode_sound(model: AcousticModel, recordings: Sequence[Samples]) -> Poster
     if not recordings:
         none_BTV = torch.empty(0, 0, model.head.projection.out_features, device=model.device)
         return Posteriors(none_BTV, torch.empty(0, dtype=torch.int64, device=model.device))
-    audio_BS, lengths_B = padded(recordings)
+    audio_BS, lengths_B = (x.to(model.device) for x in padded(recordings))
     with evaluating(model):
-        return Posteriors(*model(audio_BS.to(model.device), lengths_B.to(model.device)))
+        found = Posteriors(*model(audio_BS, lengths_B))
+        broken = bool(found.log_probs_BTV.isnan().any())
+        if broken and (own := nan_again(model, lambda: model(audio_BS, lengths_B))):
+            raise UserError(own)
+        return found
 
 
 @torch.inference_mode()

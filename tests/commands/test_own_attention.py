@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from tone_corpora import TINY
 
 import asr
@@ -116,6 +117,46 @@ def test_a_mechanism_for_each_layer_and_faults(
         error = capsys.readouterr().err
         assert expected in error
         assert error.count("\n") == 1
+
+
+LATER = """from asr.attention import Option, Schema, SoftmaxMechanism
+class Later(SoftmaxMechanism):
+    schema = Schema("M", Option("m", 3, range(1, 4097), "m"), ())
+    source = "x"
+    time = memory = "N"
+    def __init__(self, name, backend, dropout, m):
+        super().__init__(name, backend, dropout)
+        self.left = m
+    def attend(self, q, k, v, query_lengths, key_lengths):
+        self.left -= 1
+        return v if self.left >= 0 else v * float("nan")
+    def dense(self, q, k, query_lengths, key_lengths):
+        return (q @ k.mT).softmax(-1)
+"""
+
+
+@pytest.mark.slow
+def test_nan_after_the_first_output_names_the_mechanism(
+    train: Callable[..., int],
+    trained: Path,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A training skipped its batches, and a decoding blamed the samples, without a word on the mechanism."""
+    (place / "later.py").write_text(LATER)
+    says = "attention 'later:Later-3': expected a tensor"
+    assert train("attention=./later.py:Later-3", "trainer.max_steps=30") == 1
+    error = capsys.readouterr().err
+    assert "successive batches were skipped; the last: the loss is not finite for train-" in error
+    assert f"{says} " in error
+    assert "found NaN (later.py, line 9)" in error
+    assert says in caplog.text
+    recognizer = asr.Recognizer.load(trained, attention="./later.py:Later-1")
+    audio = torch.randn(16000)
+    assert recognizer.transcribe(audio, 16000).text is not None
+    with pytest.raises(asr.UserError, match=r"attention 'later:Later-1': .* found NaN \(later\.py, line 9\)"):
+        recognizer.transcribe(audio, 16000)
 
 
 @pytest.mark.slow
