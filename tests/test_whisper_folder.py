@@ -191,11 +191,11 @@ def test_a_published_recogniser_keeps_its_accuracy(tool: ModuleType, tmp_path: P
             f"data={data / 'twenty.cuts.jsonl.gz'}",
             f"folder={tmp_path / 'out'}",
         ),
-        *("task=transcription", "join_s=29.5", "samples=10", "device=cpu", f"attentions={','.join(names)}"),
+        *("join_s=29.5", "samples=10", "device=cpu", f"attentions={','.join(names)}"),
     ]
-    assert main(["approximate", *given]) == 0
-    (task,) = json.loads((tmp_path / "out/results.json").read_text())["tasks"]
-    full, near, clustered = ({k: v["value"] for k, v in row["scores"].items()} for row in task["rows"])
-    assert full["WER"] < 0.1
-    assert near["WER"] < full["WER"] + 0.03
-    assert near["KL"] < 0.03 < 0.5 < clustered["KL"]
+    assert main(["compare", *given]) == 0
+    evaluations = json.loads((tmp_path / "out/results.json").read_text())["evaluations"]
+    full, near, clustered = ({k: v["rate"] for k, v in x["rates"].items()} for x in evaluations)
+    assert full["wer"] < 0.1
+    assert near["wer"] < full["wer"] + 0.03
+    assert near["kl"] < 0.03 < 0.5 < clustered["kl"]

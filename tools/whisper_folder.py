@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from asr.approximation.whisper import tokens_without_merge
+from asr.model.whisper import tokens_without_merge
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError, in_words
 from asr.files import read_json

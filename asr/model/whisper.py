@@ -108,6 +108,7 @@ class Whisper:
         for name in ("decoder_start_token_id", "no_timestamps_token_id", "eos_token_id"):
             if not isinstance(getattr(self.model.generation_config, name, None), int):
                 raise UserError(f"model={self.folder}: expected {name} in generation_config.json, found none")
+        _check_marks(tokenizer, self.model.generation_config, self.folder)
 
     def digest(self) -> list[str]:
         """Return hashes of all files that decide on the output."""
