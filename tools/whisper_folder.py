@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from asr.model.whisper import tokens_without_merge
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError, in_words
 from asr.files import read_json
+from asr.model.whisper import tokens_without_merge
 
 TYPES = {0: "<f4", 1: "i1", 2: "<i2", 3: "<i4", 4: "<f2"}  # CTranslate2's numbers
 PARTS = re.compile(r"(encoder|decoder)/(?:layer_(\d+)/)?(.+)/(\w+)")
