@@ -28,7 +28,7 @@ LAYERS = [
     },
     {"text"},
     {"attention"},
-    {"model", "losses", "data", "augmentation", "lm", "preparation", "benchmark"},
+    {"model", "losses", "data", "augmentation", "lm", "preparation"},
     {"search", "scoring"},
     {"transcription", "approximation"},
     {"training", "recognizer"},

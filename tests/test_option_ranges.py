@@ -57,7 +57,7 @@ def invalid(schema: type) -> Iterator[tuple[str, str]]:
 
 def test_all_schemas_are_found() -> None:
     names = {f"{schema.__module__}.{schema.__qualname__}" for schema in SCHEMAS}
-    assert {"asr.training.options.TrainerConfig", "asr.benchmark.options.Options"} <= names
+    assert {"asr.training.options.TrainerConfig", "asr.experiment.options.BenchOptions"} <= names
     assert "asr_recipes.copy.options.TaskOptions" in names
     assert sum(len(list(invalid(schema))) for schema in SCHEMAS) > 1000
 

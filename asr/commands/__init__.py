@@ -220,7 +220,7 @@ COMMANDS = {
     ),
     "bench": Command(
         "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
-        "asr.benchmark.options:Options",
+        "asr.experiment.options:BenchOptions",
         reads=True,
     ),
     "compare": Command(

@@ -18,8 +18,17 @@ from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.experiment.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.experiment.advice import (
+    MechanismCost,
+    expect,
+    measure,
+    positions,
+    reason,
+    recommend,
+    usual_mechanisms,
+)
 from asr.experiment.options import AdviceConfig
+from asr.measure import usual_clock
 from asr.preparation.record import read_prepared
 from asr.training.config import chosen_recipe, train_options
 from asr.training.options import TrainConfig, train_schema
@@ -107,7 +116,8 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
         def advance(what: str) -> None:
             bars.update(task, description=f"measuring {what}", advance=1)
 
-        expected = expect(options, training, lengths, at, quantiles[0.95], advance)
+        rows = measure(options, training, at, quantiles[0.95], advance)
+    expected = expect(rows, training, lengths, at, usual_clock(options.device))
     console.print(_table(expected, at, quantiles[0.95], options, training))
     taken = recommend(expected)
     frames_95 = round(float(np.quantile(frames, 0.95)))

@@ -1,8 +1,8 @@
 """`asr bench`: time and memory of attention mechanisms, transformer layers and models by length."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -10,16 +10,16 @@ from rich.console import Console
 from asr import config
 from asr.attention import own
 from asr.attention.table import missing_kernels
-from asr.benchmark.crossings import crossings
-from asr.benchmark.measurement import Measurement
-from asr.benchmark.mechanisms import Timing
-from asr.benchmark.memory import Memory
-from asr.benchmark.names import measured_names
-from asr.benchmark.options import Options
 from asr.config.names import alternatives
 from asr.console import Table, open_console, progress
-from asr.environment import describe_environment, pick_device, pick_precision
+from asr.environment import pick_device, pick_precision
+from asr.experiment.bench import Bench, measured_names
+from asr.experiment.crossings import crossings, speed_ups
+from asr.experiment.options import BenchOptions
+from asr.experiment.records import Evaluation
+from asr.experiment.results import Results
 from asr.files import check_writable, write_json
+from asr.measure import quartiles
 from asr.model.options import FeatureConfig, ModelConfig
 from asr.report import bench_chart
 from asr.report.figure import export
@@ -28,12 +28,12 @@ from asr.scoring.estimates import DASH
 from asr.training.config import train_options
 
 
-def parse(overrides: list[str]) -> Options:
+def parse(overrides: list[str]) -> BenchOptions:
     """Build the options from those of a figure, if one is named, and from `key=value` overrides."""
     given = config.by_key(overrides)
     figure = given.get("figure")
     drawn = config.flat(config.group_values("figure", figure)) if figure else {}
-    options = config.parse(Options, drawn | given)
+    options = config.parse(BenchOptions, drawn | given)
     options.attentions = [own.load(name) for name in alternatives(options.attentions)]
     options.baseline = own.load(options.baseline)
     measured_names(options)  # refuses what can't be measured
@@ -45,7 +45,7 @@ def main(paths: list[str], overrides: list[str]) -> None:
     run(paths, parse(overrides))
 
 
-def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:
+def run(paths: Sequence[str | Path], options: BenchOptions, *, console: Console | None = None) -> Results:
     """Measure, print one table per pass, and write the results as JSON and as a plot.
 
     An interrupted benchmark continues: what it has measured lies beside the results until they are complete.
@@ -70,32 +70,29 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     # Composed with all other options of a training, because presets are a group of its configuration.
     model = {"model": options.model, "model.frames": options.frames}
     preset = train_options(model).model if options.unit == "model" else None
-    measurement = Measurement(options, out, preset)
-    if measurement.reused:
-        console.print(f"{out}: reusing {measurement.reused} results of an interrupted benchmark")
+    bench = Bench(options, out, preset)
+    if bench.reused:
+        console.print(f"{out}: reusing {bench.reused} results of an interrupted benchmark")
     with progress() as bars:
-        task = bars.add_task("measuring", total=measurement.steps)
-        measurement.run(lambda what: bars.update(task, description=what, advance=1))
-    timings, memory = measurement.timings, measurement.memory
+        task = bars.add_task("measuring", total=bench.steps)
+        bench.run(lambda what: bars.update(task, description=what, advance=1))
     for passes in options.passes:
-        if chosen := [timing for timing in timings if timing.passes == passes]:
-            console.print(_time_table(chosen, options, preset))
-        if sizes := [size for size in memory if size.passes == passes]:
-            console.print(_memory_table(sizes, options))
-    for line in measurement.too_large:
-        console.print(line, highlight=False)
-    record = {
-        "options": asdict(options),
-        "environment": describe_environment(),
-        "kernels": notice,
-        "timings": [asdict(timing) for timing in timings],
-        "memory": [asdict(size) for size in memory],
-    }
-    write_json(record, out)
-    measurement.forget()
-    plots = export(replace(bench_chart.figure(out), key=out.stem), out.parent)
-    console.print(f"written: {out}, {', '.join(map(str, plots))}")
-    return timings
+        rows = [row for row in bench.rows if (row.passes, row.status) == (passes, "done")]
+        if rows:
+            console.print(_time_table(rows, options, bench.clock, preset))
+        if any(row.peak_mib is not None for row in rows):
+            console.print(_memory_table(rows, options.lengths))
+    for row in bench.rows:
+        if row.error:
+            line = f"N={row.length}: memory of {row.variant}, {row.passes}: {row.error}"
+            console.print(line, highlight=False)
+    results = bench.results(notice)
+    write_json(asdict(results), out)
+    bench.forget()
+    figure = bench_chart.figure(results)  # None if nothing fits into memory
+    plots = export(replace(figure, key=out.stem), out.parent) if figure else []
+    console.print(f"written: {', '.join(map(str, [out, *plots]))}")
+    return results
 
 
 def _look_ahead(name: str, preset: ModelConfig | None) -> str:
@@ -109,37 +106,35 @@ def _look_ahead(name: str, preset: ModelConfig | None) -> str:
     return look_ahead_text(attention, preset.layers, position_ms, preset.frames)
 
 
-def _time_table(timings: list[Timing], options: Options, preset: ModelConfig | None) -> Table:
+def _time_table(
+    rows: list[Evaluation], options: BenchOptions, clock: str, preset: ModelConfig | None
+) -> Table:
     """Return times per position in µs; for models, per call in s, with the parts of a training step."""
-    model = options.unit == "model"
-    parts = tuple(timings[0].parts_s)
-    columns = ("N", "attention", "batch", *parts, "s" if model else "µs", "quartiles")
+    model, digits = (True, 3) if options.unit == "model" else (False, 2)
+    columns = ("N", "attention", "batch", *rows[0].parts_s, "s" if model else "µs", "quartiles")
     columns += (f"speed-up over {options.baseline}", f"look-ahead, {'ms' if model else 'positions'}")
-    title = f"{timings[0].passes}: {timings[0].clock} time per {'call' if model else 'position'}"
-    pairs = enumerate(itertools.pairwise(timings))
-    last = {number for number, (timing, after) in pairs if timing.length != after.length}
-    rows, digits = [], 3 if model else 2
-    for timing in timings:
-        unit_s = 1.0 if model else 1e-6 * timing.batch * timing.length
-        low, high = (f"{bound / unit_s:.{digits}f}" for bound in timing.quartiles_s)
-        median = f"{timing.median_s / unit_s:.{digits}f}"
-        ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
-        shape = (str(timing.length), timing.name, str(timing.batch))
-        seconds = (f"{part:.{digits}f}" for part in timing.parts_s.values())
-        rows.append((*shape, *seconds, median, f"{low}–{high}", ratio, _look_ahead(timing.name, preset)))
-    faster = crossings(timings, options.baseline)
-    caption = "\n".join(f"{name}: {where}" for name, where in faster.items())
-    return replace(Table.of(title, columns, rows, caption=caption, numbers=False), sections=last)
+    title = f"{rows[0].passes}: {clock} time per {'call' if model else 'position'}"
+    last = {number for number, (row, after) in enumerate(pairwise(rows)) if row.length != after.length}
+    lines = []
+    for row, ratio in zip(rows, speed_ups(rows, options.baseline, clock), strict=True):
+        unit_s = 1.0 if model else 1e-6 * row.positions
+        low, median, high = (f"{x / unit_s:.{digits}f}" for x in quartiles(row.repeats_s(clock)))
+        seconds = (f"{part:.{digits}f}" for part in row.parts_s.values())
+        faster = "" if ratio is None else f"{ratio:.2f}"
+        shape = (str(row.length), row.variant, str(row.utterances))
+        lines.append((*shape, *seconds, median, f"{low}–{high}", faster, _look_ahead(row.variant, preset)))
+    found = crossings(rows, options.baseline, clock)
+    caption = "\n".join(f"{name}: {where}" for name, where in found.items())
+    return replace(Table.of(title, columns, lines, caption=caption, numbers=False), sections=last)
 
 
-def _memory_table(memory: list[Memory], options: Options) -> Table:
+def _memory_table(rows: list[Evaluation], lengths: list[int]) -> Table:
     """Return the peak memory per sequence of the batch."""
-    names = list(dict.fromkeys(size.name for size in memory))
-    by_cell = {(size.length, size.name): size for size in memory}
-    rows = []
-    for length in options.lengths:
-        cells = [by_cell.get((length, name)) for name in names]
-        shown = ["–" if size is None else f"{size.peak_bytes / size.batch / 2**20:.1f}" for size in cells]
-        rows.append((str(length), *shown))
-    title = f"{memory[0].passes}: peak memory per sequence, MiB"
-    return Table.of(title, ("N", *names), rows, numbers=False)
+    each = {(x.length, x.variant): x.peak_mib / (x.utterances or 1) for x in rows if x.peak_mib is not None}
+    names = list(dict.fromkeys(name for _, name in each))
+    lines = [
+        (str(length), *(f"{each[length, x]:.1f}" if (length, x) in each else DASH for x in names))
+        for length in lengths
+    ]
+    title = f"{rows[0].passes}: peak memory per sequence, MiB"
+    return Table.of(title, ("N", *names), lines, numbers=False)

@@ -1,7 +1,6 @@
 """Recommends a mechanism for given data and a machine, from utterance lengths and a benchmark."""
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,18 +12,19 @@ from torch import Tensor, nn
 from asr.attention import parse_name
 from asr.attention.multihead import SelfAttention
 from asr.attention.table import class_named, default_names, exchange
-from asr.benchmark.mechanisms import measure
-from asr.benchmark.memory import peak_memory_bytes
-from asr.benchmark.options import PASSES
-from asr.benchmark.problem import BenchProblem
-from asr.experiment.options import AdviceConfig
-from asr.measure import LEAST_ROUNDS, in_turns, time_of, torch_threads, usual_clock
+from asr.experiment.bench import row_of, time_in_turns
+from asr.experiment.options import PASSES, AdviceConfig
+from asr.experiment.peaks import peak_memory_bytes
+from asr.experiment.random_input import Problem
+from asr.experiment.records import Evaluation
+from asr.measure import LEAST_ROUNDS, in_turns, quartiles, time_of, torch_threads, usual_clock
 from asr.model.encoder import Encoder
 from asr.training.options import TrainConfig
 
 MATTERS = 0.95  # an approximation must take at most this share of full attention's time, beyond the noise
 WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
 EXACT = "full"
+REST = "rest"  # an encoder step without the mixing of attention
 QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
 # From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
 # `near` by the exchange tables of Whisper and of generated questions (docs/attention.md); local attention
@@ -43,7 +43,7 @@ class MechanismCost:
         attention_share: attention's fraction of the step at the longest of these lengths.
         epoch_s: seconds per epoch, summed over all utterances at their own lengths.
         memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
-        rounds: largest number of rounds of the measurement.
+        rounds: number of rounds of the measurement, where they are fewest.
         noise_s: quartiles of `epoch_s` over the rounds.
     """
 
@@ -91,71 +91,94 @@ def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
     return np.maximum(1, -(-frames // subsampling))
 
 
-def expect(
+def measure(
     options: AdviceConfig,
     training: TrainConfig,
-    lengths: NDArray[np.int64],
-    at: Sequence[int],
+    at: Iterable[int],
     memory_at: int,
     advance: Callable[[str], None],
-) -> list[MechanismCost]:
-    """Measure mechanisms at several lengths and extrapolate to an epoch.
+) -> list[Evaluation]:
+    """Return the rows of mechanisms, forward and backward, and of the `REST` of an encoder step.
 
     Args:
-        options: mechanisms and how to measure them. Beyond `longest` the cost per position is constant,
-            except that of attention in mechanisms with quadratic time, which grows with the length.
+        options: mechanisms and how to measure them.
         training: model sizes and frame budget.
-        lengths: [utterances] encoder positions of each utterance.
-        at: lengths to report, ascending, each in a batch that fills the frame budget.
-        memory_at: length at which to measure memory, if at all.
+        at: lengths in encoder positions, each in a batch that fills the frame budget; longer ones than
+            `longest` are measured there.
+        memory_at: one of these lengths, where memory is measured, if at all.
         advance: called with a description of the next measurement.
     """
     names, longest, device = options.attentions, options.longest, options.device
-    clock = usual_clock(device)
-    # Seconds per position, all layers: median and quartiles.
-    mixing: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
-    rest: list[float] = []  # seconds per position
-    measured = sorted({min(length, longest) for length in at})
-    for length in measured:
+    limits = options.threads, options.rounds, options.seconds
+    rows = []
+    for length in sorted({min(length, longest) for length in at}):
         advance(f"{length} positions")
         problem = _problem(length, training, device)
-        size = length * problem.batch
-        limits = options.threads, options.rounds, options.seconds
-        for found in measure(dict.fromkeys(names, problem), EXACT, clock, *limits, PASSES[-1:]):
-            taken_s = (found.median_s, *found.quartiles_s)
-            mixing[found.name].append(tuple(training.model.layers * x / size for x in taken_s))
-        rest.append(rest_of_step_s(problem, training, clock, options.threads) / size)
-    memory: dict[str, float] = {}
-    for name in names if options.memory else ():
-        advance(f"memory of {name}")
-        problem = _problem(min(memory_at, longest), training, device)
-        memory[name] = peak_memory_bytes(name, problem) / 2**20
+        same = dict.fromkeys(names, problem)
+        rows += time_in_turns(same, PASSES[-1], usual_clock(device), *limits)
+        rows.append(rest_row(problem, training, options.threads))
+    for row in rows:
+        if options.memory and row.length == min(memory_at, longest) and row.variant != REST:
+            advance(f"memory of {row.variant}")
+            row.peak_mib = peak_memory_bytes(row.variant, _problem(row.length, training, device)) / 2**20
+    return rows
 
-    def attention(name: str, n: NDArray[np.int64], which: int = 0) -> NDArray[np.float64]:
+
+def expect(
+    rows: Sequence[Evaluation],
+    training: TrainConfig,
+    lengths: NDArray[np.int64],
+    at: Sequence[int],
+    clock: str,
+) -> list[MechanismCost]:
+    """Extrapolate from lengths to an epoch.
+
+    Beyond the longest row the cost per position is constant, except that of attention in mechanisms with
+    quadratic time, which grows with the length.
+
+    Args:
+        rows: what `measure` returns.
+        training: model sizes and frame budget.
+        lengths: [utterances] encoder positions of each utterance.
+        at: lengths to report, ascending.
+        clock: `cpu` or `wall`.
+    """
+    # Lower quartile, median and upper quartile of seconds per position, by mechanism and length.
+    costs: dict[str, dict[int, NDArray[np.float64]]] = {}
+    for row in rows:
+        each = np.array(quartiles(row.repeats_s(clock))) / row.positions
+        costs.setdefault(row.variant, {})[row.length] = each
+    rest = costs.pop(REST)
+    measured = sorted(rest)
+    memory = {row.variant: row.peak_mib for row in rows if row.peak_mib is not None}
+    rounds = {name: min(len(x.repeats_s(clock)) for x in rows if x.variant == name) for name in costs}
+
+    def others(n: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray(np.interp(n, measured, [rest[length][1] for length in measured]))
+
+    def attention(name: str, n: NDArray[np.int64], which: int = 1) -> NDArray[np.float64]:
         grows = class_named(name).time == QUADRATIC
         growth = np.maximum(n / measured[-1], 1.0) if grows else 1.0
-        return np.asarray(np.interp(n, measured, [x[which] for x in mixing[name]]) * growth)
+        each = [training.model.layers * costs[name][length][which] for length in measured]
+        return np.asarray(np.interp(n, measured, each) * growth)
 
     expected = []
     shown = np.array(at)
-    sizes = [n * _problem(n, training, device).batch for n in at]
-    for name in names:
-        epoch_s, low_s, high_s = (
-            float(((attention(name, lengths, x) + np.interp(lengths, measured, rest)) * lengths).sum())
-            for x in range(3)
+    sizes = [n * _batch(n, training) for n in at]
+    for name in costs:
+        low_s, epoch_s, high_s = (
+            float(((attention(name, lengths, x) + others(lengths)) * lengths).sum()) for x in range(3)
         )
-        step = attention(name, shown) + np.interp(shown, measured, rest)
+        step = attention(name, shown) + others(shown)
         step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
         share = float(attention(name, shown)[-1] / step[-1])
         noise_s = low_s, high_s
-        expected.append(
-            MechanismCost(name, step_s, share, epoch_s, memory.get(name), options.rounds, noise_s)
-        )
+        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name), rounds[name], noise_s))
     return expected
 
 
-def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, threads: int) -> float:
-    """Return the seconds of an encoder step, forward and backward, without the mixing of attention."""
+def rest_row(problem: Problem, training: TrainConfig, threads: int) -> Evaluation:
+    """Return the row of an encoder step, forward and backward, without the mixing of attention."""
     model = training.model
     with torch_threads(threads):
         encoder = Encoder(model, training.features.mel_bins, EXACT).to(problem.device).train()
@@ -170,8 +193,8 @@ def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, thr
         def step() -> None:
             encoder(features, lengths)[0].sum().backward()
 
-        taken = in_turns({"rest": partial(time_of, step, problem.device)}, LEAST_ROUNDS)["rest"]
-        return statistics.median(x.by(clock) for x in taken)
+        taken = in_turns({REST: partial(time_of, step, problem.device)}, LEAST_ROUNDS)[REST]
+    return row_of(REST, problem, PASSES[-1], taken)
 
 
 class NoMixing(nn.Module):
@@ -182,11 +205,15 @@ class NoMixing(nn.Module):
         return q_BHND + k_BHND + v_BHND
 
 
-def _problem(length: int, training: TrainConfig, device: str) -> BenchProblem:
+def _problem(length: int, training: TrainConfig, device: str) -> Problem:
     """Return a batch of this length that fills the frame budget."""
     model = training.model
-    batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
-    return BenchProblem(model.heads, model.head_dim, "fp32", device, 0, batch=batch, length=length)
+    batch = _batch(length, training)
+    return Problem(model.heads, model.head_dim, "fp32", device, 0, batch=batch, length=length)
+
+
+def _batch(length: int, training: TrainConfig) -> int:
+    return max(1, training.data.frames_per_batch // (length * training.model.subsampling))
 
 
 def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:

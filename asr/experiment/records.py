@@ -214,8 +214,8 @@ class Evaluation:
             substitutions, deletions and insertions.
         ratios: rates divided by those of the protocol's baseline: rate, and interval on the same resampled
             items; `time`: ratio of times, with quartiles over batches.
-        forward_s: median wall-clock time of a forward pass.
-        forward_cpu_s: median CPU time of a forward pass.
+        forward_s: median wall-clock time of a forward pass, or of the `passes` named.
+        forward_cpu_s: median CPU time of a forward pass, or of the `passes` named.
         forward_repeats_s: wall-clock time of each repeat.
         forward_cpu_repeats_s: CPU time of each repeat.
         peak_mib: peak memory of a forward pass over the longest batch.
@@ -227,6 +227,9 @@ class Evaluation:
         closed: whether the vocabulary of the search has all words of the references.
         constant: whether the model recognised the same, or nothing, in all utterances.
         command: command that repeats the evaluation.
+        length: positions of each sequence of random input, whose number is `utterances`; 0: other data.
+        passes: what ran on random input: forward | forward+backward | grouping.
+        parts_s: medians of the parts of a training step.
     """
 
     candidate: str
@@ -252,6 +255,22 @@ class Evaluation:
     closed: bool = False
     constant: bool = False
     command: str = ""
+    length: int = 0
+    passes: str = ""
+    parts_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> int:
+        """Number of positions of a batch of random input."""
+        return self.length * (self.utterances or 0)
+
+    def seconds(self, clock: str) -> float | None:
+        """Return the median time by the `wall` or `cpu` clock; None if it was not timed."""
+        return self.forward_cpu_s if clock == "cpu" else self.forward_s
+
+    def repeats_s(self, clock: str) -> list[float]:
+        """Return the time of each repeat by the `wall` or `cpu` clock."""
+        return self.forward_cpu_repeats_s if clock == "cpu" else self.forward_repeats_s
 
 
 @dataclass(frozen=True)

@@ -199,12 +199,10 @@ class Results:
 
         The protocol's clock decides between wall-clock and CPU time. None if the pass was not timed.
         """
-        cpu = self.clock == "cpu"
         for x in self.evaluations_of(label, split, variant):
-            median = x.forward_cpu_s if cpu else x.forward_s
+            median = x.seconds(self.clock)
             if median is not None:
-                repeats = x.forward_cpu_repeats_s if cpu else x.forward_repeats_s
-                return spread(repeats or [median], "repeats")
+                return spread(x.repeats_s(self.clock) or [median], "repeats")
         return None
 
     def front(self, split: str) -> list[str]:

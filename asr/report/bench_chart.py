@@ -1,173 +1,138 @@
-"""Time and memory of attention, or of whole layers, per position, measured by `asr bench`."""
+"""Time and memory of attention, of layers or of models per position, measured by `asr bench`."""
 
 import math
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-from asr.benchmark.crossings import crossings
-from asr.benchmark.mechanisms import Timing
-from asr.benchmark.memory import Memory
-from asr.benchmark.problem import Setup
 from asr.errors import UserError
-from asr.files import build, read_json
+from asr.experiment.crossings import crossings, position_us
+from asr.experiment.records import Evaluation
+from asr.experiment.results import Results, read_results
+from asr.measure import quartiles
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks
 from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
-from asr.report.provenance import of_environment
+from asr.report.provenance import of_results
 
 PASSES = {"forward": "forward", "forward+backward": "forward and backward", "grouping": "grouping"}
 MODEL_PASSES = {"forward": "encoding", "forward+backward": "training step"}
 UNITS = {"mechanism": "attention", "layer": "a transformer layer", "model": "a model"}
 
 
-@dataclass(frozen=True)
-class BenchResults:
-    """The content of a `bench.json`."""
-
-    options: dict[str, Any]
-    environment: dict[str, Any]
-    timings: list[Timing]
-    memory: list[Memory]
-    kernels: str = ""  # which mechanisms ran without compiled kernels, and why
-
-    @property
-    def setup(self) -> Setup:
-        """Return the options that the figure names."""
-        names = {entry.name for entry in fields(Setup)} & self.options.keys()
-        setup: Setup = build(Setup, {name: self.options[name] for name in names}, "options")
-        # Results older than the option `unit` have `layer` instead.
-        return replace(setup, unit="layer") if self.options.get("layer") is True else setup
-
-    def pass_name(self, passes: str) -> str:
-        """Return a pass in words."""
-        return {**PASSES, **(MODEL_PASSES if self.setup.unit == "model" else {})}[passes]
+def read_bench(path: Path) -> Results:
+    """Read results of `asr bench`; raise a `UserError` if they are missing or have another format."""
+    results = read_results(path)
+    if "bench" not in results.protocol or not timed_rows(results):
+        raise UserError(f"{path}: expected results of asr bench, with times")
+    return results
 
 
-def read_bench(path: Path) -> BenchResults:
-    """Read a `bench.json`; raise a `UserError` if it is missing or has another format."""
-    what = "results of asr bench"
-    record: BenchResults = build(BenchResults, read_json(path, what), f"{path}: expected {what}")
-    try:
-        cells: list[Timing | Memory] = [*record.timings, *record.memory]
-        if min((min(cell.length, cell.batch) for cell in cells), default=1) < 1:
-            raise UserError("expected batches and lengths of at least 1")
-        if not record.timings or not {cell.passes for cell in cells} <= PASSES.keys():
-            raise UserError(f"expected timings of {' or '.join(PASSES)}")
-        if record.setup.unit not in UNITS:
-            raise UserError(f"unit={record.setup.unit}: expected {' or '.join(UNITS)}")
-        for timing in record.timings:
-            # The axis is logarithmic.
-            if not 0 < timing.per_element_us < math.inf:
-                raise UserError(f"{timing.name}: expected a positive time, found {timing.per_element_us}")
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    return record
-
-
-def figure(path: Path) -> Figure:
-    """Return the figure for a `bench.json`.
+def timed_rows(results: Results) -> list[Evaluation]:
+    """Return the rows of operations that ran on random input.
 
     Raises:
-        UserError: the file is missing or has another format.
+        UserError: a time that a logarithmic axis can't show.
     """
-    record = read_bench(path)
-    setup, options = record.setup, record.options
-    timings, memory = time_rows(record), memory_rows(record)
-    provenance = of_environment(record.environment, seeds=str(setup.seed), data="random")
-    names = theme.in_family_order(list({row["series"]: None for row in timings}))
+    rows = [row for row in results.evaluations if row.length and row.status == "done"]
+    for row in rows:
+        seconds = row.seconds(results.clock)
+        if seconds is None or not 0 < seconds < math.inf:
+            raise UserError(f"{row.variant}: expected a positive time, found {seconds}")
+    return rows
+
+
+def figure(results: Results, key: str = "bench") -> Figure | None:
+    """Return the figure of operations on random input; None for results of another kind.
+
+    Args:
+        results: results of `asr bench`.
+        key: key of the figure, which distinguishes several on a page.
+    """
+    rows = timed_rows(results)
+    if not rows:
+        return None
+    options = results.protocol["bench"]
+    model = options["unit"] == "model"
+    words = {**PASSES, **(MODEL_PASSES if model else {})}
+    names = theme.in_family_order(list(dict.fromkeys(row.variant for row in rows)))
     lines = lines_of(dict(zip(names, names, strict=True)))
     panels = [
-        Panel("", _spec(chosen, lines, f"{record.pass_name(passes)}, {unit} per position"))
-        for rows, unit in ((timings, "µs"), (memory, "KiB"))
+        Panel("", _spec(chosen, lines, f"{words[passes]}, {unit} per position"))
+        for drawn, unit in ((time_rows(results), "µs"), (memory_rows(results), "KiB"))
         for passes in PASSES
-        if (chosen := [row for row in rows if row["passes"] == passes])
+        if (chosen := [row for row in drawn if row["passes"] == passes])
     ]
     faster = [
-        f"{name} is {where} ({record.pass_name(passes)})"
+        f"{name} is {where} ({words[passes]})"
         for passes in PASSES
-        if setup.unit != "mechanism"
+        if options["unit"] != "mechanism"
         for name, where in crossings(
-            [timing for timing in record.timings if timing.passes == passes], str(options.get("baseline"))
+            [row for row in rows if row.passes == passes], options["baseline"], results.clock
         ).items()
     ]
     return Figure(
-        key="figure-4" if path.stem == "bench" else f"figure-{re.sub(r'[^A-Za-z0-9-]', '-', path.stem)}",
-        label={"layer": "Layers", "model": "Models"}.get(setup.unit, "Figure 4"),
-        title=f"Time and memory of {UNITS[setup.unit]} per position",
+        key=f"figure-{re.sub(r'[^A-Za-z0-9-]', '-', key)}" if key != "bench" else "figure-4",
+        label={"layer": "Layers", "model": "Models"}.get(options["unit"], "Figure 4"),
+        title=f"Time and memory of {UNITS[options['unit']]} per position",
         caption=(
-            f"{_subject(record)} on random input ({_sizes(record)}, {setup.precision} on {setup.device}): "
-            "medians with quartiles over rounds that are interleaved over all mechanisms. A flat line means "
-            "cost linear in the sequence length."
-            + "".join(f" {sentence}." for sentence in [*faster, record.kernels] if sentence)
+            f"{_subject(options)} on random input ({_sizes(options, rows)}, {options['precision']} on "
+            f"{options['device']}): medians with quartiles over rounds that are interleaved over all "
+            "mechanisms. A flat line means cost linear in the sequence length."
+            + "".join(f" {sentence}." for sentence in [*faster, results.protocol["kernels"]] if sentence)
         ),
         panels=panels,
         series=lines,
         log=("x", "y"),
         log_at_first=("x", "y"),
-        provenance=provenance,
+        provenance=replace(of_results(results), data="random"),
     )
 
 
-def _subject(record: BenchResults) -> str:
+def _subject(options: dict[str, Any]) -> str:
     """Return what was measured."""
-    setup = record.setup
-    if setup.unit == "model":
-        return f"The model of the preset {record.options.get('model')}"
-    if setup.unit == "mechanism":
+    if options["unit"] == "model":
+        return f"The model of the preset {options['model']}"
+    if options["unit"] == "mechanism":
         return "Attention without projections"
-    if setup.feedforward:
-        return f"A transformer layer with feed-forward size {setup.feedforward:,}"
+    if options["feedforward"]:
+        return f"A transformer layer with feed-forward size {options['feedforward']:,}"
     return "A self-attention layer with projections"
 
 
-def _sizes(record: BenchResults) -> str:
+def _sizes(options: dict[str, Any], rows: list[Evaluation]) -> str:
     """Return the batch and, except of a model, the heads in words."""
-    batches = {timing.batch for timing in record.timings}
+    batches = {row.utterances or 1 for row in rows}
     batch = f"batch {', '.join(map(str, sorted(batches)))}"
-    if record.options.get("batch") == "max":
-        limit = f"the largest batch that fits into {record.options.get('memory')} GiB"
+    if options["batch"] == "max":
+        limit = f"the largest batch that fits into {options['memory']} GiB"
         batch = f"{limit}, {min(batches)} to {max(batches)}"
-    heads = f"{record.setup.heads} heads of {record.setup.head_dim}"
-    return batch if record.setup.unit == "model" else f"{batch}, {heads}"
+    heads = f"{options['heads']} heads of {options['head_dim']}"
+    return batch if options["unit"] == "model" else f"{batch}, {heads}"
 
 
-def time_rows(record: BenchResults) -> list[dict[str, Any]]:
+def time_rows(results: Results) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in microseconds per position."""
-    rows = []
-    for timing in record.timings:
-        positions = timing.batch * timing.length
-        low, high = (1e6 * bound / positions for bound in timing.quartiles_s)
-        rows.append(
-            {
-                "series": timing.name,
-                "length": timing.length,
-                "passes": timing.passes,
-                "value": timing.per_element_us,
-                "low": low,
-                "high": high,
-            }
-        )
-    return rows
+    drawn = []
+    for row in timed_rows(results):
+        low, _, high = (1e6 * x / row.positions for x in quartiles(row.repeats_s(results.clock)))
+        drawn.append(_point(row, position_us(row, results.clock), low, high))
+    return drawn
 
 
-def memory_rows(record: BenchResults) -> list[dict[str, Any]]:
+def memory_rows(results: Results) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in KiB of peak memory per position."""
-    return [
-        {
-            "series": size.name,
-            "length": size.length,
-            "passes": size.passes,
-            "value": size.peak_bytes / 1024 / (size.batch * size.length),
-            "low": None,
-            "high": None,
-        }
-        for size in record.memory
-        if size.peak_bytes > 0
-    ]
+    return [_point(row, 1024 * row.peak_mib / row.positions) for row in timed_rows(results) if row.peak_mib]
+
+
+def _point(
+    row: Evaluation, value: float, low: float | None = None, high: float | None = None
+) -> dict[str, Any]:
+    x = {"series": row.variant, "length": row.length, "passes": row.passes}
+    return {**x, "value": value, "low": low, "high": high}
 
 
 def _spec(rows: list[dict[str, Any]], lines: list[Series], title: str) -> dict[str, Any]:

@@ -97,9 +97,7 @@ def _body(
         curves_chart.figure(results, source),
     ]
     yield from (item for item in optional if item)
-    yield from _named_or_found(
-        lambda place: [bench_chart.figure(place)], options.bench, benchmarks_beside(folder)
-    )
+    yield from _named_or_found(_bench_figure, options.bench, benchmarks_beside(folder))
     if own := recipe_module(results.recipe, "figure"):
         yield from filter(None, [own.figure(results, source)])
     named = any((options.utterance, options.layer, options.head))
@@ -111,6 +109,11 @@ def _body(
             str(folder) if named else "",
             [folder],
         )
+
+
+def _bench_figure(place: Path) -> list[Figure]:
+    found = bench_chart.figure(bench_chart.read_bench(place), place.stem)
+    return [found] if found else []
 
 
 def benchmarks_beside(folder: Path) -> list[Path]:

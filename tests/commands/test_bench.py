@@ -1,7 +1,6 @@
 """`asr bench`: results for every name, length and pass, and errors that name the option."""
 
 import io
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,11 +15,14 @@ from torch import Tensor
 import attention_ext
 from asr import config
 from asr.attention.table import missing_kernels
-from asr.benchmark import mechanisms
-from asr.benchmark.problem import BenchProblem
 from asr.commands import bench
-from asr.commands.bench import Options, run
+from asr.commands.bench import run
 from asr.errors import UserError
+from asr.experiment import bench as experiment
+from asr.experiment.crossings import speed_ups
+from asr.experiment.options import BenchOptions
+from asr.experiment.random_input import Problem
+from asr.experiment.results import read_results
 from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
 from asr.report import bench_chart
@@ -30,7 +32,7 @@ from asr.report import bench_chart
 def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
     text = io.StringIO()
     names = ["full", "i-clustered-4@reference", "clustered-4"]
-    options = Options(
+    options = BenchOptions(
         attentions=names,
         lengths=[20, 30],
         heads=2,
@@ -40,17 +42,20 @@ def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
         peak_memory=False,
         out=str(tmp_path / "b.json"),
     )
-    timings = run([], options, console=Console(file=text, width=100))
-    assert [(t.length, t.passes, t.name) for t in timings] == [
+    results = run([], options, console=Console(file=text, width=100))
+    rows = results.evaluations
+    assert [(row.length, row.passes, row.variant) for row in rows] == [
         (length, passes, name)
         for length in (20, 30)
         for passes in ("forward", "forward+backward")
         for name in names
     ]
-    assert all(t.median_s > 0 and t.quartiles_s[0] <= t.median_s <= t.quartiles_s[1] for t in timings)
-    assert all(t.ratio == 1 for t in timings if t.name == "full")
-    record = json.loads((tmp_path / "b.json").read_text())
-    assert len(record["timings"]) == len(timings)
+    for row in rows:
+        assert (
+            0 < min(row.forward_cpu_repeats_s) <= (row.forward_cpu_s or 0) <= max(row.forward_cpu_repeats_s)
+        )
+    assert set(speed_ups(rows, "full", "cpu")[::3]) == {1.0}
+    assert read_results(tmp_path / "b.json") == results
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
     assert "i-clustered-4@reference" in text.getvalue()
@@ -65,15 +70,16 @@ def test_missing_kernels_are_said_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert notice.startswith("clustered and local run without compiled kernels: times say nothing about the")
     assert "(no compiler; to build them, in the clone: pip install --no-build-isolation" in notice
     assert missing_kernels(["full", "linear", "oracle-top-2"], "cpu") == ""
-    options = Options(
+    options = BenchOptions(
         attentions=["full", "clustered-2", "local-4@reference"], lengths=[8], heads=1, head_dim=4
     )
     options = replace(options, batch="1", rounds=1, seconds=0.0, device="cpu", out=str(tmp_path / "b.json"))
     console = Console(file=io.StringIO(), width=300)
     run([], options, console=console)
     assert console.file.getvalue().count("clustered runs without compiled kernels") == 1
-    caption = bench_chart.figure(tmp_path / "b.json").caption
-    assert caption.count("clustered runs without compiled kernels: times say nothing") == 1
+    figure = bench_chart.figure(read_results(tmp_path / "b.json"))
+    assert figure is not None
+    assert figure.caption.count("clustered runs without compiled kernels: times say nothing") == 1
 
 
 def test_look_ahead_is_a_layers_in_positions_or_a_models_in_ms() -> None:
@@ -87,16 +93,16 @@ def test_look_ahead_is_a_layers_in_positions_or_a_models_in_ms() -> None:
 def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[int]] = {"full": set(), "full@3": set()}
 
-    def build_operation(name: str, problem: BenchProblem) -> Callable[..., Tensor]:
+    def build_operation(name: str, problem: Problem) -> Callable[..., Tensor]:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             seen[name].add(torch.get_num_threads())
             return q * v
 
         return attend
 
-    monkeypatch.setattr(mechanisms, "build_operation", build_operation)
+    monkeypatch.setattr(experiment, "build_operation", build_operation)
     before = torch.get_num_threads()
-    options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
+    options = BenchOptions(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
     run(
         [],
         replace(options, seconds=0.0, peak_memory=False, out=str(tmp_path / "b.json")),
@@ -110,17 +116,17 @@ def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
 def test_memory_is_measured_for_every_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new process, as test_bench_layers.py starts, spends most of its time on imports."""
-    monkeypatch.setattr("asr.benchmark.memory.in_new_process", result_of_a_fork)
+    monkeypatch.setattr("asr.experiment.peaks.in_new_process", result_of_a_fork)
     out = tmp_path / "b.json"
-    options = Options(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
+    options = BenchOptions(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
     run([], options, console=Console(file=io.StringIO()))
-    memory = json.loads(out.read_text())["memory"]
-    assert [size["passes"] for size in memory] == ["forward", "forward+backward"]
-    assert all((size["name"], size["length"], size["batch"]) == ("full", 900, 1) for size in memory)
-    assert all(size["peak_bytes"] > 0 for size in memory)
+    rows = read_results(out).evaluations
+    assert [row.passes for row in rows] == ["forward", "forward+backward"]
+    assert all((row.variant, row.length, row.utterances) == ("full", 900, 1) for row in rows)
+    assert all(row.peak_mib and row.peak_mib > 0 for row in rows)
 
 
-def check_and_run(options: Options) -> None:
+def check_and_run(options: BenchOptions) -> None:
     config.check(options)
     run([], options)
 
@@ -140,6 +146,6 @@ def test_errors_name_the_option(change: dict[str, object], message: str) -> None
     module = {"pytorch-fast-transformers": "fast_transformers", "reformer-pytorch": "reformer_pytorch"}
     if message in module and find_spec(module[message]):
         pytest.skip(f"{message} is installed")
-    options = Options(**{"lengths": [8], "peak_memory": False, **change})  # type: ignore[arg-type]
+    options = BenchOptions(**{"lengths": [8], "peak_memory": False, **change})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         check_and_run(options)

@@ -1,7 +1,6 @@
 """`asr bench unit=layer`: every mechanism in a layer, the largest batch, causal forms, papers' figures."""
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,25 +10,21 @@ import torch
 from rich.console import Console
 
 from asr.attention import MECHANISMS, default_names
-from asr.benchmark import measurement
-from asr.benchmark.crossings import crossings
-from asr.benchmark.mechanisms import (
-    Timing,
-    build_operation,
-    causal_form,
-    measure,
-    rival,
-    run_once,
-)
-from asr.benchmark.memory import TooLarge, largest_batch, peak_memory_bytes
-from asr.benchmark.names import measured_names
-from asr.benchmark.problem import BenchProblem
-from asr.commands.bench import Options, parse, run
+from asr.commands.bench import parse, run
 from asr.errors import UserError
-from asr.measure import can_measure_memory
+from asr.experiment import bench
+from asr.experiment.bench import measured_names, row_of, time_in_turns
+from asr.experiment.crossings import causal_form, crossings, rival, speed_ups
+from asr.experiment.operations import build_operation, run_once
+from asr.experiment.options import BenchOptions
+from asr.experiment.peaks import TooLarge, largest_batch, peak_memory_bytes
+from asr.experiment.random_input import Problem
+from asr.experiment.records import Evaluation
+from asr.experiment.results import read_results
+from asr.measure import Seconds, can_measure_memory
 from asr.report import bench_chart
 
-LAYER = BenchProblem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
+LAYER = Problem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
 SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
 
@@ -49,7 +44,7 @@ def test_every_row_of_the_table_can_be_measured_in_a_layer(name: str) -> None:
 
 def test_a_name_for_every_row() -> None:
     assert len(default_names()) == len(MECHANISMS)
-    options = Options(attentions=["all"], unit="layer")
+    options = BenchOptions(attentions=["all"], unit="layer")
     assert measured_names(options) == default_names()
     own = {"cast-8", "agglomerative-8"}
     assert own.isdisjoint(measured_names(replace(options, unit="mechanism")))
@@ -106,21 +101,26 @@ def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
 def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`full` needs N² bytes for a sequence, so that its batch shrinks faster, and none fits at N = 40."""
 
-    def peak(name: str, problem: BenchProblem, passes: str, limit: int) -> int:
+    def peak(name: str, problem: Problem, passes: str, limit: int) -> int:
         each = problem.length**2 if name == "full" else 20 * problem.length
         size = problem.batch * each * 8192
         if size > limit:
             raise TooLarge(name)
         return size
 
-    monkeypatch.setattr(measurement, "peak_memory_bytes", peak)
+    monkeypatch.setattr(bench, "peak_memory_bytes", peak)
     out = tmp_path / "bench.json"
     names = "attentions=[full,cast-2]"
     overrides = [names, "unit=layer", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
     console = quiet()
     run([], parse([*overrides, *SMALL, "passes=[forward]"]), console=console)
-    record = json.loads(out.read_text())
-    batches = {(x["name"], x["length"]): x["batch"] for x in record["timings"]}
+    results = read_results(out)
+    rows = [row for row in results.evaluations if row.status == "done"]
+
+    def problem(row: Evaluation) -> Problem:
+        return replace(LAYER, length=row.length, batch=row.utterances or 0)
+
+    batches = {(row.variant, row.length): row.utterances for row in rows}
     assert batches == {
         ("full", 10): 13,
         ("full", 20): 3,
@@ -128,12 +128,15 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("cast-2", 20): 3,
         ("cast-2", 40): 1,
     }
-    assert {(x["name"], x["length"]): x["batch"] for x in record["memory"]} == batches
-    assert all(x["per_element_us"] > 0 for x in record["timings"])
-    assert next(x["ratio"] for x in record["timings"] if x["length"] == 40) is None
+    assert all(row.peak_mib == peak(row.variant, problem(row), "", 10**9) / 2**20 for row in rows)
+    assert speed_ups(rows, "full", "cpu")[-1] is None
+    assert [row.error for row in results.evaluations if row.status == "failed"] == [
+        "one sequence needs more than 0.01 GiB"
+    ]
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "N=40: memory of full, forward: one sequence needs more than 0.01 GiB" in shown
-    figure = bench_chart.figure(out)
+    figure = bench_chart.figure(results)
+    assert figure is not None
     assert "the largest batch that fits into 0.01 GiB, 1 to 13" in figure.caption
     assert (figure.label, len(figure.panels)) == ("Layers", 2)
 
@@ -141,7 +144,7 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_causal_forms_are_compared_with_the_causal_baseline() -> None:
     names = measured_names(
-        Options(attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", unit="layer")
+        BenchOptions(attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", unit="layer")
     )
     assert names == [
         "full",
@@ -159,27 +162,25 @@ def test_causal_forms_are_compared_with_the_causal_baseline() -> None:
     ]
     assert rival(names[-1], "full", ["full", names[-1]]) == "full"
     assert causal_form("agglomerative-8:causal=true") is None
-    timings = measure(dict.fromkeys(names, LAYER), "full", "cpu", 1, 3, 0.0, ("forward",))
-    by_name = {timing.name: timing for timing in timings}
-    causal = by_name[names[-1]]
-    expected = by_name["full:causal=true"].per_element_us / causal.per_element_us
-    assert causal.ratio == pytest.approx(expected)
+    rows = time_in_turns(dict.fromkeys(names, LAYER), "forward", "cpu", 1, 3, 0.0)
+    times = {row.variant: row.forward_cpu_s or 0.0 for row in rows}
+    assert speed_ups(rows, "full", "cpu")[-1] == pytest.approx(times["full:causal=true"] / times[names[-1]])
 
 
 def test_crossings_stand_beside_the_papers() -> None:
-    def timing(name: str, length: int, ratio: float) -> Timing:
-        return Timing(name, length, 1, "forward", "cpu", 1.0, (1.0, 1.0), 1.0, ratio)
+    def row(name: str, length: int, speed_up: float) -> Evaluation:
+        return row_of(name, replace(LAYER, length=length), "forward", [Seconds(1.0, 1 / speed_up)])
 
     lengths = (512, 2048)
-    rows = {"full": (1.0, 1.0), "clustered-100": (0.5, 2.0), "lsh-1": (0.5, 0.8), "peer:lsh-1": (2.0, 3.0)}
-    timings = [timing(name, n, x) for name, pair in rows.items() for n, x in zip(lengths, pair, strict=True)]
-    assert crossings(timings, "full") == {
+    pairs = {"full": (1.0, 1.0), "clustered-100": (0.5, 2.0), "lsh-1": (0.5, 0.8), "peer:lsh-1": (2.0, 3.0)}
+    rows = [row(name, n, x) for name, pair in pairs.items() for n, x in zip(lengths, pair, strict=True)]
+    assert crossings(rows, "full", "cpu") == {
         "clustered-100": "faster than full from 1,000; paper: about 1,000 (Vyas et al. 2020, C.1)",
         "lsh-1": "faster than full nowhere up to 2,048",
         "peer:lsh-1": "faster than full from 512 or less",
     }
     # The papers compare with full attention.
-    assert "paper" not in crossings(timings, "lsh-1")["clustered-100"]
+    assert "paper" not in crossings(rows, "lsh-1", "cpu")["clustered-100"]
 
 
 @pytest.mark.slow
@@ -187,14 +188,14 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     """An interruption in the last of several hours lost all of them."""
     asked: list[int] = []
 
-    def interrupted(problems: dict[str, BenchProblem], *rest: object) -> list[Timing]:
+    def interrupted(problems: dict[str, Problem], *rest: object) -> list[Evaluation]:
         length = problems["full"].length
         asked.append(length)
         if asked == [10, 20, 30]:
             raise KeyboardInterrupt
-        return measure(problems, *rest)  # type: ignore[arg-type]
+        return time_in_turns(problems, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(measurement, "measure", interrupted)
+    monkeypatch.setattr(bench, "time_in_turns", interrupted)
     monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
     out = tmp_path / "bench.json"
     overrides = [
@@ -210,7 +211,7 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     assert not out.exists()
     assert (tmp_path / "bench.unfinished.jsonl").exists()
     again = quiet()
-    assert [timing.length for timing in run([], options, console=again)] == [10, 20, 30]
+    assert [row.length for row in run([], options, console=again).evaluations] == [10, 20, 30]
     assert asked == [10, 20, 30, 30]
     assert "reusing 2 results" in again.file.getvalue()  # type: ignore[attr-defined]
     assert not (tmp_path / "bench.unfinished.jsonl").exists()

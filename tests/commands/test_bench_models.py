@@ -1,7 +1,6 @@
 """`asr bench unit=model`: encoding and training steps of whole models, and the groups of queries alone."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,19 @@ import torch
 from processes import result_of_a_fork
 from rich.console import Console
 
-from asr.benchmark.mechanisms import build_operation, run_once
-from asr.benchmark.models import PARTS, MeasuredModel, StepSeconds
-from asr.benchmark.problem import VOCABULARY, BenchProblem
 from asr.commands.bench import parse, run
 from asr.errors import UserError
+from asr.experiment.crossings import speed_ups
+from asr.experiment.operations import PARTS, MeasuredModel, StepSeconds, build_operation, run_once
+from asr.experiment.random_input import VOCABULARY, Problem
+from asr.experiment.results import read_results
 from asr.losses.options import LossConfig
 from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
 from asr.report import bench_chart
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
-MODEL = BenchProblem(1, 1, "fp32", "cpu", 0, "model", batch=2, length=60, preset=TINY)
+MODEL = Problem(1, 1, "fp32", "cpu", 0, "model", batch=2, length=60, preset=TINY)
 
 
 def bench(out: Path, *overrides: str) -> str:
@@ -37,17 +37,17 @@ def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
     shown = bench(
         out, "unit=model", "model=tiny", "attentions=[full,cast-4]", "lengths=[48]", "peak_memory=false"
     )
-    timings = json.loads(out.read_text())["timings"]
-    assert [(x["passes"], x["name"]) for x in timings] == [
+    results = read_results(out)
+    assert [(row.passes, row.variant) for row in results.evaluations] == [
         (passes, name) for passes in ("forward", "forward+backward") for name in ("full", "cast-4")
     ]
-    for timing in timings:
-        parts = timing["parts_s"]
-        assert list(parts) == (list(PARTS) if timing["passes"] == "forward+backward" else [])
-        if parts:
-            assert sum(parts.values()) == pytest.approx(timing["median_s"])
+    for row in results.evaluations:
+        assert list(row.parts_s) == (list(PARTS) if row.passes == "forward+backward" else [])
+        if row.parts_s:
+            assert sum(row.parts_s.values()) == pytest.approx(row.forward_cpu_s)
     assert all(part in shown for part in PARTS)
-    figure = bench_chart.figure(out)
+    figure = bench_chart.figure(results)
+    assert figure is not None
     assert "The model of the preset tiny on random input (batch 1, fp32 on cpu)" in figure.caption
     assert figure.title == "Time and memory of a model per position"
 
@@ -71,7 +71,7 @@ def test_a_step_trains_and_encoding_does_not() -> None:
 @pytest.mark.parametrize("topology", ["ctc", "hmm"])
 def test_the_loss_is_the_one_asked_for(topology: str) -> None:
     loss = LossConfig(name="mmi", topology=topology, histories=50)
-    problem = BenchProblem(1, 1, "bf16", "cpu", 0, "model", batch=1, length=60, preset=TINY, loss=loss)
+    problem = Problem(1, 1, "bf16", "cpu", 0, "model", batch=1, length=60, preset=TINY, loss=loss)
     model = build_operation("clustered-4", problem)
     (features,), labels = problem.tensors()
     assert type(model.loss).__name__ == "MMILoss"  # type: ignore[attr-defined]
@@ -82,10 +82,10 @@ def test_the_loss_is_the_one_asked_for(topology: str) -> None:
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
 def test_memory_of_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new process, as test_bench_layers.py starts, spends most of its time on imports."""
-    monkeypatch.setattr("asr.benchmark.memory.in_new_process", result_of_a_fork)
+    monkeypatch.setattr("asr.experiment.peaks.in_new_process", result_of_a_fork)
     out = tmp_path / "bench.json"
     bench(out, "unit=model", "model=tiny", "attentions=[full]", "lengths=[2000]")
-    sizes = {x["passes"]: x["peak_bytes"] for x in json.loads(out.read_text())["memory"]}
+    sizes = {row.passes: row.peak_mib or 0.0 for row in read_results(out).evaluations}
     assert 0 < sizes["forward"] < sizes["forward+backward"]
 
 
@@ -95,22 +95,12 @@ def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
     names = ["i-clustered-4:grouping=hash", "i-clustered-4:grouping=keys"]
     sizes = ["lengths=[40]", "heads=2", "head_dim=8", "peak_memory=false"]
     bench(out, f"attentions=[{','.join(names)}]", f"baseline={names[0]}", "passes=[grouping]", *sizes)
-    timings = json.loads(out.read_text())["timings"]
-    assert [(x["name"], x["passes"], x["ratio"] > 0) for x in timings] == [
-        (x, "grouping", True) for x in names
-    ]
-    assert len(bench_chart.figure(out).panels) == 1
-
-
-@pytest.mark.slow
-def test_results_from_before_unit_are_those_of_a_layer(tmp_path: Path) -> None:
-    """Results of `layer=true` would have been shown as attention without projections."""
-    out = tmp_path / "bench.json"
-    bench(out, "attentions=[full]", "lengths=[40]", "heads=2", "head_dim=8", "peak_memory=false")
-    record = json.loads(out.read_text())
-    del record["options"]["unit"]
-    out.write_text(json.dumps(record | {"options": record["options"] | {"layer": True, "feedforward": 8}}))
-    assert bench_chart.figure(out).title == "Time and memory of a transformer layer per position"
+    results = read_results(out)
+    assert [(row.variant, row.passes) for row in results.evaluations] == [(x, "grouping") for x in names]
+    assert all(ratio and ratio > 0 for ratio in speed_ups(results.evaluations, names[0], "cpu"))
+    figure = bench_chart.figure(results)
+    assert figure is not None
+    assert len(figure.panels) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The tables and the figure of `asr bench` for times and sizes that are given: as they were printed before."""
+"""The tables and the figure of `asr bench` for times and sizes that are given."""
 
 import io
 import itertools
@@ -9,10 +9,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from asr.benchmark import measurement, mechanisms
-from asr.benchmark.memory import TooLarge
-from asr.benchmark.models import StepSeconds
 from asr.commands.bench import parse, run
+from asr.experiment import bench
+from asr.experiment.operations import StepSeconds
+from asr.experiment.peaks import TooLarge
 from asr.measure import Seconds
 from asr.report import bench_chart
 
@@ -64,19 +64,20 @@ def peak(name: str, problem: Any, passes: str = "forward+backward", limit: int |
 def shown(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return what a case prints, and what its figure draws."""
     numbers = itertools.count()
-    monkeypatch.setattr(mechanisms, "build_operation", lambda name, problem: name)
+    monkeypatch.setattr(bench, "build_operation", lambda name, problem: name)
     monkeypatch.setattr(
-        mechanisms, "run_once", lambda name, inputs, target, passes: taken(name, inputs, passes, numbers)
+        bench, "run_once", lambda name, inputs, target, passes: taken(name, inputs, passes, numbers)
     )
-    monkeypatch.setattr(measurement, "peak_memory_bytes", peak)
+    monkeypatch.setattr(bench, "peak_memory_bytes", peak)
     monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
     monkeypatch.setattr("asr.commands.bench.missing_kernels", lambda names, device: "")
     text = io.StringIO()
     out = folder / f"{case}.json"
     options = parse([*CASES[case], "rounds=5", "seconds=100", f"out={out}"])
-    run([], options, console=Console(file=text, width=180))
+    results = run([], options, console=Console(file=text, width=180))
     lines = [line.rstrip() for line in text.getvalue().splitlines() if not line.startswith("written: ")]
-    figure = bench_chart.figure(out)
+    figure = bench_chart.figure(results)
+    assert figure is not None
     lines += [figure.label, figure.title, figure.caption, *(series.key for series in figure.series)]
     for panel in figure.panels:
         rows = panel.spec["data"]["values"]

@@ -13,6 +13,7 @@ from tone_corpora import TINY
 import asr
 from asr.cli import main
 from asr.config import user_code
+from asr.experiment.results import read_results
 from asr.files import file_digest
 
 NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
@@ -163,9 +164,9 @@ def test_nan_after_the_first_output_names_the_mechanism(
 def test_bench_times_it(place: Path) -> None:
     options = ["lengths=[64]", "batch=1", "rounds=1", "seconds=0.1", "passes=[forward]", "out=bench.json"]
     assert main(["bench", f"attentions=full,{NAME}@reference", *options, "peak_memory=false"]) == 0
-    record = json.loads((place / "bench.json").read_text())
-    assert [x["name"] for x in record["timings"]] == ["full", f"{STORED}@reference"]
-    assert record["environment"]["code"] == {"nystrom": file_digest(NYSTROM)}
+    results = read_results(place / "bench.json")
+    assert [row.variant for row in results.evaluations] == ["full", f"{STORED}@reference"]
+    assert results.environment["code"] == {"nystrom": file_digest(NYSTROM)}
 
 
 def test_completion_offers_the_classes_of_a_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

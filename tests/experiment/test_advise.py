@@ -8,16 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.table import canonical, exchange
-from asr.benchmark.mechanisms import Timing
-from asr.benchmark.problem import BenchProblem
 from asr.cli import main
 from asr.experiment import advice
-from asr.experiment.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.experiment.advice import (
+    REST,
+    MechanismCost,
+    expect,
+    measure,
+    positions,
+    reason,
+    recommend,
+    rest_row,
+    usual_mechanisms,
+)
+from asr.experiment.bench import row_of
 from asr.experiment.options import AdviceConfig
+from asr.experiment.random_input import Problem
+from asr.experiment.records import Evaluation
+from asr.measure import LEAST_ROUNDS, Seconds
 from asr.training.options import TrainConfig
 
 
@@ -89,71 +100,81 @@ def test_the_rest_of_a_step_is_measured() -> None:
     """Attention got another argument, and only a slow test called the stand-in that measures the rest."""
     training = TrainConfig()
     training.model.layers, training.model.heads, training.model.head_dim = 1, 1, 4
-    problem = BenchProblem(1, 4, "fp32", "cpu", 0, batch=1, length=8)
-    assert advice.rest_of_step_s(problem, training, "wall", 1) > 0
+    row = rest_row(Problem(1, 4, "fp32", "cpu", 0, batch=1, length=8), training, 1)
+    assert (row.variant, row.positions, len(row.forward_repeats_s)) == (REST, 8, LEAST_ROUNDS)
+    assert row.forward_s is not None
+    assert row.forward_s > 0
 
 
 def test_positions_round_up() -> None:
     assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
 
 
-def timings(problems: dict[str, BenchProblem], seconds: float) -> list[Timing]:
-    """Return what `measure` returns if all mechanisms take this long, forward and backward."""
-    spent = ("forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
-    return [Timing(name, problem.length, problem.batch, *spent) for name, problem in problems.items()]
+def given_row(name: str, length: int, batch: int, seconds: float) -> Evaluation:
+    problem = Problem(1, 4, "fp32", "cpu", 0, batch=batch, length=length)
+    return row_of(name, problem, "forward+backward", [Seconds(0.0, seconds)] * 5)
 
 
-def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[Timing]]) -> TrainConfig:
-    """Two layers, 400 frames per batch; attention as in `measure`, the rest half a second per position."""
-    monkeypatch.setattr(advice, "measure", measure)
-    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
+def small_training() -> TrainConfig:
+    """Two layers, 400 frames per batch."""
     training = TrainConfig()
     training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
     return training
 
 
-def expect_costs(
-    names: list[str], lengths: NDArray[np.int_], measured: list[int], training: TrainConfig, longest: int
-) -> list[MechanismCost]:
-    options = AdviceConfig(names, longest=longest, device="cpu", memory=False)
-    return expect(options, training, lengths, measured, measured[-1], lambda text: None)
+def rows_of(lengths: list[int], seconds: dict[str, Callable[[int], float]]) -> list[Evaluation]:
+    """Return rows of batches of 400 positions: seconds of a sequence by mechanism and length.
+
+    The rest of a step takes half a second per position.
+    """
+    seconds = {**seconds, REST: lambda length: 0.5 * length}
+    batches = {length: max(1, 400 // length) for length in lengths}
+    return [given_row(name, n, x, x * each(n)) for n, x in batches.items() for name, each in seconds.items()]
 
 
-def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_is_the_sum_over_utterances() -> None:
     """Attention takes N² / 1000 s per layer and sequence, the rest 0.5 s per position."""
-
-    def measure(problems: dict[str, BenchProblem], *given: object) -> list[Timing]:
-        problem = problems["full"]
-        assert given[-1] == ("forward+backward",)
-        seconds = problem.batch * problem.length**2 / 1000
-        return timings(problems, seconds)
-
-    training = small_training(monkeypatch, measure)
+    rows = rows_of([100, 200], {"full": lambda length: length**2 / 1000})
     lengths = np.array([100, 150, 200])
-    (found,) = expect_costs(["full"], lengths, [100, 200], training, longest=200)
+    (found,) = expect(rows, small_training(), lengths, [100, 200], "cpu")
     per_position = 2 * lengths / 1000 + 0.5  # linear in the length, as the interpolation is
     assert found.epoch_s == pytest.approx(float((per_position * lengths).sum()))
     assert found.step_s[200] == pytest.approx(2 * 2 * 200**2 / 1000 + 0.5 * 400)
     assert found.attention_share == pytest.approx(160 / 360)
+    assert found.memory_mib is None
 
 
-def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring full attention at the length of an utterance of one hour would take hours."""
-    asked = []
-
-    def measure(problems: dict[str, BenchProblem], *_: object) -> list[Timing]:
-        problem = problems["full"]
-        asked.append(problem.length)
-        seconds = float(problem.batch * problem.length)
-        return timings(problems, seconds)
-
-    training = small_training(monkeypatch, measure)
-    names, hour = ["full", "clustered-25"], 90_000
-    full, clustered = expect_costs(names, np.array([hour]), [hour], training, longest=1000)
-    assert asked == [1000]
+def test_extrapolated_costs_grow_for_quadratic_mechanisms_only() -> None:
+    rows = rows_of([1000], {"full": float, "clustered-25": float})
+    hour = 90_000
+    full, clustered = expect(rows, small_training(), np.array([hour]), [hour], "cpu")
     assert full.step_s[90_000] == full.epoch_s == pytest.approx(90_000 * (2 * 90 + 0.5))
     assert clustered.epoch_s == pytest.approx(90_000 * (2 + 0.5))
     assert full.attention_share == pytest.approx(180 / 180.5)
+
+
+def test_mechanisms_are_measured_up_to_the_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring full attention at the length of an utterance of one hour would take hours."""
+
+    def timed(problems: dict[str, Problem], passes: str, clock: str, *limits: float) -> list[Evaluation]:
+        assert (passes, clock, limits) == ("forward+backward", "cpu", (1, 25, 10.0))
+        return [given_row(name, x.length, x.batch, 1.0) for name, x in problems.items()]
+
+    monkeypatch.setattr(advice, "time_in_turns", timed)
+    monkeypatch.setattr(advice, "rest_row", lambda x, *_: given_row(REST, x.length, x.batch, 1.0))
+    monkeypatch.setattr(advice, "peak_memory_bytes", lambda name, problem: 2**20 * problem.length)
+    options = AdviceConfig(["full", "clustered-25"], longest=1000, device="cpu")
+    said: list[str] = []
+    rows = measure(options, small_training(), [200, 50_000, 90_000], 50_000, said.append)
+    assert [(row.variant, row.length, row.utterances, row.peak_mib) for row in rows] == [
+        ("full", 200, 2, None),
+        ("clustered-25", 200, 2, None),
+        (REST, 200, 2, None),
+        ("full", 1000, 1, 1000.0),
+        ("clustered-25", 1000, 1, 1000.0),
+        (REST, 1000, 1, None),
+    ]
+    assert said == ["200 positions", "1000 positions", "memory of full", "memory of clustered-25"]
 
 
 def test_every_exchangeable_mechanism_is_measured() -> None:

@@ -1,6 +1,5 @@
 """Commands with `none`, `mamba` and `fastformer`: they are trained, compared and timed, but not exchanged."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -67,9 +66,9 @@ def test_timed_in_layers_and_models(unit: str, tmp_path: Path) -> None:
     given = [f'attentions=[full,none,"{NAMES[1]}",fastformer]', f"unit={unit}", "lengths=40", "rounds=1"]
     given += ["heads=2", "head_dim=8", "feedforward=0"] if unit == "layer" else ["model=tiny"]
     assert main(["bench", *given, "seconds=0", "peak_memory=false", f"out={tmp_path / 'bench.json'}"]) == 0
-    timings = json.loads((tmp_path / "bench.json").read_text())["timings"]
-    assert {x["name"] for x in timings} == {"full", *NAMES}
-    assert len(timings) == 8
+    rows = read_results(tmp_path / "bench.json").evaluations
+    assert {row.variant for row in rows} == {"full", *NAMES}
+    assert len(rows) == 8
 
 
 @pytest.mark.parametrize("name", NAMES)

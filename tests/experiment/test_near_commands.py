@@ -8,6 +8,7 @@ from comparisons import arguments
 from tone_corpora import TINY
 
 from asr.cli import main
+from asr.experiment.results import read_results
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -48,8 +49,8 @@ def test_a_comparison_trains_and_exchanges_it(fast: None, tone_corpus: Path, tmp
 def test_it_is_timed(backend: str, tmp_path: Path) -> None:
     given = [f"attentions=[full,{NAME}@{backend}]", "lengths=40", "heads=2", "head_dim=8", "rounds=1"]
     assert main(["bench", *given, "seconds=0", "peak_memory=false", f"out={tmp_path / 'bench.json'}"]) == 0
-    timings = json.loads((tmp_path / "bench.json").read_text())["timings"]
-    assert [x["passes"] for x in timings if x["name"] == f"{NAME}@{backend}"] == [
+    rows = read_results(tmp_path / "bench.json").evaluations
+    assert [row.passes for row in rows if row.variant == f"{NAME}@{backend}"] == [
         "forward",
         "forward+backward",
     ]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from lhotse import CutSet
 from tone_corpora import save_cuts
 
 from asr.data.manifest import read_cuts
+from asr.experiment.bench import row_of
 from asr.experiment.differences import differences
+from asr.experiment.random_input import Problem
 from asr.experiment.records import (
     Candidate,
     Conditions,
@@ -25,6 +27,7 @@ from asr.experiment.records import (
 )
 from asr.experiment.results import Results
 from asr.experiment.speech import item_errors
+from asr.measure import Seconds
 from asr.report import theme
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import score
@@ -141,39 +144,37 @@ def poison(manifest: Path, folder: Path) -> Path:
 
 def write_bench(path: Path) -> Path:
     """Write results in the format of `asr bench`."""
-    timings = [
-        {
-            "name": name,
-            "length": length,
-            "batch": 1,
-            "passes": passes,
-            "clock": "cpu",
-            "median_s": 1e-5 * length * factor,
-            "quartiles_s": [0.9e-5 * length * factor, 1.1e-5 * length * factor],
-            "per_element_us": 10.0 * factor,
-            "ratio": None,
-        }
-        for passes in ("forward", "forward+backward")
-        for length in (512, 1024)
-        for name, factor in (("full", length / 512), ("i-clustered-100@reference", 1.5))
-    ]
-    record = {
-        "options": {
-            "batch": "1",
-            "heads": 6,
-            "head_dim": 64,
-            "precision": "fp32",
-            "device": "cpu",
-            "seed": 7,
-        },
-        "environment": {"command": ["asr", "bench"], "commit": "feedbeef" * 5, "processor": "Bench CPU"},
-        "timings": timings,
-        "memory": [
-            {"name": "full", "length": n, "batch": 1, "passes": "forward+backward", "peak_bytes": size}
-            for n, size in ((512, 2**21), (1024, 2**23))
-        ],
+    rows = []
+    for passes in ("forward", "forward+backward"):
+        for length in (512, 1024):
+            problem = Problem(6, 64, "fp32", "cpu", 7, batch=1, length=length)
+            for name, factor in (("full", length / 512), ("i-clustered-100@reference", 1.5)):
+                taken = [Seconds(0.0, share * 1e-5 * length * factor) for share in (0.8, 0.9, 1.0, 1.1, 1.2)]
+                rows.append(row_of(name, problem, passes, taken))
+    for row in rows:
+        if (row.variant, row.passes) == ("full", "forward+backward"):
+            row.peak_mib = 2.0 if row.length == 512 else 8.0
+    bench = {
+        "unit": "mechanism",
+        "batch": "1",
+        "heads": 6,
+        "head_dim": 64,
+        "precision": "fp32",
+        "device": "cpu",
     }
-    path.write_text(json.dumps(record))
+    results = Results(
+        command=["asr", "bench"],
+        recipe="",
+        created="2024-01-01T00:00:00+00:00",
+        protocol={"clock": "cpu", "baseline": "full", "bench": bench | {"baseline": "full"}, "kernels": ""},
+        environment={"commit": "feedbeef" * 5, "processor": "Bench CPU"},
+        data={},
+        candidates=[Candidate("mechanism", "full", "full", None, 1, 1, {}, None, [7])],
+        trainings=[],
+        evaluations=rows,
+        failures=[],
+    )
+    path.write_text(json.dumps(asdict(results)))
     return path
 
 

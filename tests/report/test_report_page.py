@@ -223,9 +223,9 @@ def test_benchmarks_are_found_above_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"timings": []}, "expected timings of forward or forward+backward"),
-        ({"per_element_us": 0.0}, "expected a positive time, found 0.0"),
-        ({"per_element_us": float("nan")}, "expected a positive time, found nan"),
+        ({"evaluations": []}, "bench.json: expected results of asr bench, with times"),
+        ({"forward_cpu_s": 0.0}, "expected a positive time, found 0.0"),
+        ({"forward_cpu_s": float("nan")}, "expected a positive time, found nan"),
     ],
 )
 def test_times_that_cannot_be_drawn_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -233,9 +233,7 @@ def test_times_that_cannot_be_drawn_are_refused(change: dict[str, Any], message:
     path = write_bench(tmp_path / "bench.json")
     values = json.loads(path.read_text())
     values |= {key: x for key, x in change.items() if key in values}
-    values["timings"] = [
-        timing | {key: x for key, x in change.items() if key in timing} for timing in values["timings"]
-    ]
+    values["evaluations"] = [row | change for row in values["evaluations"]]
     path.write_text(json.dumps(values))
     with pytest.raises(UserError, match=re.escape(message)):
         bench_chart.read_bench(path)
@@ -243,11 +241,9 @@ def test_times_that_cannot_be_drawn_are_refused(change: dict[str, Any], message:
 
 def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
     """Memory by name and length, without passes, ended the report with a traceback."""
-    record = json.loads(write_bench(tmp_path / "bench.json").read_text())
-    record["memory"] = {"full": {"512": 2**21}}
-    (tmp_path / "bench.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"bench\.json: expected results of asr bench"):
-        bench_chart.figure(tmp_path / "bench.json")
+    (tmp_path / "bench.json").write_text(json.dumps({"timings": [], "memory": {"full": {"512": 2**21}}}))
+    with pytest.raises(UserError, match=r"bench\.json: expected results of format 2, found None"):
+        bench_chart.read_bench(tmp_path / "bench.json")
 
 
 def test_a_loss_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:

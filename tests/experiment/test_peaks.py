@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.benchmark import memory
-from asr.benchmark.memory import peak_memory_bytes
-from asr.benchmark.problem import BenchProblem
+from asr.experiment import peaks
+from asr.experiment.peaks import peak_memory_bytes
+from asr.experiment.random_input import Problem
 from asr.measure import can_measure_memory, peak_bytes_of
 
 MIB = 2**20
@@ -30,10 +30,10 @@ def second_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_is_that_of_the_gpu_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """With device=cuda:1, the memory of cuda:0 was read: 0 MiB, and batch=max grew without end."""
     assert peak_bytes_of(lambda: None, "cuda:1") == 2 * MIB
-    monkeypatch.setattr(memory, "build_operation", lambda name, problem: None)
-    monkeypatch.setattr(memory, "run_once", lambda *arguments: None)
-    monkeypatch.setattr(BenchProblem, "tensors", lambda self: ([], None))
-    problem = BenchProblem(1, 8, "fp32", "cuda:1", 0, batch=1, length=100)
+    monkeypatch.setattr(peaks, "build_operation", lambda name, problem: None)
+    monkeypatch.setattr(peaks, "run_once", lambda *arguments: None)
+    monkeypatch.setattr(Problem, "tensors", lambda self: ([], None))
+    problem = Problem(1, 8, "fp32", "cuda:1", 0, batch=1, length=100)
     assert peak_memory_bytes("full", problem) == 2 * MIB
 
 
@@ -41,15 +41,15 @@ def test_memory_is_that_of_the_gpu_that_works(monkeypatch: pytest.MonkeyPatch) -
 def test_no_operation_is_called_with_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """The masks of pytorch-fast-transformers are made for one length; the first call had 64 positions."""
 
-    def build(name: str, problem: BenchProblem) -> Callable[..., Tensor]:
+    def build(name: str, problem: Problem) -> Callable[..., Tensor]:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             assert q.shape == (problem.batch, 1, problem.length, 8)
             return v
 
         return attend
 
-    monkeypatch.setattr(memory, "build_operation", build)
-    monkeypatch.setattr(memory, "in_new_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(peaks, "build_operation", build)
+    monkeypatch.setattr(peaks, "in_new_process", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-    problem = BenchProblem(1, 8, "fp32", "cpu", 0, batch=2, length=100)
+    problem = Problem(1, 8, "fp32", "cpu", 0, batch=2, length=100)
     assert peak_memory_bytes("peer:clustered-4", problem, "forward") >= 0

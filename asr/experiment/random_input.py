@@ -1,4 +1,4 @@
-"""Setting of a measurement, and its random input."""
+"""Random input as a workload: shapes, seed and tensors."""
 
 from dataclasses import dataclass, field
 
@@ -15,8 +15,8 @@ FRAMES_PER_LABEL = 12  # after subsampling
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What all measurements of a benchmark share.
+class Problem:
+    """What an operation is, and the random normal input that it gets.
 
     Attributes:
         heads, head_dim: H and D of mechanisms and layers; the model size of a layer is their product.
@@ -25,6 +25,8 @@ class Setup:
         seed: seed of input and parameters.
         unit: what is measured: a `mechanism` alone, a transformer `layer` or a whole `model`.
         feedforward: hidden size of a layer's feed-forward part; 0: self-attention alone, with projections.
+        batch, length: number of sequences, B, and their length, N (for models: T frames).
+        preset, loss: architecture and loss of a model.
     """
 
     heads: int
@@ -34,27 +36,16 @@ class Setup:
     seed: int
     unit: str = "mechanism"
     feedforward: int = 0
+    batch: int = field(kw_only=True)
+    length: int = field(kw_only=True)
+    # Mutable, so left out of the hash; equality, by which problems share their input, includes them.
+    preset: ModelConfig = field(default_factory=ModelConfig, hash=False)
+    loss: LossConfig = field(default_factory=LossConfig, hash=False)
 
     @property
     def dtype(self) -> torch.dtype:
         """Type for PyTorch."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchProblem(Setup):
-    """Shapes and seed of the random normal input of one measurement.
-
-    Attributes:
-        batch, length: number of sequences, B, and their length, N (for models: T frames).
-        preset, loss: architecture and loss of a model.
-    """
-
-    batch: int
-    length: int
-    # Mutable, so left out of the hash; equality, by which problems share their input, includes them.
-    preset: ModelConfig = field(default_factory=ModelConfig, hash=False)
-    loss: LossConfig = field(default_factory=LossConfig, hash=False)
 
     @property
     def labels(self) -> int:

@@ -1,16 +1,16 @@
-"""Peak memory of mechanisms, layers and models, and the largest batch that fits."""
+"""Peak memory of operations on random input, and the largest batch that fits."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
 import torch
 
-from asr.benchmark.mechanisms import build_operation, run_once
-from asr.benchmark.problem import BenchProblem
 from asr.errors import UserError
+from asr.experiment.operations import build_operation, run_once
+from asr.experiment.random_input import Problem
 from asr.measure import peak_allocated_bytes, peak_resident_bytes, status_bytes
 from asr.parallel import ProcessKilled, in_new_process
 
@@ -18,30 +18,12 @@ STEEPEST = 16  # attempts grow at most by this factor of what the last one's mem
 FULL = 0.95  # share of the memory above which no larger batch is tried
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Peak memory of one mechanism at one length, beyond parameters and input.
-
-    Attributes:
-        name: name as given to `build_operation`.
-        length, batch: N and B.
-        passes: `forward`, `forward+backward` or `grouping`.
-        peak_bytes: peak memory of one call.
-    """
-
-    name: str
-    length: int
-    batch: int
-    passes: str
-    peak_bytes: int
-
-
 class TooLarge(UserError):
     """A call that needs more memory than its limit."""
 
 
 def peak_memory_bytes(
-    name: str, problem: BenchProblem, passes: str = "forward+backward", limit: int | None = None
+    name: str, problem: Problem, passes: str = "forward+backward", limit: int | None = None
 ) -> int:
     """Return the peak memory of one call, less the memory held before it: parameters and input.
 
@@ -71,7 +53,7 @@ def peak_memory_bytes(
     return peak
 
 
-def _allocated(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
+def _allocated(name: str, problem: Problem, passes: str, limit: int | None) -> int | None:
     """Return the peak of a GPU's memory; None if it ran out and there is a limit."""
     attend = build_operation(name, problem)
     try:
@@ -85,7 +67,7 @@ def _allocated(name: str, problem: BenchProblem, passes: str, limit: int | None)
         return None
 
 
-def _resident(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
+def _resident(name: str, problem: Problem, passes: str, limit: int | None) -> int | None:
     """Return the peak of this process's memory; None if an allocation failed because of the limit."""
     torch.set_num_threads(1)
     attend = build_operation(name, problem)

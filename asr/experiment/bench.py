@@ -1,0 +1,281 @@
+"""Operations on random input as an experiment: one row for each name, length and pass."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.attention.clustered import ClusteredAttention
+from asr.attention.layer import OwnParameterLayer
+from asr.attention.table import class_named, default_names
+from asr.config import values_affecting
+from asr.config.names import split_name
+from asr.environment import describe_environment, processor
+from asr.errors import UserError
+from asr.experiment.crossings import causal_form
+from asr.experiment.operations import PARTS, StepSeconds, build_operation, run_once, split_threads
+from asr.experiment.options import ALL, GROUPING, BenchOptions
+from asr.experiment.peaks import TooLarge, largest_batch, peak_memory_bytes
+from asr.experiment.random_input import Problem
+from asr.experiment.records import Candidate, Evaluation
+from asr.experiment.results import Results
+from asr.measure import Seconds, can_measure_memory, in_turns, torch_threads
+from asr.model.options import ModelConfig
+from asr.records.job import Job, identity
+
+GIB, MIB = 2**30, 2**20
+NEAR = 0.97  # share of the batch expected to fit that is tried first at a length
+
+
+def measured_names(options: BenchOptions) -> list[str]:
+    """Return what to measure: `attentions` with `all` and `causal` resolved.
+
+    Raises:
+        UserError: an unknown mechanism, or one that can't be measured with the other options.
+    """
+    for name in options.attentions:
+        if name != ALL:
+            _check_name(name, options)
+    every = [name for name in default_names() if options.unit != "mechanism" or not has_own_parameters(name)]
+    named = [x for name in options.attentions for x in (every if name == ALL else [name])]
+    if options.causal == "both":
+        forms = [x for name in named for x in (name, causal_form(name)) if x]
+        if len(forms) == len(named) and not options.figure:
+            raise UserError(f"causal=both: has no effect: none of {', '.join(named)} has a causal form")
+        named = forms
+    if GROUPING in options.passes:
+        for name in named:
+            if not groups_queries(name):
+                raise UserError(f"attentions={name}: expected groups of queries with passes={GROUPING}")
+    return list(dict.fromkeys(named))
+
+
+def _check_name(name: str, options: BenchOptions) -> None:
+    head, (_, threads) = name.partition("@")[0], split_threads(name)
+    if threads == 0:
+        raise UserError(f"attentions={name}: expected at least 1 thread")
+    if threads and options.clock == "cpu":
+        raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
+    if name.startswith("peer:"):
+        if options.unit != "mechanism":
+            raise UserError(
+                f"attentions={name}: expected a mechanism of this program with unit={options.unit}"
+            )
+    elif options.unit == "mechanism" and has_own_parameters(head):
+        raise UserError(f"attentions={name}: has parameters of its own; use unit=layer or unit=model")
+
+
+def has_own_parameters(name: str) -> bool:
+    """Return whether a mechanism is measured as part of a layer only."""
+    return issubclass(class_named(name), OwnParameterLayer)
+
+
+def groups_queries(name: str) -> bool:
+    """Return whether a mechanism has groups of queries, which are measured alone by passes=grouping."""
+    if name.startswith("peer:"):
+        return False
+    return issubclass(class_named(name.partition("@")[0]), ClusteredAttention)
+
+
+def time_in_turns(
+    problems: Mapping[str, Problem], passes: str, clock: str, threads: int, rounds: int, limit_s: float
+) -> list[Evaluation]:
+    """Time operations in turns; return a row for each.
+
+    Args:
+        problems: shapes by name, as taken by `build_operation`; `full@2` runs with two threads.
+        passes: `forward`, `forward+backward` or `grouping`.
+        clock: clock of the parts of a training step, `cpu` or `wall`.
+        threads: CPU threads for names that don't end in a number of threads.
+        rounds: maximum number of rounds, after one warm-up round.
+        limit_s: time after which no further round starts; at least five rounds run.
+    """
+    given = {problem: problem.tensors() for problem in problems.values()}  # equal problems share their input
+
+    def turn(name: str) -> Seconds:
+        once = partial(run_once, operations[name], *given[problems[name]], passes)
+        wanted = split_threads(name)[1] or threads
+        if torch.get_num_threads() != wanted:
+            torch.set_num_threads(wanted)
+            once()  # wakes the threads, which would slow the timed call
+        return once()
+
+    with torch_threads(threads):
+        operations = {name: build_operation(name, problem) for name, problem in problems.items()}
+        turns = {name: partial(turn, name) for name in problems}
+        taken = in_turns(turns, rounds, limit_s=limit_s, collect=True)
+    rows = [row_of(name, problem, passes, taken[name]) for name, problem in problems.items()]
+    for row in rows:
+        row.parts_s = _medians_of_parts(taken[row.variant], clock)
+    return rows
+
+
+def row_of(
+    name: str, problem: Problem, passes: str, taken: Sequence[Seconds] = (), error: str | None = None
+) -> Evaluation:
+    """Return the row of an operation that took these times, or that could not run."""
+    wall_s, cpu_s = [x.wall_s for x in taken], [x.cpu_s for x in taken]
+    return Evaluation(
+        candidate=problem.unit,
+        seed=problem.seed,
+        split=f"N={problem.length}, {passes}",
+        variant=name,
+        decoder="",
+        folder="",
+        status="failed" if error else "done",
+        error=error,
+        forward_s=statistics.median(wall_s) if wall_s else None,
+        forward_cpu_s=statistics.median(cpu_s) if cpu_s else None,
+        forward_repeats_s=wall_s,
+        forward_cpu_repeats_s=cpu_s,
+        utterances=problem.batch,
+        length=problem.length,
+        passes=passes,
+    )
+
+
+def _medians_of_parts(taken: Sequence[Seconds], clock: str) -> dict[str, float]:
+    steps = [[part.by(clock) for part in step.parts] for step in taken if isinstance(step, StepSeconds)]
+    return {name: statistics.median(x) for name, x in zip(PARTS, zip(*steps, strict=True), strict=False)}
+
+
+class Bench:
+    """Measures what the options ask for; an interrupted measurement with the same options continues.
+
+    Args:
+        options: options of `asr bench`, with a device that exists.
+        out: results file; results so far lie beside it, in `<name>.unfinished.jsonl`.
+        preset: architecture of models.
+
+    Attributes:
+        rows: what has been measured; operations of which not one sequence fits into memory have failed.
+        reused: number of results from an interrupted benchmark.
+
+    Raises:
+        UserError: the largest batch was asked for where memory can't be measured.
+    """
+
+    def __init__(self, options: BenchOptions, out: Path, preset: ModelConfig | None = None) -> None:
+        measurable = can_measure_memory(options.device)
+        if options.batch == "max" and not measurable:
+            raise UserError("batch=max: expected a GPU or Linux, where memory can be measured")
+        self.options, self.names = options, measured_names(options)
+        self.clock = options.clock if options.device == "cpu" else "wall"
+        self.preset = preset or ModelConfig()
+        self.sizes = options.batch == "max" or (options.peak_memory and measurable)
+        self.rows: list[Evaluation] = []
+        settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
+        # Times and sizes depend on the machine and on the libraries, too.
+        machine = {"device": options.device, "torch": torch.__version__, "processor": processor()}
+        # An interruption in the last of several hours must not lose the others.
+        self.job = Job(out.with_suffix(".unfinished.jsonl"), identity("bench", settings, **machine))
+        self.reused = len(self.job.stored)
+
+    @property
+    def steps(self) -> int:
+        """Number of calls of `advance` in `run`."""
+        cells = len(self.options.lengths) * len(self.options.passes)
+        return cells * (1 + len(self.names) * self.sizes)
+
+    def run(self, advance: Callable[[str], None]) -> None:
+        """Measure all lengths and passes; `advance` is called before each step with its description."""
+        with closing(self.job):
+            for length in self.options.lengths:
+                for passes in self.options.passes:
+                    self._measure(length, passes, advance)
+
+    def forget(self) -> None:
+        """Remove the file of results so far, once the results are written."""
+        self.job.remove()
+
+    def _measure(self, length: int, passes: str, advance: Callable[[str], None]) -> None:
+        largest = self.options.batch == "max"
+        batches = {} if largest else dict.fromkeys(self.names, int(self.options.batch))
+        peaks: dict[str, int] = {}
+        for name in self.names if self.sizes else ():
+            what = f"N={length}: memory of {name}, {passes}"
+            advance(what)
+            found = self.job.obtain(what, partial(self._peak, name, length, passes))
+            if found is None:
+                error = f"one sequence needs more than {self.options.memory:g} GiB"
+                self.rows.append(row_of(name, self._problem(length, 1), passes, error=error))
+            else:
+                batches[name], peaks[name] = found
+        what = f"N={length}: time, {passes}"
+        advance(what)
+        problems = {name: self._problem(length, batch) for name, batch in batches.items()}
+        stored = self.job.obtain(what, partial(self._times, problems, passes))
+        for row in (Evaluation(**values) for values in stored):
+            row.peak_mib = peaks[row.variant] / MIB if row.variant in peaks else None
+            self.rows.append(row)
+
+    def _times(self, problems: dict[str, Problem], passes: str) -> list[dict[str, Any]]:
+        x = self.options
+        limits = x.threads, x.rounds, x.seconds
+        return [asdict(row) for row in time_in_turns(problems, passes, self.clock, *limits)]
+
+    def _peak(self, name: str, length: int, passes: str) -> tuple[int, int] | None:
+        """Return the batch, as asked for, and its peak memory in bytes; None if not one sequence fits."""
+        if self.options.batch != "max":
+            batch = int(self.options.batch)
+            return batch, peak_memory_bytes(name, self._problem(length, batch), passes)
+        limit = int(self.options.memory * GIB)
+        before = [x for x in self.rows if (x.variant, x.passes, x.status) == (name, passes, "done")]
+        first = int(NEAR * before[-1].positions / length) if before else 1
+
+        def peak_bytes(batch: int) -> int | None:
+            try:
+                return peak_memory_bytes(name, self._problem(length, batch), passes, limit)
+            except TooLarge:
+                return None
+
+        return largest_batch(peak_bytes, limit, max(1, first))
+
+    def _problem(self, length: int, batch: int) -> Problem:
+        x = self.options
+        feedforward = x.feedforward if x.unit == "layer" else 0
+        setup = x.heads, x.head_dim, x.precision, x.device, x.seed, x.unit, feedforward
+        return Problem(*setup, batch=batch, length=length, preset=self.preset, loss=x.loss)
+
+    def results(self, kernels: str) -> Results:
+        """Return what has been measured, with what it was measured on.
+
+        Args:
+            kernels: which mechanisms ran without compiled kernels, and why.
+        """
+        options, environment = self.options, describe_environment()
+        candidate = Candidate(
+            label=options.unit,
+            attention=options.baseline,
+            mechanism=split_name(options.baseline.partition("@")[0])[0],
+            size=None,
+            layers=self.preset.layers if options.unit == "model" else 1,
+            subsampling=self.preset.subsampling if options.unit == "model" else 1,
+            overrides={},
+            finetuned_from=None,
+            seeds=[options.seed],
+            source="random weights",
+        )
+        return Results(
+            command=environment.pop("command"),
+            recipe="",
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            protocol={
+                "clock": self.clock,
+                "baseline": options.baseline,
+                "bench": asdict(options),
+                "kernels": kernels,
+            },
+            environment=environment,
+            data={},
+            candidates=[candidate],
+            trainings=[],
+            evaluations=self.rows,
+            failures=[],
+        )

@@ -1,0 +1,110 @@
+"""How much faster an operation is than its baseline, and from which length on: here, and as papers report."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from asr.attention import parse_name
+from asr.config.names import split_name
+from asr.experiment.records import Evaluation
+
+# By mechanism, for a layer with C = 100 (forward and backward on a GPU), C = 100 and K = 32 (likewise), and 8
+# classes (forward on one core).
+PUBLISHED = {
+    "clustered": "about 1,000 (Vyas et al. 2020, C.1)",
+    "i-clustered": "about 2,000 (Vyas et al. 2020, C.1)",
+    "agglomerative": "a few hundred (Spellings 2019, Figure 1)",
+}
+
+
+def causal_form(name: str) -> str | None:
+    """Return the causal form of a name; None for mechanisms without one, and for names that are causal.
+
+    Example:
+        >>> causal_form("full@reference"), causal_form("agglomerative-8:tie=true"), causal_form("lsh-4")
+        ('full:causal=true@reference', 'agglomerative-8:causal=true,tie=true', None)
+    """
+    head, at, tail = name.partition("@")
+    if head.startswith("peer:") or parse_name(head).arguments.get("causal") is not False:
+        return None
+    separator = "," if split_name(head)[2] else ":"
+    return parse_name(f"{head}{separator}causal=true").name + at + tail
+
+
+def rival(name: str, baseline: str, names: Sequence[str]) -> str:
+    """Return what a mechanism is compared with: the baseline, or its causal form if both are causal."""
+    causal = causal_form(baseline) if baseline in names else None
+    is_causal = not name.startswith("peer:") and parse_name(name.partition("@")[0]).arguments.get("causal")
+    return causal if causal and is_causal and causal in names else baseline
+
+
+def position_us(row: Evaluation, clock: str) -> float:
+    """Return the time per position of the batch in microseconds."""
+    seconds = row.seconds(clock)
+    assert seconds is not None, "rows of operations that ran"
+    return 1e6 * seconds / row.positions
+
+
+def speed_ups(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[float | None]:
+    """Return the baseline's time per position divided by that of each row; None where it did not run.
+
+    Args:
+        rows: operations that ran, at any lengths and passes.
+        baseline: name that the others are compared with.
+        clock: `cpu` or `wall`.
+    """
+    times = {(row.split, row.variant): position_us(row, clock) for row in rows}
+    found = []
+    for row in rows:
+        beside = [name for split, name in times if split == row.split]
+        base_us = times.get((row.split, rival(row.variant, baseline, beside)))
+        found.append(None if base_us is None else base_us / times[row.split, row.variant])
+    return found
+
+
+def crossing(ratios: Mapping[int, float]) -> str:
+    """Return in words from which length on a mechanism is faster than its baseline.
+
+    Args:
+        ratios: the baseline's time divided by the mechanism's, by length. Between two lengths, both
+            logarithms are interpolated linearly.
+
+    Example:
+        >>> crossing({512: 0.5, 1024: 2.0}), crossing({512: 1.5, 1024: 2.0}), crossing({512: 2.0, 1024: 0.5})
+        ('from 720', 'from 512 or less', 'nowhere up to 1,024')
+    """
+    lengths = sorted(ratios)
+    slower = [length for length in lengths if ratios[length] <= 1]
+    if not slower:
+        return f"from {lengths[0]:,} or less"
+    if slower[-1] == lengths[-1]:
+        return f"nowhere up to {lengths[-1]:,}"
+    low, high = slower[-1], lengths[lengths.index(slower[-1]) + 1]
+    share = math.log(ratios[low]) / (math.log(ratios[low]) - math.log(ratios[high]))
+    found = low * (high / low) ** share
+    digits = 1 - math.floor(math.log10(found))  # two significant
+    return f"from {round(found, digits):,.0f}"
+
+
+def crossings(rows: Sequence[Evaluation], baseline: str, clock: str) -> dict[str, str]:
+    """Return from which length on each mechanism is faster than its baseline, here and in its paper.
+
+    Args:
+        rows: operations that ran, in the same pass.
+        baseline: name that the others are compared with.
+        clock: `cpu` or `wall`.
+    """
+    names = list(dict.fromkeys(row.variant for row in rows))
+    faster: dict[str, dict[int, float]] = {name: {} for name in names}
+    for row, ratio in zip(rows, speed_ups(rows, baseline, clock), strict=True):
+        if ratio is not None:
+            faster[row.variant][row.length] = ratio
+    found = {}
+    for name, ratios in faster.items():
+        against = rival(name, baseline, names)
+        if not ratios or name == against:
+            continue
+        found[name] = f"faster than {against} {crossing(ratios)}"
+        kind = "" if name.startswith("peer:") else parse_name(name.partition("@")[0]).mechanism
+        if kind in PUBLISHED and split_name(against.partition("@")[0])[0] == "full":
+            found[name] += f"; paper: {PUBLISHED[kind]}"
+    return found
