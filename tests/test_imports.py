@@ -76,6 +76,18 @@ def layer(module: str) -> int | None:
     return found[0] if found else None
 
 
+def test_every_module_that_is_imported_exists() -> None:
+    """mypy ignores missing modules, because many libraries have no types; it would ignore ours, too."""
+    ours = ("asr", "attention_ext", "recipes")
+    known = {name for package in ours for name in modules(package)} | set(ours)
+    files = [path for package in (*ours, "tests", "tools") for path in modules(package).values()]
+    for path in files:
+        for node in statements(path):
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else [x.name for x in node.names]
+            for name in named:
+                assert name.partition(".")[0] not in ours or name in known, f"{path}: {name}"
+
+
 def test_there_is_no_cycle() -> None:
     for package in ("asr", "attention_ext", "recipes"):
         try:
