@@ -77,7 +77,7 @@ def layer(module: str) -> int | None:
 
 
 def test_every_module_that_is_imported_exists() -> None:
-    """mypy ignores missing modules, because many libraries have no types; it would ignore ours, too."""
+    """The type checker ignores missing modules, because many libraries have no types: ours, too."""
     ours = ("asr", "attention_ext", "recipes")
     known = {name for package in ours for name in modules(package)} | set(ours)
     files = [path for package in (*ours, "tests", "tools") for path in modules(package).values()]
