@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from lhotse.cut import MonoCut
 from torch import Tensor
 
 from asr.errors import UserError
+from asr.files import build, parse_json
 from asr.model.acoustic_model import AcousticModel
 from asr.records.results import Result, Results
 from asr.scoring.ctm import CtmWord, ctm_text
@@ -171,8 +173,9 @@ def write(work: Results, folder: Path) -> None:
     files = work.files()
     tables = [path for path in map(folder.joinpath, files) if path.suffix == ".jsonl" and path.exists()]
     for path in tables:
-        for _, line in read_lines(path):
-            name = f"{_stem(json.loads(line)['id'])}.TextGrid"
+        for number, line in read_lines(path):
+            entry = build(dict[str, Any], parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+            name = f"{_stem(str(entry.get('id')))}.TextGrid"
             if name not in files:
                 Path(folder, name).unlink(missing_ok=True)
     work.write(folder)
