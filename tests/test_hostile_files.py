@@ -123,15 +123,6 @@ def record(values: dict[str, Any], name: str, read: Callable[[Path], Any]) -> Ma
     return make
 
 
-def tuned_weights(source: random.Random, folder: Path) -> File:
-    """Write a mutant of tuned weights, which users may edit."""
-    path = RunFolder(folder).tuned
-    path.parent.mkdir(parents=True)
-    wrong, values = mutant(draw(dict[str, dict[str, float]], source), source)
-    path.write_bytes(written(values))
-    return File(wrong, path, lambda: tuned(folder, Prefix()))
-
-
 def lines_file(lines: list[Any], source: random.Random, path: Path) -> str:
     """Write JSON lines with one of them mutated, or with damaged bytes; return what is wrong."""
     if source.random() < 0.3:
@@ -272,6 +263,7 @@ ARPA = (
     "\\2-grams:\n-0.1 go </s>\n\n\\end\\\n"
 )
 ENVIRONMENT = {"run": "a", "commit": None, "data": {}}
+TUNED = {"prefix lm=none": {"lm_weight": 0.5, "word_score": 0.0, "size": 5}}
 READERS: dict[str, Maker] = {
     "checkpoint": saved_model,
     "damaged export": damaged_model,
@@ -281,7 +273,7 @@ READERS: dict[str, Maker] = {
     "hypotheses": hypotheses,
     "environment": record(ENVIRONMENT, "environment.json", lambda x: RunFolder(x).read_environment()),
     "results": results,
-    "tuned": tuned_weights,
+    "tuned": record(TUNED, "decode/tuned.json", lambda x: tuned(x, Prefix())),
     "options": run_yaml,
     "tokenizer": prepared_tokenizer,
     "lexicon": text_file("x.txt", "go G OW\nthe DH AH\nthe DH IY\n", Lexicon.load),

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from asr.attention.table import code_digests
 from asr.config import flat
-from asr.files import atomic_path, checked_entries, digest, read_as, write_json
+from asr.files import atomic_path, checked_entries, digest, read_as, write_record
 
 Result = TypeVar("Result")
 Kind = Literal["training", "evaluation", "timing"]
@@ -93,7 +93,7 @@ def write_cell(folder: Path, cell: Cell) -> None:
 
     The new state has the settings: a job may be stopped before it starts, with files of that attempt left.
     """
-    write_json(asdict(cell), folder / cell.name / CELL)
+    write_record(asdict(cell), folder / cell.name / CELL)
     write_state(folder, cell, "missing")
 
 
@@ -105,7 +105,7 @@ def read_cell(folder: Path, name: str) -> Cell:
 def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None:
     """Write state.json; `values` are further fields of `State`."""
     state = State(cell.key, cell.settings, status, **values)
-    write_json(asdict(state), folder / cell.name / STATE)
+    write_record(asdict(state), folder / cell.name / STATE)
 
 
 def read_state(folder: Path, name: str) -> State:

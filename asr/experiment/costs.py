@@ -17,7 +17,7 @@ from asr.config import affecting, flat, to_dict
 from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.files import build, digest, read_json, write_json
+from asr.files import digest, read_record, write_record
 from asr.measure import Seconds, in_turns, now, torch_threads
 from asr.training.optimizer import build_optimizer
 from asr.training.options import TrainConfig
@@ -118,12 +118,12 @@ def steps_within(
         if store:
             # Another process may have measured meanwhile, and trained with the steps that follow from it.
             stored |= _stored(path)
-            write_json(stored, path)
+            write_record(stored, path)
     return {label: max(1, int(seconds[label] / stored[keys[label]])) for label in trainings}
 
 
 def _stored(path: Path) -> dict[str, float]:
-    return build(dict[str, float], read_json(path, "costs of steps"), str(path)) if path.exists() else {}
+    return read_record(path, "costs of steps") if path.exists() else {}
 
 
 def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -> dict[str, float]:

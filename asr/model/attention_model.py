@@ -11,7 +11,6 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.attention.table import code_digests, joined_name, layer_names
 from asr.config import to_dict, user_code
 from asr.errors import UserError, in_words
-from asr.files import build
 from asr.model import checkpoint
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
         UserError: the model has other sizes, or the mechanisms can't be exchanged.
     """
     own = model.attention
-    if line := user_code.changed(build(dict[str, str], state.get("code", {}), "the checkpoint's code")):
+    if line := user_code.changed(state.get("code", {})):
         log.warning("attention %s: %s", state["attention"], line)
     if own != state["attention"]:  # otherwise the stored hash planes are loaded, too
         model.set_attention(state["attention"], "reference")

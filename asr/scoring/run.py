@@ -12,7 +12,6 @@ from asr.config import affecting, as_overrides, check_effect
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import (
-    build,
     check_writable,
     file_digest,
     locked,
@@ -217,10 +216,10 @@ def _scored(
         raise UserError(f"{path}: {error}") from error
     counts = None
     if about.pronunciations:
-        counts = build(WordCounts, about.pronunciations, f"{folder / DECODING}: pronunciations")
+        counts = WordCounts(**about.pronunciations)
     known = None
     if about.known_words:
-        known = build(KnownWords, about.known_words, f"{folder / DECODING}: known_words")
+        known = KnownWords(**about.known_words)
     result = replace(
         result, decode_s=about.decode_s, lexicon=about.lexicon, pronunciations=counts, known_words=known
     )

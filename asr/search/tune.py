@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from asr.config import check
-from asr.errors import UserError, in_words
-from asr.files import build, file_digest, read_json, write_json
+from asr.errors import UserError
+from asr.files import file_digest, read_record, write_record
 from asr.records.run_folder import RunFolder
 from asr.search.decoder import Decoder, WeightedDecoder, Weights
 
@@ -91,7 +90,7 @@ def record(
         **best.as_dict(),
         "trials": [trial.as_dict() for trial in trials],
     }
-    write_json(records, path)
+    write_record(records, path)
     return path
 
 
@@ -119,15 +118,4 @@ def _key(decoder: WeightedDecoder) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    records = read_json(path, "weights recorded by tune=")
-    try:
-        for found in records.values():
-            weights = build(Weights, {name: found[name] for name in TUNED}, str(path))
-            check(WeightedDecoder(**asdict(weights)))
-        return records
-    except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path}: expected weights recorded by tune=, found {in_words(error)}; delete it and tune again"
-        ) from None
+    return read_record(path, "weights recorded by tune=") if path.is_file() else {}

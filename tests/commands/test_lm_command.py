@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from asr.cli import main
+from asr.files import read_record
 from asr.lm.arpa import read_vocabulary
 from asr.scoring.hypotheses import read_hypotheses
 
@@ -111,7 +112,7 @@ def test_decoding_stores_and_reuses_tuned_weights(
     assert main(["decode", *with_lm, "tune=dev", "beam.nbest=3"]) == 0
     assert "tuned on 8 utterances of dev" in capsys.readouterr().out
     folder = run / "decode" / "test" / "full-beam-bigram"
-    (found,) = json.loads((run / "decode" / "tuned.json").read_text()).values()
+    (found,) = read_record(run / "decode" / "tuned.json").values()
     assert found["split"] == "dev"
     assert len(found["trials"]) > 5
     assert found["errors"] == min(trial["errors"] for trial in found["trials"])

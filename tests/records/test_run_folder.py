@@ -12,8 +12,6 @@ from asr.errors import UserError
 from asr.files import read_as, read_record, write_record
 from asr.records.run_folder import DecodeRecord, RunFolder
 from asr.scoring.run import read_score
-from asr.search.decoders.prefix import Prefix
-from asr.search.tune import tuned
 from asr.training.config import run_options
 
 FILES: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {
@@ -80,16 +78,6 @@ def test_what_training_writes_fits_the_schemas(trained: Path) -> None:
     assert summary.dev_error_rate is not None
     assert [x.path for x in RunFolder.finished(trained.parent)] == [trained]
     assert run.checkpoint() in run.saved()
-
-
-@pytest.mark.parametrize("content", ["[1]", "null", "3", '"text"', "{", '{"prefix lm=none": [1]}'])
-def test_tuned_weights_that_hold_something_else_are_one_line(content: str, tmp_path: Path) -> None:
-    path = RunFolder(tmp_path).tuned
-    path.parent.mkdir()
-    path.write_text(content)
-    with pytest.raises(UserError) as caught:
-        tuned(tmp_path, Prefix())
-    assert str(caught.value).startswith(f"{path}: expected ")
 
 
 @pytest.mark.parametrize(

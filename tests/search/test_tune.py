@@ -1,8 +1,7 @@
-import json
-
 import pytest
 
 from asr.errors import UserError
+from asr.files import read_record
 from asr.search.decoder import Weights
 from asr.search.decoders.beam import Beam
 from asr.search.decoders.greedy import Greedy
@@ -60,7 +59,7 @@ def test_recorded_weights_fill_in_unset_options(tmp_path):
     with_lm = Beam(lm=str(tmp_path / "a.arpa"))
     best = Trial(Weights(3.5, 0.5, 100), 3, 100, 1.0)
     path = record(tmp_path, with_lm, best, [best], {"split": "dev"})
-    found = json.loads(path.read_text())
+    found = read_record(path)
     assert [entry["trials"][0]["wer"] for entry in found.values()] == [0.03]
 
     options, source = tuned(tmp_path, with_lm)
@@ -79,17 +78,6 @@ def test_recorded_weights_fill_in_unset_options(tmp_path):
     assert tuned(tmp_path, with_lm)[0].size == 100
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         tuned(tmp_path, Beam(lm=str(tmp_path / "none.arpa")))
-    path.write_text('{"beam": {"lm_weight": "much"}}')
-    with pytest.raises(UserError, match=r"tuned.json: expected weights recorded by tune=, found .*delete it"):
+    path.write_text(path.read_text().replace("3.5", "4.5", 1))
+    with pytest.raises(UserError, match=r"tuned.json: damaged: expected weights recorded by tune="):
         tuned(tmp_path, with_lm)
-
-
-@pytest.mark.parametrize("entry", [3, {"lm_weight": 1.0}, {"size": -2}, {"word_score": float("nan")}])
-def test_recorded_weights_that_no_search_can_use_are_refused(entry, tmp_path):
-    """`asr decode` never ended with a recorded beam of −2."""
-    if isinstance(entry, dict) and "lm_weight" not in entry:
-        entry = {"lm_weight": 1.0, "word_score": 0.0, "size": 5} | entry
-    (tmp_path / "decode").mkdir()
-    (tmp_path / "decode" / "tuned.json").write_text(json.dumps({"prefix lm=none": entry}))
-    with pytest.raises(UserError, match=r"tuned\.json: expected weights recorded by tune="):
-        tuned(tmp_path, Prefix())
