@@ -265,13 +265,3 @@ def grouped_warnings() -> Iterator[None]:
             if others:
                 first.msg, first.args = f"{first.getMessage()} (and {len(others)} more)", ()
             logging.getLogger(first.name).handle(first)
-
-
-def is_share(measure: str) -> bool:
-    """Return whether a validation measure is a fraction, shown in percent; others have a unit in their name.
-
-    Example:
-        >>> is_share("dev_per"), is_share("dev_error"), is_share("dev_bits_per_character")
-        (True, True, False)
-    """
-    return "_per_" not in measure

@@ -21,8 +21,8 @@ from asr.experiment.results import Results
 from asr.files import check_writable, write_json
 from asr.measure import quartiles
 from asr.model.options import FeatureConfig, ModelConfig
-from asr.report import bench_chart
 from asr.report.figure import export
+from asr.report.figures import benchmark as bench_chart
 from asr.report.words import look_ahead_text
 from asr.scoring.estimates import DASH
 from asr.training.config import train_options

@@ -6,11 +6,12 @@ from pathlib import Path
 from rich.progress import TaskID
 
 from asr.commands import COMMANDS
-from asr.console import Table, is_share, open_console, progress
+from asr.console import Table, open_console, progress
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import check_writable, write_json
 from asr.scoring.estimates import DASH, Estimate
+from asr.scoring.measures import is_share
 from asr.training.labelling import evaluate, load_task
 from asr.training.options import EvaluateOptions
 

@@ -15,8 +15,9 @@ from asr.files import is_locked, read_json
 from asr.records.run_folder import RunFolder
 from asr.report.exchange_page import write_exchange
 from asr.report.options import ReportOptions
-from asr.report.page import PAGE, write_report
-from asr.report.run_page import heard_table, watched, write_run_page
+from asr.report.page import FILE, write_report
+from asr.report.run_page import run_results, watched, write_run_page
+from asr.report.tables import heard
 
 OF_COMPARISONS = ("metric", "bench", "audio", "maps", "utterance", "layer", "head", "static")
 
@@ -54,7 +55,7 @@ def _follow_run(folder: Path, options: ReportOptions) -> Path:
         state = " ".join(f"{x.head}: {x.text}" for x in found.findings())
         console.print(f"{folder}: {state}", soft_wrap=True)
         if found.heard and found.heard[0].step > step:
-            console.print(heard_table(found.heard))
+            console.print(heard.table(run_results(found)))
         if step < 0:
             _announce(page, options)
         step = found.heard[0].step if found.heard else 0
@@ -70,7 +71,7 @@ def _follow_results(path: Path, options: ReportOptions) -> Path:
         running = bool(options.refresh) and is_locked(folder)
         if "tasks" in read_json(file, "results of asr compare"):
             refuse(options, OF_COMPARISONS, "with results of asr approximate")
-            page = next(x for x in write_exchange(folder)[1] if x.name == PAGE)
+            page = next(x for x in write_exchange(folder)[1] if x.name == FILE)
         else:
             shown = replace(options, refresh=options.refresh if running else 0)
             page = write_report(read_results(path), folder, shown)

@@ -30,7 +30,7 @@ from asr.experiment.request import PER_CANDIDATE
 from asr.experiment.results import Results
 from asr.experiment.variant import Variant
 from asr.records.metrics import read_metrics
-from asr.records.run_folder import RunFolder, TrainingSummary
+from asr.records.run_folder import RunFolder
 from asr.report.words import clock_words, counted, hardware_words
 
 # Entries of training.json in the record of a training.
@@ -130,25 +130,25 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
         reused=bool(trained and trained.reused),
         command=shlex.join(arguments),
     )
-    if status != "done":
-        return training
-    summary, about = RunFolder(run).read_summary(), RunFolder(run).read_environment()
+    if status == "done":
+        enter_run(training, run)
+    return training
+
+
+def enter_run(training: Training, folder: Path) -> None:
+    """Enter what a finished run measured into its training."""
+    run = RunFolder(folder)
+    summary, about = run.read_summary(), run.read_environment()
     training.backend, training.commit = about.backend, about.commit
     training.hardware = hardware_words(asdict(about))
     for name in MEASURED:
         setattr(training, name, getattr(summary, name))
-    training.dev_error_name, training.curve = _curve(run, summary)
+    training.dev_error_name, rows = read_metrics(run.metrics)
+    training.curve = CurvePoint.all_of(rows, summary.epochs / max(summary.steps, 1))
     if training.curve:
         best = min(training.curve, key=lambda point: (point.dev_error, point.dev_loss))
         training.dev_error, training.best_step = best.dev_error, best.step
         training.time_to_best_s, training.time_to_best_cpu_s = best.train_s, best.train_cpu_s
-    return training
-
-
-def _curve(run: Path, summary: TrainingSummary) -> tuple[str, list[CurvePoint]]:
-    """Return the name of the dev error rate and a point per validation."""
-    name, rows = read_metrics(RunFolder(run).metrics)
-    return name, CurvePoint.all_of(rows, summary.epochs / max(summary.steps, 1))
 
 
 def _evaluation(

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from asr.console import is_share
 from asr.errors import UserError
 from asr.experiment.options import METRICS
 from asr.experiment.records import (
@@ -22,8 +21,10 @@ from asr.experiment.records import (
     Training,
     TriedRate,
 )
+from asr.experiment.variant import Variant
 from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
+from asr.scoring.measures import is_share, measure_of
 from asr.text.files import write_table
 
 FORMAT = 2
@@ -119,6 +120,36 @@ class Results:
         """Return the variants in order of appearance."""
         return list(dict.fromkeys(x.variant for x in self.evaluations))
 
+    def systems(self, split: str) -> dict[str, System]:
+        """Return the systems of a split that compete in time and errors, by name.
+
+        They are the models as they were trained and the variants that keep their attention, such as another
+        precision; another attention is compared with the model's own alone. All variants of a model that
+        wasn't trained here compete.
+        """
+        found = dict.fromkeys(
+            (x.candidate, x.variant) for x in self.evaluations if x.split == split and x.status == "done"
+        )
+        labels = [x.label for x in self.candidates]
+        order = sorted(found, key=lambda x: (labels.index(x[0]), x[1] != self.own(x[0])))
+        return {self.name_of(system): system for system in order if self._competes(system)}
+
+    def name_of(self, system: System) -> str:
+        """Return a system's name: `near-25`, `near-25, precision=bf16`; the variant of one model found."""
+        label, variant = system
+        if not self.was_trained(label):
+            return variant if len(self.candidates) == 1 else f"{label}, {variant}"
+        changed = variant.removeprefix(self.own(label)).strip()
+        return f"{label}, {changed}" if changed else label
+
+    def was_trained(self, label: str) -> bool:
+        """Return whether a candidate was trained here, rather than found."""
+        return any(x.candidate == label for x in self.trainings)
+
+    def _competes(self, system: System) -> bool:
+        label, variant = system
+        return not self.was_trained(label) or Variant.read(variant).attention == self.own(label)
+
     def splits(self) -> list[str]:
         """Return the evaluated splits."""
         return list(dict.fromkeys(x.split for x in self.evaluations))
@@ -154,7 +185,8 @@ class Results:
         """
         rate = self.error_rate(label, split, metric, variant)
         constant = all(x.constant for x in self.evaluations_of(label, split, variant))
-        return rate is not None and is_share(metric) and (rate.value >= 1 or constant)
+        errors = is_share(metric) and not measure_of(metric).higher
+        return rate is not None and errors and (rate.value >= 1 or constant)
 
     def closed(self, split: str, metric: str) -> bool:
         """Return whether rates are those of a search whose vocabulary has all words of the references."""
@@ -171,16 +203,16 @@ class Results:
                 return x.estimate if x.first == first else -x.estimate
         return None
 
-    def level(self, first: str, second: str, split: str, metric: str) -> bool:
-        """Return whether the measurement shows no difference between two candidates.
+    def level(self, first: System, second: System, split: str, metric: str) -> bool:
+        """Return whether the measurement shows no difference between two systems.
 
         It shows none if the interval of their paired difference includes zero. Without one, as for official
         rates of a single seed, which have no errors per utterance, their own intervals must not overlap.
         """
-        found = self.difference((first, self.own(first)), (second, self.own(second)), split, metric)
+        found = self.difference(first, second, split, metric)
         if found and found.interval:
             return found.interval[0] <= 0 <= found.interval[1]
-        one, other = (self.error_rate(label, split, metric) for label in (first, second))
+        one, other = (self.error_rate(label, split, metric, variant) for label, variant in (first, second))
         if not (one and one.interval and other and other.interval):
             return True
         return one.level_with(other)
@@ -205,16 +237,31 @@ class Results:
                 return spread(x.repeats_s(self.clock) or [median], "repeats")
         return None
 
-    def front(self, split: str) -> list[str]:
-        """Return the candidates on the Pareto front of time and error rate, the fastest first."""
-        metric = next(iter(self.metrics(split)), "")
-        points = {}
-        for candidate in self.candidates:
-            time = self.forward_time(candidate.label, split)
-            rate = self.error_rate(candidate.label, split, metric)
-            if time is not None and rate is not None and not self.unlearned(candidate.label, split, metric):
-                points[candidate.label] = (time, rate.value)
-        return pareto_front(points, lambda one, other: self.level(one, other, split, metric))
+    def ratio(self, system: System, split: str, name: str) -> Estimate | None:
+        """Return a measure, or `time`, divided by the baseline's; None where it wasn't compared with one."""
+        for x in self.evaluations_of(system[0], split, system[1]):
+            if found := x.ratios.get(name):
+                over = "batches" if name == "time" else self.unit
+                return Estimate.bootstrapped(found["rate"], found["interval"], over)
+        return None
+
+    def time(self, system: System, split: str) -> Estimate | None:
+        """Return what systems compete in: time relative to the baseline, if there is one, or else seconds."""
+        return self.ratio(system, split, "time") or self.forward_time(system[0], split, system[1])
+
+    def front(self, split: str, metric: str = "") -> list[str]:
+        """Return the names of the systems on the Pareto front of time and a measure, the fastest first."""
+        metric = metric or next(iter(self.metrics(split)), "")
+        systems, points = self.systems(split), {}
+        for name, system in systems.items():
+            label, variant = system
+            time = self.time(system, split)
+            rate = self.error_rate(label, split, metric, variant)
+            if time is not None and rate is not None and not self.unlearned(label, split, metric, variant):
+                points[name] = (time, -rate.value if measure_of(metric).higher else rate.value)
+        return pareto_front(
+            points, lambda one, other: self.level(systems[one], systems[other], split, metric)
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per evaluation with its training, or per training alone."""

@@ -84,19 +84,19 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure under one heading of the page.
+    """A figure under one heading of the page, which numbers it.
 
     Attributes:
-        key: file name and anchor, e.g. `figure-1`.
-        label: number of the paper's counterpart, e.g. `Figure 1`.
+        key: anchor and file name, e.g. `figure-accuracy`.
+        label: short name in the page's navigation, e.g. `Accuracy`.
         title: heading.
         caption: how to read the figure.
         panels: charts, in rows of two if there is room.
-        provenance: origin of the data.
         series: entries of the legend.
         log: axes that can be switched between linear and logarithmic: `x`, `y`.
         log_at_first: axes that are logarithmic at first.
         columns: panels per row in the static export.
+        provenance: origin of the data if it isn't that of the page.
     """
 
     key: str
@@ -104,11 +104,11 @@ class Figure:
     title: str
     caption: str
     panels: list[Panel]
-    provenance: Provenance
     series: list[Series] = field(default_factory=list)
     log: tuple[str, ...] = ()
     log_at_first: tuple[str, ...] = ()
     columns: int = 2
+    provenance: Provenance | None = None
 
 
 def lines_of(mechanisms: dict[str, str]) -> list[Series]:
@@ -205,27 +205,33 @@ def _check_address_space(path: Path) -> None:
         )
 
 
-def export(figure: Figure, folder: Path) -> list[Path]:
+def export(figure: Figure, folder: Path, source: Provenance | None = None, number: str = "") -> list[Path]:
     """Write `<key>.png` (double resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
 
     The text file holds caption and provenance, which the PNG also contains as metadata.
 
+    Args:
+        figure: what to draw.
+        folder: where to write.
+        source: origin of the data of a figure that doesn't name its own.
+        number: number of the figure on its page, e.g. `Figure 3`.
+
     Raises:
         UserError: the process may use too little virtual memory to draw.
     """
-    png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
+    png, pdf, caption = (folder / f"{figure.key}.{kind}" for kind in ("png", "pdf", "txt"))
     _check_address_space(png)
     spec = json.dumps(static_spec(figure))
     drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
-    source = figure.provenance
-    text = f"{figure.label}. {figure.title}. {figure.caption}\n{source.line()}\n{source.command}\n"
+    text = ". ".join(filter(None, [number, figure.title, figure.caption])) + "\n"
+    if source := figure.provenance or source:
+        text += f"{source.line()}\n{source.command}\n"
     about = PngInfo()
     about.add_itxt("Description", text)
     reduced = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     with atomic_binary(png) as file:
         reduced.save(file, "PNG", optimize=True, pnginfo=about)
     write_bytes(vl_convert.vegalite_to_pdf(spec, vl_version=theme.VEGA_LITE), pdf)
-    caption = folder / f"{figure.key}.txt"
     write_text(text, caption)
     return [png, pdf, caption]
 

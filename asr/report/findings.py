@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from asr.console import duration, is_share
+from asr.console import duration
 from asr.experiment.results import Results
+from asr.experiment.variant import Variant
 from asr.report.words import (
     changed,
     clock_words,
@@ -14,8 +15,13 @@ from asr.report.words import (
     duration_range,
     measured,
     metric_words,
+    scored,
 )
 from asr.scoring.estimates import Estimate, fastest
+from asr.scoring.measures import is_share, measure_of
+
+DIVERGENCE = "kl"
+MANY = 6  # names in a sentence
 
 
 @dataclass(frozen=True)
@@ -30,21 +36,25 @@ def findings(results: Results) -> list[Finding]:
     """Return the findings; those on accuracy, speed, front and exchange need an error rate."""
     split = main_split(results) if results.metrics() else ""
     metric = next(iter(results.metrics(split)), "")
+    systems = results.systems(split)
     rates = {
-        candidate.label: estimate
-        for candidate in results.candidates
-        if (estimate := results.error_rate(candidate.label, split, metric))
+        name: estimate
+        for name, (label, variant) in systems.items()
+        if (estimate := results.error_rate(label, split, metric, variant))
     }
     if not rates:
         return [*_kernels(results), *_missing(results)]
-    unlearned = [label for label in rates if results.unlearned(label, split, metric)]
-    learned = {label: rate for label, rate in rates.items() if label not in unlearned}
-    times = {label: time for label in rates if (time := results.forward_time(label, split))}
+    unlearned = [
+        name for name in rates if results.unlearned(systems[name][0], split, metric, systems[name][1])
+    ]
+    learned = {name: rate for name, rate in rates.items() if name not in unlearned}
+    times = {name: time for name in rates if (time := results.time(systems[name], split))}
     return [
         *_accuracy(results, learned, metric, split),
-        *_unlearned(results, unlearned, metric, split),
-        *_speed(rates, times, results.clock, split),
-        *_front({label: time for label, time in times.items() if label in learned}, results.front(split)),
+        *_closest(results, split, metric),
+        *_unlearned(results, rates, unlearned, metric),
+        *_speed(results, rates, times, split, metric),
+        *_front({name: time for name, time in times.items() if name in learned}, results.front(split)),
         *_exchange(results, split, metric),
         *_kernels(results),
         *_busy(results),
@@ -60,57 +70,87 @@ def main_split(results: Results) -> str:
 def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
     if not rates:
         return
-    order = sorted(rates, key=lambda label: rates[label].value)
-    best = [label for label in order if rates[label].value == rates[order[0]].value]
+    higher, systems = measure_of(metric).higher, results.systems(split)
+    order = sorted(rates, key=lambda name: rates[name].value, reverse=higher)
+    best = [name for name in order if rates[name].value == rates[order[0]].value]
     rest = order[len(best) :]
     verb = "has" if len(best) == 1 else "have"
     closed = " (closed vocabulary)" if results.closed(split, metric) else ""
-    lowest = f"the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}{closed}"
-    text = f"{_and(best)} {verb} {lowest}."
-    level = [label for label in rest if results.level(label, best[0], split, metric)]
-    if level:
+    extreme = "highest" if higher else "lowest"
+    found = f"the {extreme} {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}{closed}"
+    text = f"{_and(best)} {verb} {found}."
+    level = [name for name in rest if results.level(systems[name], systems[best[0]], split, metric)]
+    if len(level) > MANY:
+        text += f" The 95 % intervals show no difference to {len(level)} others."
+    elif level:
         text += f" The 95 % intervals show no difference to {_and(level)}."
     elif rest:
         text += f" Next is {rest[0]} with {_rate(rates[rest[0]], metric)}."
     yield Finding("Most accurate", text)
 
 
-def _unlearned(results: Results, labels: list[str], metric: str, split: str) -> Iterator[Finding]:
-    """Name the models that have learned nothing, which no table or figure may recommend."""
-    if labels:
-        rates = [
-            f"{label}: {_rate(rate, metric)}"
-            for label in labels
-            if (rate := results.error_rate(label, split, metric))
-        ]
-        text = (
-            f"{metric_words(metric)} of empty or constant output, or no better than it ({'; '.join(rates)})"
-        )
-        yield Finding("Nothing learned", f"{text}. Left out of the front.")
+def _closest(results: Results, split: str, metric: str) -> Iterator[Finding]:
+    """Name the variant whose output is closest to that under full attention."""
+    if DIVERGENCE not in results.metrics(split):
+        return
+    kls = {
+        name: kl
+        for name, (label, variant) in results.systems(split).items()
+        if (kl := results.error_rate(label, split, DIVERGENCE, variant)) and kl.value > 0
+    }
+    if kls:
+        name = min(kls, key=lambda x: kls[x].value)
+        label, variant = results.systems(split)[name]
+        rate = results.error_rate(label, split, metric, variant)
+        shown = f", {metric_words(metric)} {_rate(rate, metric)}" if rate else ""
+        text = f"{name}: KL {scored(kls[name], DIVERGENCE)}{shown}."
+        yield Finding("Closest to full attention", text)
+
+
+def _unlearned(
+    results: Results, rates: dict[str, Estimate], names: list[str], metric: str
+) -> Iterator[Finding]:
+    """Name the systems that have learned nothing, which no table or figure may recommend."""
+    if not names:
+        return
+    if "baseline" in results.protocol:
+        text = f"{metric_words(metric)} of 100 % or more, or constant output: {_and(names)}"
+        yield Finding("Text lost", f"{text}. Left out of the front.")
+        return
+    shown = [f"{name}: {_rate(rates[name], metric)}" for name in names]
+    text = f"{metric_words(metric)} of empty or constant output, or no better than it ({'; '.join(shown)})"
+    yield Finding("Nothing learned", f"{text}. Left out of the front.")
 
 
 def _speed(
-    rates: dict[str, Estimate], times: dict[str, Estimate], clock: str, split: str
+    results: Results, rates: dict[str, Estimate], times: dict[str, Estimate], split: str, metric: str
 ) -> Iterator[Finding]:
-    """Name the fastest model, or the level ones if the ranges of their repeats overlap."""
+    """Name the fastest system, or the level ones if the ranges of their times overlap."""
     if not times:
         return
+    clock = clock_words(results.clock)
     level = fastest(times)
     first = level[0]
+    if baseline := results.protocol.get("baseline"):
+        named = first if len(level) == 1 else f"{_and(level[:MANY])} are level; {first}"
+        ratio = times[first].text("{:.2f}".format)
+        rate = f"{metric_words(metric)} {_rate(rates[first], metric)}"
+        yield Finding("Fastest", f"{named} takes {ratio} of the {clock} of {baseline}, with {rate}.")
+        return
     others = [label for label in times if label not in level]
     if len(level) == 1:
-        text = f"{first} takes {_time(times[first])} {clock_words(clock)} for a forward pass over {split}"
+        text = f"{first} takes {_time(times[first])} {clock} for a forward pass over {split}"
     else:
         shown = [f"{label} ({_time(times[label])})" for label in level]
         text = (
             f"No single winner: {_and(shown)} are level, because the ranges of their repeats overlap "
-            f"({clock_words(clock)} of a forward pass over {split})"
+            f"({clock} of a forward pass over {split})"
         )
     text += "."
     if others:
         reference = "full" if "full" in others else min(others, key=lambda label: rates[label].value)
-        ratio = times[reference].value / times[first].value
-        text += f" {reference} takes {ratio:.2f} times as long as {first}: {_time(times[reference])}."
+        ratio = f"{times[reference].value / times[first].value:.2f}"
+        text += f" {reference} takes {ratio} times as long as {first}: {_time(times[reference])}."
     if all(time.count == 1 for time in times.values()):
         text += " Each pass was timed only once, so the spread is unknown."
     yield Finding("Fastest", text)
@@ -137,7 +177,9 @@ def _front(times: dict[str, Estimate], front: list[str]) -> Iterator[Finding]:
     text = f"{_and(front)}, from the fastest to the most accurate."
     for group in _level_groups(front, times):
         text += f" {_and(group)} are level in time."
-    if dominated:
+    if len(dominated) > MANY:
+        text += f" {len(dominated)} others are dominated: another one is at least as fast and as accurate."
+    elif dominated:
         each = "is" if len(dominated) == 1 else "are"
         text += f" {_and(dominated)} {each} dominated by a model that is at least as fast and as accurate."
     else:
@@ -159,10 +201,13 @@ def _level_groups(front: list[str], times: dict[str, Estimate]) -> list[list[str
 
 def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
     """Name the exchange of mechanisms after training that costs the least accuracy."""
+    plain = [x for x in results.variants() if Variant.read(x).attention == x]
     exchanges = []
     for candidate in results.candidates:
         own = results.error_rate(candidate.label, split, metric)
-        for attention in results.variants():
+        if not results.was_trained(candidate.label):
+            continue
+        for attention in plain:
             other = results.error_rate(candidate.label, split, metric, attention)
             pair = (attention, candidate.attention)
             if any(results.unlearned(candidate.label, split, metric, x) for x in pair):

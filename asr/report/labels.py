@@ -51,7 +51,7 @@ def place_labels(
     for i in sorted(range(len(rows)), key=lambda i: columns[i]):
         if rows[i] not in labelled:
             continue
-        width = LETTER * len(rows[i]["model"])
+        width = LETTER * len(rows[i]["name"])
         best = ("right", float("inf"), points[i])
         for anchor, (align, dx, dy) in ANCHORS.items():
             left = columns[i] + dx - (width if align == "right" else 0.0)

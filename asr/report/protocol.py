@@ -1,4 +1,4 @@
-"""The protocol of a comparison in words."""
+"""The protocol of an experiment in words."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +8,38 @@ from asr.experiment.results import Results
 from asr.report.words import clock_words, counted
 
 
+def heading(results: Results) -> str:
+    """Return the heading of the page."""
+    if not results.trainings:
+        return f"{', '.join(x.label for x in results.candidates)}: attention exchanged"
+    if not results.recipe:  # a single run
+        return f"{results.candidates[0].label}: training with {results.candidates[0].attention}"
+    return f"{results.recipe}: attention mechanisms compared"
+
+
+def protocol_words(results: Results) -> str:
+    """Return what all systems have in common, in sentences."""
+    if not results.trainings:
+        return (
+            "Trained models, each run as it was trained and in other variants; nothing was trained again. "
+            "Systems run in turn on each batch. Intervals are 95 % bootstrap intervals over inputs; ratios "
+            "are on the same resampled inputs."
+        )
+    if len(results.candidates) == 1 and not results.evaluations:
+        return "What this training has logged by the time of the page."
+    return (
+        "All candidates share data, order, seeds, frame budget, optimiser, stopping rule and evaluation, "
+        "except for the differences in the first table."
+    )
+
+
 def protocol_line(results: Results) -> str:
     """Return a summary of the protocol: models, budget, data, search and clock."""
     trainings = len([x for x in results.trainings if x.status == "done"])
     parts = [f"{counted(len(results.candidates), 'candidate')}, {counted(trainings, 'training')}"]
+    if not results.trainings:
+        models, variants = len(results.candidates), len(results.variants())
+        parts = [f"{counted(models, 'model')}, {counted(variants, 'variant')}, nothing trained again"]
     if budget := results.protocol.get("budget"):
         parts.append(f"budget per model: {budget}")
     if train := results.data.get("train"):

@@ -15,7 +15,9 @@ SPLITS_SHOWN = 6
 def of_results(results: Results) -> Provenance:
     """Return command, commit, seeds, hardware and manifest hashes of a comparison."""
     seeds = sorted({seed for candidate in results.candidates for seed in candidate.seeds})
-    hashes = [f"{name} {split.hash[:12]}" for name, split in results.data.items()]
+    digests: dict[str, Any] = results.environment.get("data") or {}
+    digests = {name: split.hash for name, split in results.data.items()} or digests
+    hashes = [f"{name} {str(value)[:12]}" for name, value in digests.items()]
     if len(hashes) > SPLITS_SHOWN:
         hashes = [*hashes[:SPLITS_SHOWN], f"and {len(hashes) - SPLITS_SHOWN} more"]
     source = of_environment(

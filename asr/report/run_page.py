@@ -1,26 +1,26 @@
 """The page of a training, running or not: its state, curves, and what it hears in development utterances."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from asr.config import to_dict
-from asr.console import Column, Table, TableCell, duration, is_share
+from asr.config import flat, to_dict
+from asr.console import duration
+from asr.experiment.collect import enter_run
 from asr.experiment.records import Candidate, CurvePoint, Training
 from asr.experiment.results import Results
-from asr.files import is_locked, read_json, write_text
+from asr.files import is_locked, read_json
 from asr.records.heard import Heard, read_heard
 from asr.records.metrics import MetricsRow, read_metrics
 from asr.records.run_folder import RunFolder
-from asr.report import curves_chart, theme
-from asr.report.figure import Figure
+from asr.report import theme
+from asr.report.drawing import drawn
 from asr.report.findings import Finding
-from asr.report.page import PAGE, created_words, render
-from asr.report.protocol import settings
-from asr.report.provenance import of_environment
+from asr.report.page import PAGE, write_page
 from asr.report.words import metric_words
 from asr.scoring.estimates import percent
+from asr.scoring.measures import is_share
 from asr.training.config import run_options
 
 
@@ -94,15 +94,41 @@ def watched(folder: Path) -> Watched:
     return Watched(run, state, measure, rows, [row for row in heard if row.step == heard[-1].step])
 
 
-def heard_table(heard: list[Heard]) -> Table:
-    """Return the hypotheses of a validation beside their references."""
-    return Table(
-        key="heard",
-        label="Hypotheses",
-        title=f"Development utterances at step {heard[0].step}, greedy search",
-        columns=[Column(name, number=False) for name in ("utterance", "reference", "hypothesis")],
-        rows=[[TableCell(text, sort=text) for text in (x.id, x.reference, x.hypothesis)] for x in heard],
-        caption="The same utterances at each validation, drawn with the seed. hypotheses.jsonl has all.",
+def run_results(found: Watched) -> Results:
+    """Return what a run has logged as results of one training, whose status is `running` until it is done.
+
+    Raises:
+        UserError: a file of the run is damaged.
+    """
+    run = found.run
+    options = run_options(run)
+    attention, seed = options.attention, options.seed
+    status = "done" if found.state == "finished" else "running"
+    training = Training(run.path.name, seed, ".", status, dev_error_name=found.measure)
+    if status == "done":
+        enter_run(training, run.path)
+    else:
+        training.curve = CurvePoint.all_of(found.rows, 0.0)
+    environment = read_json(run.environment) if run.environment.exists() else {}
+    layers, subsampling = options.model.layers, options.model.subsampling
+    mechanism = theme.family(attention)
+    return Results(
+        command=list(environment.get("command") or []),
+        recipe="",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        protocol={
+            "training": flat(to_dict(options)),
+            "clock": options.trainer.budget_clock if options.trainer.budget else "wall",
+        },
+        environment=environment,
+        data={},
+        candidates=[
+            Candidate(run.path.name, attention, mechanism, None, layers, subsampling, {}, None, [seed])
+        ],
+        trainings=[training],
+        evaluations=[],
+        failures=[],
+        drawn={"heard": [asdict(x) for x in found.heard]},
     )
 
 
@@ -116,53 +142,7 @@ def write_run_page(found: Watched, refresh: int = 0) -> Path:
     Raises:
         UserError: a file of the run is damaged.
     """
-    run = found.run
-    options = run_options(run)
-    environment = read_json(run.environment) if run.environment.exists() else {}
-    data = environment.get("data") or {}
-    hashes = ", ".join(f"{name} {str(value)[:12]}" for name, value in data.items())
-    source = of_environment(environment, str(options.seed), hashes)
-    attention = options.attention
-    training = Training(attention, options.seed, ".", "done", dev_error_name=found.measure)
-    training.curve = CurvePoint.all_of(found.rows, 0.0)
-    layers, subsampling = options.model.layers, options.model.subsampling
-    results = Results(
-        command=[],
-        recipe=options.recipe.name,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        protocol={"clock": options.trainer.budget_clock if options.trainer.budget else "wall"},
-        environment=environment,
-        data={},
-        candidates=[
-            Candidate(attention, attention, attention, None, layers, subsampling, {}, None, [options.seed])
-        ],
-        trainings=[training],
-        evaluations=[],
-        failures=[],
-    )
-    body: list[Figure | Table] = [*filter(None, [curves_chart.figure(results, source, by="step")])]
-    body += [heard_table(found.heard)] if found.heard else []
-    html = render(
-        "sections.html.jinja",
-        body,
-        source,
-        {},
-        [theme.family(attention)],
-        {"errors": None},
-        refresh if found.running else 0,
-        heading=f"{run.path}: {attention}",
-        eyebrow=f"asr train · {created_words(results.created)}",
-        files="metrics.csv and hypotheses.jsonl",
-        sections=[
-            ("summary", "Summary"),
-            *((item.key, item.label) for item in body),
-            ("protocol", "Protocol"),
-        ],
-        protocol="What this training has logged by the time of the page.",
-        findings=list(found.findings()),
-        settings=list(settings(to_dict(options))),
-        environment=list(settings(environment)),
-    )
-    path = run.path / PAGE
-    write_text(html, path)
-    return path
+    results = run_results(found)
+    refresh = refresh if found.running else 0
+    body = list(drawn(results, PAGE))
+    return write_page(results, body, found.run.path, list(found.findings()), refresh=refresh)

@@ -3,11 +3,12 @@
 from typing import Any
 
 from asr.attention.table import look_ahead, mechanism_class, parse_name
-from asr.console import duration, is_share
+from asr.console import duration
 from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions
 from asr.experiment.results import Results
 from asr.scoring.estimates import DASH, Estimate, percent
+from asr.scoring.measures import is_share, measure_of
 from asr.training.options import task_options
 
 LOOK_AHEAD = "of the attention of all layers; convolutions and normalisation come on top"
@@ -100,25 +101,25 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def scored(estimate: Estimate | None, metric: str = "") -> str:
+    """Return a measure, which may be negative, or a ratio with its interval: `5.06 (2.71 … 8.70)`."""
+    form = percent if metric and is_share(metric) else "{:.3f}".format
+    return DASH if estimate is None else estimate.text(form, between=" … ")
+
+
+def counterpart(place: str) -> str:
+    """Return a sentence that names the figure or table of the paper that shows the same."""
+    return f"Counterpart of {place} of Vyas et al. (2020)."
+
+
 def clock_words(clock: str) -> str:
     """Return the quantity that a clock, `cpu` or `wall`, measures."""
     return "CPU time" if clock == "cpu" else "wall-clock time"
 
 
 def metric_words(metric: str) -> str:
-    """Return the display name of an error rate or another validation measure.
-
-    Example:
-        >>> metric_words("per"), metric_words("dev_error"), metric_words("official-swbd")
-        ('PER', 'error rate', 'official WER, swbd')
-        >>> metric_words("dev_bits_per_character")
-        'bits per character'
-    """
-    if not is_share(metric):
-        return metric.removeprefix("dev_").replace("_", " ")
-    stem, _, subset = metric.removeprefix("dev_").partition("-")
-    name = {"official": "official WER", "error": "error rate"}.get(stem, stem.upper())
-    return f"{name}, {subset}" if subset else name
+    """Return the display name of a measure, see `asr.scoring.measures`."""
+    return measure_of(metric).words
 
 
 def metric_heading(metric: str) -> str:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from asr.attention.table import code_digests, given_name
 from asr.config import to_dict
-from asr.console import is_share
 from asr.data.stream import NumberedBatches
 from asr.errors import UserError
 from asr.files import require_file
@@ -20,6 +19,7 @@ from asr.model import checkpoint
 from asr.model.attention_model import AttentionModel, model_state, restore
 from asr.records.run_folder import RunFolder
 from asr.scoring.error_rates import bootstrap_interval
+from asr.scoring.measures import is_share
 from asr.training.config import run_options
 from asr.training.options import TrainConfig, recipe_task
 from asr.training.task import TrainingTask

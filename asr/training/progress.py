@@ -12,7 +12,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import TextColumn
 
-from asr.console import is_share, progress
+from asr.console import progress
+from asr.scoring.measures import is_share
 from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)

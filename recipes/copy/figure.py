@@ -6,13 +6,14 @@ import altair as alt
 
 from asr.experiment.results import Results
 from asr.report import theme
-from asr.report.figure import Figure, Panel, Provenance, spec_of
+from asr.report.figure import Figure, Panel, spec_of
+from asr.report.words import counterpart
 
 ROW_HEIGHT, COLUMN_WIDTH = 26, 72
 BARE: dict[str, Any] = {"domain": False, "ticks": False}
 
 
-def figure(results: Results, provenance: Provenance) -> Figure | None:
+def figure(results: Results) -> Figure | None:
     """Return the figure for a comparison with recipe `copy`; None if no training has finished."""
     rows: list[dict[str, Any]] = []
     default = results.protocol.get("training", {}).get("recipe.length")
@@ -38,15 +39,15 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         height, width = ROW_HEIGHT * len(names), COLUMN_WIDTH * len(lengths)
         panels.append(Panel(family, _spec(own, names, lengths), height, width))
     return Figure(
-        key="figure-5",
-        label="Figure 5",
+        key="figure-copy",
+        label="Copy",
         title="Masked copy: accuracy by length and mechanism",
         caption=(
             "Correct symbols in percent; the tooltip shows the training steps. L is the length of each half: "
-            "the copy of a masked symbol is L + 1 positions away. Empty: not trained."
+            "the copy of a masked symbol is L + 1 positions away. Empty: not trained. "
+            + counterpart("Figure 5")
         ),
         panels=panels,
-        provenance=provenance,
     )
 
 

@@ -164,6 +164,13 @@
     }));
   }
 
+  // A table that continues beyond the edge fades out there.
+  const fade = (place) => place.classList.toggle("more", place.scrollLeft + place.clientWidth < place.scrollWidth - 1);
+  for (const place of all(".scroll")) {
+    place.addEventListener("scroll", () => fade(place), { passive: true });
+    new ResizeObserver(() => fade(place)).observe(place);
+  }
+
   const tidy = (node) => node.textContent.trim().replace(/\s+/g, " ");
   const cellText = (cell) => { // `8.10 (7.52–8.71)`: the value with its interval or range
     const [value, detail] = [cell.querySelector(".value"), cell.querySelector("small")];
@@ -291,8 +298,6 @@
     refill();
     show();
   }
-
-  addEventListener("beforeprint", () => all("details.provenance").forEach((x) => { x.open = true; }));
 
   (async () => {
     for (const state of loaded) await draw(state);

@@ -1,21 +1,23 @@
-"""Table 1: every model run with every mechanism it can run with, and what each exchange changes."""
+"""Every model run with every mechanism it can run with, and what each exchange changes."""
 
 from collections.abc import Callable
 
 from asr.attention.table import MECHANISMS, exchange, is_causal
-from asr.console import Column, Table, TableCell, is_share
+from asr.console import Column, Table, TableCell
 from asr.errors import UserError
 from asr.experiment.candidates import can_run, is_exchangeable
 from asr.experiment.records import Candidate
 from asr.experiment.results import Results
-from asr.report.tables import difference_cell, model_cell, rate_cell, tone
-from asr.report.words import metric_words
+from asr.experiment.variant import Variant
+from asr.report.tables.cells import difference_cell, model_cell, rate_cell, tone
+from asr.report.words import counterpart, metric_words
 from asr.scoring.estimates import DASH
+from asr.scoring.measures import is_share
 
 
-def exchange_table(results: Results, split: str) -> Table | None:
+def table(results: Results, split: str) -> Table | None:
     """Return error rates of every model (rows) with every mechanism (columns); None if none was exchanged."""
-    if not (results.metrics(split) and results.exchanges(split)):
+    if not _exchanged(results, split):
         return None
     metric = results.metrics(split)[0]
     family = _family(results)
@@ -40,23 +42,24 @@ def exchange_table(results: Results, split: str) -> Table | None:
     tied = sorted(name for name in MECHANISMS if exchange(name) not in ("yes", "no"))
     unit = " in %" if is_share(metric) else ""
     return Table(
-        key=f"table-1-{split}",
-        label="Table 1",
+        key=f"exchange-{split}",
+        label="Exchange",
         title=f"Trained with one mechanism, run with another: {metric_words(metric)}{unit} on {split}",
         caption=(
             "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks the "
             "model's own mechanism, a stronger colour a lower error rate. "
             f"{' and '.join(tied)} need keys that are tied to the queries."
-            + (f" Not shown, because not exchangeable: {others}." if others else "")
+            + (f" Not shown, because not exchangeable: {others}. " if others else " ")
+            + counterpart("Table 1")
         ),
         columns=_columns(results, metric),
         rows=_rows(results, cell),
     )
 
 
-def exchange_difference_table(results: Results, split: str) -> Table | None:
+def changes(results: Results, split: str) -> Table | None:
     """Return what each exchange changes, paired over seeds and utterances; None if none was exchanged."""
-    if not (results.metrics(split) and results.exchanges(split)):
+    if not _exchanged(results, split):
         return None
     metric = results.metrics(split)[0]
 
@@ -71,8 +74,8 @@ def exchange_difference_table(results: Results, split: str) -> Table | None:
 
     unit = " in points" if is_share(metric) else ""
     return Table(
-        key=f"table-1-differences-{split}",
-        label="Table 1, differences",
+        key=f"changes-{split}",
+        label="Exchange",
         title=f"Change of {metric_words(metric)}{unit} by running with another mechanism, on {split}",
         caption=(
             "Rows: mechanism used in training, with which the others are compared; columns: mechanism used "
@@ -84,12 +87,23 @@ def exchange_difference_table(results: Results, split: str) -> Table | None:
     )
 
 
+def _exchanged(results: Results, split: str) -> bool:
+    """Return whether trained models were evaluated with other mechanisms than their own."""
+    return bool(results.metrics(split)) and any(
+        x.split == split
+        and results.was_trained(x.candidate)
+        and Variant.read(x.variant).attention == x.variant != results.own(x.candidate)
+        for x in results.evaluations
+    )
+
+
 def _family(results: Results) -> list[Candidate]:
     return [x for x in results.candidates if _is_softmax(results, x.attention)]
 
 
 def _mechanisms(results: Results) -> list[str]:
-    return [name for name in results.variants() if _is_softmax(results, name)]
+    plain = [name for name in results.variants() if Variant.read(name).attention == name]
+    return [name for name in plain if _is_softmax(results, name)]
 
 
 def _columns(results: Results, metric: str) -> list[Column]:

@@ -4,16 +4,16 @@ from typing import Any
 
 import altair as alt
 
-from asr.console import is_share
 from asr.experiment.results import Results
-from asr.report.figure import HOVER, Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
+from asr.report.figure import HOVER, Figure, Panel, Series, line_channels, lines_of, spec_of
 from asr.report.words import clock_words, measured, metric_title, metric_words
+from asr.scoring.measures import is_share
 from asr.training.budget import parse_budget
 
 HEIGHT = 320
 
 
-def figure(results: Results, provenance: Provenance) -> Figure | None:
+def figure(results: Results) -> Figure | None:
     """Return the figure with one panel per split; None with one budget."""
     of_split = {
         split: rows
@@ -26,7 +26,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     lines = lines_of({x.model: x.attention for x in results.candidates if x.model in drawn})
     named = " and ".join(dict.fromkeys(metric_words(results.metrics(split)[0]) for split in of_split))
     return Figure(
-        key="figure-budget",
+        key="figure-budgets",
         label="Budgets",
         title=f"{named} against training time",
         caption=(
@@ -44,7 +44,6 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         series=lines,
         log=("x", "y"),
         log_at_first=("x",),
-        provenance=provenance,
     )
 
 

@@ -1,4 +1,4 @@
-"""Figure 8: attention maps beside the spectrogram, and the approximation error by layer."""
+"""Attention maps beside the spectrogram, and the approximation error by layer."""
 
 import io
 from collections.abc import Iterator
@@ -23,8 +23,9 @@ from asr.experiment.variant import Variant
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
-from asr.report.figure import Figure, Panel, Provenance, Series, data_uri, line_channels, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Series, data_uri, line_channels, lines_of, spec_of
 from asr.report.findings import main_split
+from asr.report.words import counterpart
 
 SIZE = 340  # side of a map, pixels
 PIXELS = 400  # maximum side of its image
@@ -34,15 +35,12 @@ LONGEST_S = 20.0  # limit for utterances, because dense weights are quadratic
 GAMMA = 0.5  # brightens small weights
 
 
-def figures(
-    results: Results, folder: Path, source: Provenance, utterance: str, layer: int, head: int
-) -> Iterator[Figure]:
+def figures(results: Results, folder: Path, utterance: str, layer: int, head: int) -> Iterator[Figure]:
     """Yield the maps of one utterance and the approximation errors over several.
 
     Args:
         results: results of the comparison.
         folder: base of the relative run folders.
-        source: provenance of the comparison.
         utterance: id of the utterance; empty: the one of median length in the main split.
         layer, head: see `attention_maps`.
 
@@ -63,21 +61,20 @@ def figures(
     maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
     model = f"{candidate.label}, seed {training.seed}"
     yield Figure(
-        key="figure-8",
-        label="Figure 8",
+        key="figure-maps",
+        label="Attention",
         title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in maps.heads),
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
             f"force-aligned transcript run along both. All maps use the queries and keys of {model}. "
             f"{described_choice(maps.heads, layer, head)} Brightness is the square root of the weight, on "
-            "the same scale in all maps of a head."
+            f"the same scale in all maps of a head. {counterpart('Figure 8')}"
         ),
         panels=[
             Panel(f"{name}, layer {x}, head {y}", _map_spec(maps, weights_NN, name), SIZE, SIZE)
             for (x, y, _), weights_NN in zip(maps.heads, maps.weights_NN, strict=True)
             for name in weights_NN
         ],
-        provenance=source,
         columns=min(3, len(pictured)),
     )
     chosen = _spread([cut for cut in cuts if cut.duration <= LONGEST_S])
@@ -86,8 +83,8 @@ def figures(
     )
     lines = lines_of(dict(zip(names, names, strict=True)))
     yield Figure(
-        key="figure-8-error",
-        label="Figure 8b",
+        key="figure-distance",
+        label="Attention",
         title="Distance of the attention weights from full attention, by layer",
         caption=(
             f"L1 distance (0 to 2) between a query's weights and those of full attention, on the queries and "
@@ -96,7 +93,6 @@ def figures(
         panels=[Panel("", _error_spec(rows, lines))],
         series=lines,
         log=("y",),
-        provenance=source,
     )
 
 

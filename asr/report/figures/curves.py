@@ -1,25 +1,22 @@
-"""Figure 7: loss and error rate during training, by epoch and by time."""
+"""Loss and error rate during training, by epoch and by time."""
 
 import math
 from typing import Any
 
 import altair as alt
 
-from asr.console import is_share
 from asr.experiment.results import Results
-from asr.report.figure import HOVER, Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
-from asr.report.words import clock_words, metric_title
+from asr.report.figure import HOVER, Figure, Panel, Series, line_channels, lines_of, spec_of
+from asr.report.words import clock_words, counterpart, metric_title
+from asr.scoring.measures import is_share
 
 HEIGHT = 240
 
 
-def figure(results: Results, provenance: Provenance, by: str = "epoch") -> Figure | None:
+def figure(results: Results) -> Figure | None:
     """Return the figure; None without validations.
 
-    Args:
-        results: trainings.
-        provenance: origin of the results.
-        by: axis beside that of time: `epoch`, or `step` while the length of an epoch is unknown.
+    The axis beside that of time is epochs, or steps while the length of an epoch is unknown.
     """
     clock = results.clock
     rows = curve_rows(results, clock)
@@ -31,6 +28,7 @@ def figure(results: Results, provenance: Provenance, by: str = "epoch") -> Figur
     lines = lines_of({x.label: x.attention for x in results.candidates})
     lines = [line for line in lines if line.key in trained]
     times = f"training time, {clock_words(clock)} (s)"
+    by = "epoch" if any(row["epoch"] for row in rows) else "step"
     axes = {by: f"{by}s", "time_s": times if any(row["time_s"] is not None for row in rows) else ""}
     measures = {"loss": "training loss", "dev_loss": "dev loss", "dev_error": f"dev {error}"}
     panels = [
@@ -40,18 +38,17 @@ def figure(results: Results, provenance: Provenance, by: str = "epoch") -> Figur
         if x_title
     ]
     return Figure(
-        key="figure-7",
-        label="Figure 7",
+        key="figure-curves",
+        label="Curves",
         title=f"Loss and {'error rate' if is_share(measure) else error} during training",
         caption=(
             "One point per validation, one line per seed. Training time includes the wait for data but not "
             "validation. Losses are per target token; the training loss is the mean since the previous "
-            "validation." + _search_words(results)
+            f"validation. {counterpart('Figure 7')}{_search_words(results)}"
         ),
         panels=panels,
         series=lines,
         log=("x", "y"),
-        provenance=provenance,
         columns=2 if axes["time_s"] else 1,
     )
 

@@ -1,0 +1,1 @@
+"""The figures of the page, one per file: results → figures."""

@@ -1,0 +1,55 @@
+"""The cost of exchanging the attention of one layer at a time."""
+
+from typing import Any
+
+import altair as alt
+
+from asr.experiment.results import Results
+from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
+from asr.report.tables.scores import FULL, layers
+from asr.report.words import metric_title
+from asr.scoring.measures import is_share
+
+
+def figure(results: Results, split: str) -> Figure | None:
+    """Return a line per mechanism over the layers, full attention as a rule; None without a sweep."""
+    swept = layers(results, split)
+    if not swept:
+        return None
+    lines = lines_of({name: name for name, *_ in swept})
+    metrics = results.metrics(split)
+    shown = dict.fromkeys(["kl", metrics[0]] if "kl" in metrics else metrics[:1])
+    return Figure(
+        key=f"figure-layers-{split}",
+        label="Layers",
+        title="The attention of one layer exchanged, full attention in the others",
+        caption="The rule is full attention." + (KL if "kl" in metrics else ""),
+        panels=[Panel(metric_title(x), _spec(results, split, lines, x)) for x in shown],
+        series=lines,
+    )
+
+
+KL = " KL: Kullback–Leibler divergence from the output distribution under full attention, in nats."
+
+
+def _spec(results: Results, split: str, lines: list[Series], metric: str) -> dict[str, Any]:
+    scale = 100 if is_share(metric) else 1
+
+    def value(label: str, variant: str) -> float | None:
+        found = results.error_rate(label, split, metric, variant)
+        return scale * found.value if found else None
+
+    swept = layers(results, split)
+    rows = [{"series": name, "layer": layer, "value": value(*system)} for name, layer, system in swept]
+    color, dashes = line_channels(lines)
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("value:Q", title=metric_title(metric)),
+        color=color,
+    )
+    tooltip = [alt.Tooltip("series:N"), alt.Tooltip("layer:O"), alt.Tooltip("value:Q", format=".4f")]
+    label = swept[0][2][0]
+    full = alt.Chart(alt.Data(values=[{"value": value(label, FULL)}]))
+    rule = full.mark_rule(strokeDash=[2, 2]).encode(y="value:Q")
+    points = base.mark_point(size=50, filled=True, opacity=1).encode(tooltip=tooltip)
+    return spec_of(alt.layer(rule, base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points))

@@ -1,0 +1,1 @@
+"""The tables of the page and of the terminal, one per file: results → tables."""

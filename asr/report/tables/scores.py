@@ -1,0 +1,160 @@
+"""What exchanging the attention of a trained model costs: scores, time, memory, ratios, layer by layer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from asr.attention.table import layer_runs
+from asr.console import Column, Table, TableCell, duration
+from asr.experiment.results import Results, System
+from asr.experiment.variant import Variant
+from asr.report import theme
+from asr.report.words import clock_words, metric_heading, metric_words, scored
+from asr.scoring.estimates import DASH, Estimate
+
+FULL = "full"
+
+
+def table(results: Results, split: str) -> Table | None:
+    """Return a row per variant: all measures, time and memory; None without a baseline."""
+    systems = _systems(results, split)
+    if not systems:
+        return None
+    size, metrics = sizes(results, split), results.metrics(split)
+    timed = size.get("timed", "model")
+    examples = _examples(results, split)
+    what = f"{examples:,} examples"
+    if size:
+        tokens = size["tokens"] / size["inputs"]
+        what += f", {size['inputs']:,} inputs of {tokens:.0f} tokens on average"
+    clock = clock_words(results.clock).replace("wall-clock time", "time")
+    rows = []
+    for name, (label, variant) in systems.items():
+        found = results.evaluations_of(label, split, variant)[0]
+        seconds = found.forward_cpu_s if results.clock == "cpu" else found.forward_s
+        each_s = None if seconds is None else seconds / max(1, examples)
+        rows.append(
+            [
+                _head(name, variant),
+                *(cell(results.error_rate(label, split, x, variant), x) for x in metrics),
+                TableCell(duration(each_s), sort=each_s),
+                TableCell(DASH if found.peak_mib is None else f"{found.peak_mib:,.0f}", sort=found.peak_mib),
+            ]
+        )
+    return Table(
+        key=f"scores-{split}",
+        label="Scores",
+        title=f"{split}: {what}",
+        caption=(
+            "Mechanisms ran in turn on each batch; nothing was trained again. Intervals are 95 % bootstrap "
+            "intervals over inputs."
+        ),
+        columns=[
+            _head_column(results),
+            *(Column(metric_heading(x)) for x in metrics),
+            Column(f"{clock} of the {timed} per example"),
+            Column(f"peak MiB of the {timed}, longest batch"),
+        ],
+        rows=rows,
+    )
+
+
+def ratios(results: Results, split: str) -> Table | None:
+    """Return all measures and the time divided by the baseline's; None without a baseline."""
+    systems, metrics = _systems(results, split), results.metrics(split)
+    if not systems:
+        return None
+    clock = clock_words(results.clock).replace("wall-clock time", "time")
+    rows = []
+    for name, system in systems.items():
+        found = [cell(results.ratio(system, split, x)) for x in metrics]
+        time = results.ratio(system, split, "time")
+        text = time.text("{:.2f}".format, between=" … ") if time else DASH
+        rows.append([_head(name, system[1]), *found, _cell(text, time)])
+    return Table(
+        key=f"ratios-{split}",
+        label="Ratios",
+        title=f"{split}: ratios to {results.protocol['baseline']}",
+        caption=(
+            "Intervals are 95 % bootstrap intervals of the ratio, on the same resampled inputs; those of the "
+            "time are quartiles over batches."
+        ),
+        columns=[
+            _head_column(results),
+            *(Column(metric_words(x)) for x in metrics),
+            Column(f"{clock} (quartiles)"),
+        ],
+        rows=rows,
+    )
+
+
+def by_layer(results: Results, split: str) -> Table | None:
+    """Return the measures with each mechanism in one layer at a time; None without such a sweep."""
+    swept, metrics = layers(results, split), results.metrics(split)
+    rows = [
+        [_head(name, name), TableCell(str(layer), sort=layer)]
+        + [cell(results.error_rate(label, split, x, variant), x) for x in metrics]
+        for name, layer, (label, variant) in swept
+    ]
+    if not rows:
+        return None
+    return Table(
+        key=f"layers-{split}",
+        label="Layers",
+        title=f"{split}: one layer exchanged, {FULL} in the others",
+        caption="Intervals are 95 % bootstrap intervals over inputs.",
+        columns=[_head_column(results), Column("layer"), *(Column(metric_heading(x)) for x in metrics)],
+        rows=rows,
+    )
+
+
+def layers(results: Results, split: str) -> list[tuple[str, int, System]]:
+    """Return mechanism, number of the layer from 1, and system of a sweep over layers."""
+    if not results.protocol.get("exchange", {}).get("sweep"):
+        return []
+    swept = [found for system in _systems(results, split).values() for found in _single_layer(system)]
+    order = list(dict.fromkeys(name for name, *_ in swept))
+    return sorted(swept, key=lambda entry: order.index(entry[0]))
+
+
+def _single_layer(system: System) -> Iterator[tuple[str, int, System]]:
+    variant = Variant.read(system[1])
+    if "*" not in variant.attention or variant.attention != system[1]:
+        return
+    names = [spec.name for spec, count in layer_runs(variant.attention) for _ in range(count)]
+    other = [(name, layer) for layer, name in enumerate(names, start=1) if name != FULL]
+    if len(other) == 1:
+        yield *other[0], system
+
+
+def sizes(results: Results, split: str) -> dict[str, Any]:
+    """Return what the protocol says about a split's inputs: `timed`, `inputs`, `tokens`."""
+    found: dict[str, dict[str, Any]] = results.protocol.get("sizes", {})
+    return found.get(split) or next(iter(found.values()), {})
+
+
+def cell(estimate: Estimate | None, metric: str = "") -> TableCell:
+    """Return a measure, or without its name a ratio, with its interval below."""
+    return _cell(scored(estimate, metric), estimate)
+
+
+def _cell(text: str, estimate: Estimate | None) -> TableCell:
+    shown, _, interval = text.partition(" ")
+    return TableCell(shown, sort=estimate.value if estimate else None, detail=interval.strip("()"))
+
+
+def _systems(results: Results, split: str) -> dict[str, System]:
+    """Return the systems of a split by name, if they were compared with a baseline."""
+    return results.systems(split) if "baseline" in results.protocol else {}
+
+
+def _examples(results: Results, split: str) -> int:
+    return next((x.utterances for x in results.evaluations if x.split == split and x.utterances), 0)
+
+
+def _head(name: str, variant: str) -> TableCell:
+    return TableCell(name, sort=name, family=theme.family(variant))
+
+
+def _head_column(results: Results) -> Column:
+    single = len(results.candidates) == 1
+    return Column("attention" if single else "system", number=False, wrap=False)
