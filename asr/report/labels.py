@@ -21,12 +21,13 @@ ANCHORS: dict[str, Anchor] = {  # alignment and offset in pixels
 WIDE, HALF, NARROW, TALL = 700.0, 490.0, 230.0, 340.0
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 LETTER, LINE = 6.3, 13.0  # width and height of a letter, pixels
+CLEAR = 0.1  # share of a label that others may cover; beyond it, only pointing at its point shows it
 
 
 def place_labels(
     rows: list[dict[str, Any]], labelled: list[dict[str, Any]], plot_width: float, log: Collection[str] = ()
 ) -> list[str | None]:
-    """Choose for each label the side of its point with the least overlap, greedily in order of time.
+    """Choose for each label the side of its point with the least overlap, greedily: the front first.
 
     Args:
         rows: all points.
@@ -35,7 +36,7 @@ def place_labels(
         log: logarithmic axes.
 
     Returns:
-        A key of `ANCHORS` for each point; None for points without a label.
+        A key of `ANCHORS` for each point; None for points without a label, or without room for it.
     """
     if not rows:
         return []
@@ -48,7 +49,8 @@ def place_labels(
     front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["step"])
     taken = [*points, *bars, *_steps(front)]
     chosen: list[str | None] = [None] * len(rows)
-    for i in sorted(range(len(rows)), key=lambda i: columns[i]):
+    placed: list[Box] = []
+    for i in sorted(range(len(rows)), key=lambda i: (not rows[i]["front"], columns[i])):
         if rows[i] not in labelled:
             continue
         width = LETTER * len(rows[i]["name"])
@@ -60,7 +62,10 @@ def place_labels(
             cost = LINE * outside + sum(_overlap(box, other) for other in taken)
             if cost < best[1]:
                 best = (anchor, cost, box)
+        if not rows[i]["front"] and sum(_overlap(best[2], box) for box in placed) > CLEAR * width * LINE:
+            continue
         chosen[i] = best[0]
+        placed.append(best[2])
         taken.append(best[2])
     return chosen
 

@@ -29,7 +29,7 @@ def protocol_words(results: Results) -> str:
         return "What this training has logged by the time of the page."
     return (
         "All candidates share data, order, seeds, frame budget, optimiser, stopping rule and evaluation, "
-        "except for the differences in the first table."
+        "except for the differences in the table below."
     )
 
 

@@ -135,7 +135,8 @@ def split_heading(results: Results, metric: str, split: str) -> str:
 
 def metric_title(metric: str) -> str:
     """Return the title of an axis for a measure: `PER (%)`, `bits per character`."""
-    return metric_words(metric) + (" (%)" if is_share(metric) else "")
+    unit = measure_of(metric).unit
+    return metric_words(metric) + (f" ({unit})" if unit else "")
 
 
 def mechanism_words(attention: str) -> str:

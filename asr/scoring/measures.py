@@ -27,8 +27,8 @@ MEASURES = {
     "error": Measure("error rate", "%"),
     "changed": Measure("changed", "%"),  # labels unlike those under full attention
     "top-1": Measure("top-1", "%", higher=True),  # tokens of the transcript that the model ranks first
-    "nll": Measure("NLL"),
-    "kl": Measure("KL"),
+    "nll": Measure("NLL", "nats"),
+    "kl": Measure("KL", "nats"),
     "encoder": Measure("encoder"),  # relative distance of its states from those under full attention
     "f1": Measure("F1", higher=True),
     "em": Measure("EM", higher=True),  # exact match

@@ -60,7 +60,7 @@ def _figure(results: Results, metrics: dict[str, str], key: str, label: str) -> 
         key=key,
         label=label,
         title=f"{named} against {timed}",
-        caption=_relative_caption(results) if relative else _caption(results, of_split),
+        caption=_relative_caption(results, metrics) if relative else _caption(results, of_split),
         panels=[
             Panel(
                 f"Split {split}" if len(of_split) > 1 else "",
@@ -87,11 +87,11 @@ def _caption(results: Results, of_split: dict[str, list[dict[str, Any]]]) -> str
     )
 
 
-def _relative_caption(results: Results) -> str:
+def _relative_caption(results: Results, metrics: dict[str, str]) -> str:
     kl = (
         " KL: Kullback–Leibler divergence from the output distribution under full attention; below "
         f"{LEAST:g} nats it is drawn there."
-        if DIVERGENCE in results.metrics()
+        if DIVERGENCE in metrics.values()
         else ""
     )
     return (

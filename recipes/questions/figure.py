@@ -1,42 +1,41 @@
-"""Figure 8: attention from the tokens of a question to its context, under several mechanisms."""
+"""Attention from the tokens of a question to its context, under several mechanisms."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
 
 from asr.approximation.question_map import QuestionMap
 from asr.attention.maps import described_choice
-from asr.report.attention_chart import GAMMA, PIXELS, picture
+from asr.experiment.results import Results
 from asr.report.figure import Figure, Panel, spec_of
-from asr.report.provenance import of_environment
+from asr.report.figures.attention import GAMMA, PIXELS, picture
+from asr.report.words import counterpart
 
 WIDTH, ROW = 860, 16  # width of a map and height of a row, pixels
 LABEL_ROWS = 4.5  # height of the names above a map, in rows
 LETTERS = 12  # shown of each token
 
 
-def figure(maps: Sequence[QuestionMap], record: dict[str, Any]) -> Figure:
-    """Return the figure: for each head, one map per mechanism, from full attention on.
-
-    Args:
-        maps: weights and tokens of each head.
-        record: content of `results.json`, for the options and the provenance.
-    """
+def figure(results: Results) -> Figure | None:
+    """Return, for each head, one map per mechanism, from full attention on; None without maps."""
+    maps = [QuestionMap.from_json(one, "drawn: maps") for one in results.drawn.get("maps", [])]
+    if not maps:
+        return None
     shares = "; ".join(f"{_head(one)}: {_same(one)}" for one in maps)
-    options = record["options"]
+    asked = results.protocol["exchange"]
     heads = [(one.layer, one.head, one.difference) for one in maps]
     return Figure(
-        key="question-map",
-        label="Figure 8",
+        key="figure-question",
+        label="Attention",
         title=f"Question {maps[0].question}: " + " and ".join(map(_head, maps)),
         caption=(
             "Rows are the tokens of the question, columns those of the input: question and context, with "
             "the answer marked below. Above a map are the tokens with the largest weight of a row, bold "
             "where full attention has them, too; dots mark them in the map. All maps use the queries and "
-            f"keys under full attention. {described_choice(heads, options['layer'], options['head'])} "
+            f"keys under full attention. {described_choice(heads, asked['layer'], asked['head'])} "
             "Brightness is the square root of the weight. Rows whose largest weight is on the same token as "
-            f"with full attention: {shares}."
+            f"with full attention: {shares}. {counterpart('Figure 8')}"
         ),
         panels=[
             Panel(
@@ -48,7 +47,6 @@ def figure(maps: Sequence[QuestionMap], record: dict[str, Any]) -> Figure:
             for one in maps
             for name in one.weights_QN
         ],
-        provenance=of_environment(record["environment"], "", str(options["data"])),
         columns=1,
     )
 

@@ -1,0 +1,1 @@
+"""Questions about texts, and GLUE: what exchanging the attention of a fine-tuned model costs."""
