@@ -20,6 +20,7 @@ import stat
 import tempfile
 import types
 import typing
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -364,7 +365,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
     """Read a JSON file with an object at its top level.
 
     Args:
-        path: file.
+        path: file, compressed if its name ends in `.gz`.
         what: description for messages, e.g. `results of asr compare`.
 
     Raises:
@@ -375,6 +376,9 @@ def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
         raise UserError(f"{path}: expected {what}, found a {kind_of(path)}")
     try:
         content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise UserError(f"{path}: expected {what}, found a damaged archive") from None
     except OSError as error:
         found = f"none{near_path(path) or f' ({error.strerror})'}"
         raise UserError(f"{path}: expected {what}, found {found}") from None

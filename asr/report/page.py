@@ -120,7 +120,8 @@ def write_page(
         conditions=[(conditions_words(split, x), x.busy()) for split, x in results.conditions.items()],
         settings=list(settings(results.protocol)),
         environment=list(settings(results.environment)),
-        commands=[x.command for x in (*results.trainings, *results.evaluations) if x.command],
+        commands=[x.command for x in results.trainings if x.command]
+        + [x.command for x in results.evaluations if x.command],
     )
     write_text(html, folder / FILE)
     return folder / FILE

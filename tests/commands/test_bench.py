@@ -25,7 +25,7 @@ from asr.experiment.random_input import Problem
 from asr.experiment.results import read_results
 from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
-from asr.report import bench_chart
+from asr.report.figures import benchmark as bench_chart
 
 
 @pytest.mark.slow

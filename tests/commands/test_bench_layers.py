@@ -22,7 +22,7 @@ from asr.experiment.random_input import Problem
 from asr.experiment.records import Evaluation
 from asr.experiment.results import read_results
 from asr.measure import Seconds, can_measure_memory
-from asr.report import bench_chart
+from asr.report.figures import benchmark as bench_chart
 
 LAYER = Problem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))

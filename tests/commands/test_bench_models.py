@@ -17,7 +17,7 @@ from asr.experiment.results import read_results
 from asr.losses.options import LossConfig
 from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
-from asr.report import bench_chart
+from asr.report.figures import benchmark as bench_chart
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
 MODEL = Problem(1, 1, "fp32", "cpu", 0, "model", batch=2, length=60, preset=TINY)

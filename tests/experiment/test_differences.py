@@ -89,7 +89,7 @@ def test_official_rates_and_other_items_are_paired_over_seeds() -> None:
 def test_without_a_common_seed_there_is_no_difference_and_no_verdict() -> None:
     results = compared([measured("a", "a", 0, [0, 0, 0, 0]), measured("b", "b", 1, [9, 9, 9, 9])])
     assert results.differences == []
-    assert results.level("a", "b", "test", "per")
+    assert results.level(("a", "a"), ("b", "b"), "test", "per")
 
 
 def test_one_seed_and_one_utterance_have_no_interval() -> None:

@@ -18,9 +18,9 @@ from asr.experiment.request import parse
 from asr.experiment.results import read_results
 from asr.files import file_digest
 from asr.report import theme
-from asr.report.exchange_table import exchange_table
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
+from asr.report.tables import exchange
 
 NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
 STORED = "nystrom:Nystrom-4"
@@ -54,11 +54,11 @@ def test_compared_exchanged_and_drawn(
 
     commands = [x.command for x in (*results.trainings, *results.evaluations)]
     assert [x.partition("--code ")[2] for x in commands] == ["", "nystrom.py", "", "nystrom.py", "nystrom.py"]
-    table = exchange_table(results, "test")
+    table = exchange.table(results, "test")
     assert table
     assert [row[0].text for row in table.rows] == ["full", STORED]
     forget()  # the report needs no code, except for attention maps
-    assert exchange_table(results, "test") == table
+    assert exchange.table(results, "test") == table
     text = write_report(results, folder, ReportOptions(maps=False)).read_text()
     assert f"--nystrom-Nystrom: {theme.look('nystrom:Nystrom').light};" in text
     assert "var(--nystrom-Nystrom)" in text

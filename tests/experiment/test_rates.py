@@ -13,7 +13,7 @@ from asr.experiment.rates import choose
 from asr.experiment.records import CurvePoint, Training
 from asr.experiment.results import Results, read_results
 from asr.report.page import markdown
-from asr.report.summary import rates_table
+from asr.report.tables import rates
 
 GRID = "learning_rates=[1e-5,1e-2]"
 
@@ -104,7 +104,7 @@ def test_the_table_marks_the_choice_and_the_end_of_the_grid() -> None:
     errors = [0.3, 0.2, None, 0.5, 0.4, 0.1]
     tried = choose(results_of(*(training(x, y) for x, y in zip(labels, errors, strict=True))), labels)
     tried = [replace(x, train_cpu_s=100.0, train_s=1.0) for x in tried]
-    table = rates_table(replace(results_of(), tried=tried, protocol={"clock": "cpu"}))
+    table = rates.table(replace(results_of(), tried=tried, protocol={"clock": "cpu"}))
     assert table is not None
     assert [[str(cell) for cell in row] for row in table.rows] == [
         ["full", "30.00 (1.000)", "20.00 (1.000)", "– (failed)", "0.001", "300"],
@@ -112,7 +112,7 @@ def test_the_table_marks_the_choice_and_the_end_of_the_grid() -> None:
     ]
     assert [[cell.own for cell in row].index(True) for row in table.rows] == [2, 3]
     assert "| lsh-1 |" in markdown([table])
-    assert rates_table(results_of()) is None
+    assert rates.table(results_of()) is None
 
 
 @pytest.mark.parametrize(

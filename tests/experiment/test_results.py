@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from asr.console import Table
 from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
 from asr.experiment.results import Results, read_results, write_results
 from asr.experiment.speech import rates_of
 from asr.experiment.timing import OtherProcesses
-from asr.report.summary import candidate_table, print_results
+from asr.report.summary import print_results
+from asr.report.tables import costs, outcome
 from asr.report.words import conditions_words, duration_range
 from asr.scoring.estimates import Estimate, fastest, over_seeds, pareto_front, spread
 
@@ -243,16 +245,22 @@ def test_the_summary_mentions_a_busy_machine_and_marks_level_times() -> None:
     results.conditions["test"] = Conditions("cpu", 1, 10.0, 7.1, 1.3)
     assert "on a busy machine, so times are less reliable" in shown()
     results.evaluations[3] = replace(
-        results.evaluations[0], candidate="i-clustered-25", attention="i-clustered-25"
+        results.evaluations[0], candidate="i-clustered-25", variant="i-clustered-25"
     )
-    assert shown_in(results, 2) == ["2.00 (1.90–2.20) = *", "2.00 (1.90–2.20) = *"]
+    level = "2.00 s (1.90–2.20 s, level, front)"
+    assert shown_in(outcome.table(results), "forward, test") == [level, level]
     results.evaluations[3].forward_s, results.evaluations[3].forward_repeats_s = 1.0, [0.9, 1.0, 1.1]
-    assert shown_in(results, 2) == ["2.00 (1.90–2.20)", "1.00 (0.900–1.10) *"]
+    assert shown_in(outcome.table(results), "forward, test") == [
+        "2.00 s (1.90–2.20 s)",
+        "1.00 s (900 ms–1.10 s, fastest, front)",
+    ]
 
 
-def shown_in(results: Results, column: int) -> list[str]:
-    """Return the text of a column of the table of candidates."""
-    return [str(row[column]) for row in candidate_table(results).rows]
+def shown_in(table: Table | None, column: str) -> list[str]:
+    """Return the text of a column."""
+    assert table is not None
+    index = [x.name for x in table.columns].index(column)
+    return [str(row[index]) for row in table.rows]
 
 
 def test_steps_are_whole_numbers() -> None:
@@ -261,7 +269,7 @@ def test_steps_are_whole_numbers() -> None:
     results.protocol["budget"] = "40 steps"
     for training in results.trainings:
         training.steps = 40
-    assert shown_in(results, -2) == ["40", "–"]
+    assert shown_in(costs.table(results), "steps") == ["40", "–"]
 
 
 def test_labels_with_brackets_are_printed_as_they_are() -> None:
@@ -273,7 +281,7 @@ def test_labels_with_brackets_are_printed_as_they_are() -> None:
         record.candidate = record.candidate.replace("full", label)
     text = io.StringIO()
     print_results(results, Console(file=text, width=200))
-    assert text.getvalue().count(label) == 2
+    assert text.getvalue().count(label) == 3  # two tables of models, and the matrix
 
 
 def test_cpu_time_of_other_processes_comes_from_proc_stat(

@@ -13,8 +13,8 @@ from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.recognizer import Recognizer
-from asr.report.attention_chart import picture
 from asr.report.attention_maps import approximation_errors, attention_maps, layer_weights
+from asr.report.figures.attention import picture
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,9 @@ import pytest
 from comparison import make_comparison
 
 from asr.experiment.results import Results
-from asr.report import budget_chart
 from asr.report.figure import export
-from asr.report.provenance import of_results
-from asr.report.summary import difference_table
+from asr.report.figures import budgets
+from asr.report.tables import differences
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def results(tmp_path: Path) -> Results:
         if candidate.label in named:
             candidate.label, candidate.attention, candidate.budget = named[candidate.label]
     for evaluation in found.evaluations:
-        evaluation.candidate, evaluation.attention = system((evaluation.candidate, evaluation.attention))
+        evaluation.candidate, evaluation.variant = system((evaluation.candidate, evaluation.variant))
     found.differences = [
         dataclasses.replace(x, first=system(x.first), second=system(x.second)) for x in found.differences
     ]
@@ -42,7 +41,7 @@ def results(tmp_path: Path) -> Results:
 
 @pytest.mark.slow
 def test_a_point_per_model_and_budget(results: Results, tmp_path: Path) -> None:
-    rows = budget_chart.budget_rows(results, "test", "per")
+    rows = budgets.budget_rows(results, "test", "per")
     assert [(x["series"], x["minutes"], x["seeds"]) for x in rows] == [
         ("full", 3.0, 3),
         ("local-64", 3.0, 1),
@@ -53,14 +52,14 @@ def test_a_point_per_model_and_budget(results: Results, tmp_path: Path) -> None:
         rate = results.error_rate(f"{row['series']}, {row['budget']}", "test", "per")
         assert rate is not None
         assert row["rate"] == pytest.approx(100 * rate.value)
-    figure = budget_chart.figure(results, of_results(results))
+    figure = budgets.figure(results)
     assert figure is not None
     assert [line.key for line in figure.series] == ["full", "local-64"]
     assert {path.suffix for path in export(figure, tmp_path)} >= {".png", ".pdf"}
 
 
 def test_models_are_compared_at_the_same_budget(results: Results) -> None:
-    table = difference_table(results, "test")
+    table = differences.table(results, "test")
     assert table is not None
     assert table.title == "PER on test, compared with full, 3min and with full, 1h"
     assert [row[0].text for row in table.rows] == ["local-64, 3min", "local-64, 1h"]
@@ -68,4 +67,4 @@ def test_models_are_compared_at_the_same_budget(results: Results) -> None:
 
 def test_one_budget_has_no_figure(tmp_path: Path) -> None:
     found = make_comparison(tmp_path, models=["full"], utterances=4)
-    assert budget_chart.figure(found, of_results(found)) is None
+    assert budgets.figure(found) is None

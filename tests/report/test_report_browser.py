@@ -81,17 +81,17 @@ def save(visit: Visit, button: str) -> Path:
 @pytest.mark.parametrize(("kind", "start"), [("PNG", b"\x89PNG"), ("PDF", b"%PDF")])
 def test_a_mailed_copy_has_its_pictures(mailed: Visit, written: Path, kind: str, start: bytes) -> None:
     """The links led to files beside the page, which a mailed copy lacks."""
-    saved = save(mailed, f"#figure-7 a:text-is('{kind}')")
-    assert saved.name == f"figure-7.{kind.lower()}"
+    saved = save(mailed, f"#figure-curves a:text-is('{kind}')")
+    assert saved.name == f"figure-curves.{kind.lower()}"
     assert saved.read_bytes().startswith(start)
     assert saved.read_bytes() == (written.parent / "figures" / saved.name).read_bytes()
 
 
 def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
     """Six panels were six files, and the legend, which is part of the page, was in none of them."""
-    button = mailed.page.locator("#figure-7 [data-series='full']")
+    button = mailed.page.locator("#figure-curves [data-series='full']")
     button.click()
-    svg = save(mailed, "#figure-7 [data-svg]").read_text()
+    svg = save(mailed, "#figure-curves [data-svg]").read_text()
     button.click()
     assert svg.startswith("<svg")
     assert "var(--" not in svg
@@ -99,7 +99,9 @@ def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
     assert len(labels) == 3
     assert "role-legend-label" in svg
     assert ">i-clustered-25<" in svg
-    shown, everything = (save(mailed, f"#{name} [data-svg]").read_text() for name in ("figure-8", "figure-1"))
+    shown, everything = (
+        save(mailed, f"#{name} [data-svg]").read_text() for name in ("figure-maps", "figure-accuracy")
+    )
     assert shown.count("<image") == 18  # nine for each of two heads
     assert svg.count("model: full;") == 0  # hidden on the page
     assert ">i-clustered<" in everything
@@ -114,7 +116,7 @@ def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
 )
 def test_a_copied_table_keeps_its_intervals(mailed: Visit, format: str, row: str) -> None:
     mailed.page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    mailed.page.locator(f"#table-2 [data-copy='{format}']").click()
+    mailed.page.locator(f"#outcome [data-copy='{format}']").click()
     copied = str(mailed.page.evaluate("window.copied"))
     assert re.search(row, copied, flags=re.M), copied
 
@@ -126,7 +128,7 @@ def test_charts_pictures_and_players_have_names(mailed: Visit) -> None:
     )
     assert len(names) == 17
     assert all(names)
-    pictures = mailed.page.locator("#figure-8 .mark-image > *").evaluate_all(
+    pictures = mailed.page.locator("#figure-maps .mark-image > *").evaluate_all(
         "nodes => nodes.map(x => x.getAttribute('aria-label'))"
     )
     assert len(pictures) == 18
@@ -144,38 +146,38 @@ def test_every_chart_has_its_marks(visit: Visit) -> None:
     panels = 6 + 1 + 3 + 6 + 1
     assert visit.page.locator(".view").count() == panels
     assert visit.page.locator(".view svg").count() == panels
-    assert visit.marks("figure-1", "symbol") >= 4
-    assert visit.marks("figure-7", "line") >= 6
-    assert visit.marks("figure-4", "symbol") >= 8
-    assert visit.marks("figure-8", "image") == 18
-    assert visit.marks("figure-8-error", "symbol") == 2
+    assert visit.marks("figure-accuracy", "symbol") >= 4
+    assert visit.marks("figure-curves", "line") >= 6
+    assert visit.marks("figure-bench", "symbol") >= 8
+    assert visit.marks("figure-maps", "image") == 18
+    assert visit.marks("figure-distance", "symbol") == 2
 
 
 def test_the_legend_hides_and_shows_a_series(visit: Visit) -> None:
-    before = visit.marks("figure-1", "symbol")
-    button = visit.page.locator("#figure-1 [data-series='clustered']")
+    before = visit.marks("figure-accuracy", "symbol")
+    button = visit.page.locator("#figure-accuracy [data-series='clustered']")
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
     visit.page.wait_for_timeout(300)
-    assert visit.marks("figure-1", "symbol") == before - 1
+    assert visit.marks("figure-accuracy", "symbol") == before - 1
     button.click()
     visit.page.wait_for_timeout(300)
-    assert visit.marks("figure-1", "symbol") == before
+    assert visit.marks("figure-accuracy", "symbol") == before
 
 
 def test_a_logarithmic_axis_moves_the_points(visit: Visit) -> None:
-    places = "#figure-1 .view .mark-symbol > *"
+    places = "#figure-accuracy .view .mark-symbol > *"
     read = f"els = [...document.querySelectorAll({places!r})].map(x => x.getAttribute('transform')).join()"
     before = visit.page.evaluate(read)
-    visit.page.locator("#figure-1 [data-log='x']").click()
+    visit.page.locator("#figure-accuracy [data-log='x']").click()
     visit.page.wait_for_timeout(500)
     after = visit.page.evaluate(read)
     assert after not in ("", before)
-    assert visit.page.locator("#figure-1 [data-log='x']").get_attribute("aria-pressed") == "true"
+    assert visit.page.locator("#figure-accuracy [data-log='x']").get_attribute("aria-pressed") == "true"
 
 
 def test_hovering_shows_hostile_text_as_text(visit: Visit) -> None:
-    places = visit.page.locator("#figure-1 .view .mark-symbol > *")
+    places = visit.page.locator("#figure-accuracy .view .mark-symbol > *")
     for i in range(places.count()):
         places.nth(i).hover()
         visit.page.wait_for_timeout(100)
@@ -188,8 +190,8 @@ def test_hovering_shows_hostile_text_as_text(visit: Visit) -> None:
 
 
 def test_clicks_sort_a_table_and_reverse_the_order(visit: Visit) -> None:
-    head = visit.page.locator("#table-2 thead th").nth(1)
-    column = "#table-2 tbody tr td:nth-child(2) .value"
+    head = visit.page.locator("#outcome thead th").nth(1)
+    column = "#outcome tbody tr td:nth-child(2) .value"
 
     def shown() -> list[float]:
         texts = visit.page.locator(column).all_inner_texts()

@@ -21,13 +21,14 @@ from asr.commands import report
 from asr.errors import UserError
 from asr.experiment.results import write_results
 from asr.files import locked
-from asr.report import bench_chart, curves_chart, page
+from asr.report import page
+from asr.report.figures import benchmark, curves
 from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis
 from asr.training.options import recipe_module
 
-FIGURES = ["figure-1", "figure-7", "figure-4", "figure-8", "figure-8-error"]
+FIGURES = ["figure-accuracy", "figure-curves", "figure-bench", "figure-maps", "figure-distance"]
 QUICK = ReportOptions(audio=0, maps=False, static=False)
 
 
@@ -70,7 +71,7 @@ def elements(html: str) -> Elements:
 
 def test_every_figure_and_table_has_its_section(elements: Elements) -> None:
     ids = [attributes.get("id") for _, attributes in elements.tags]
-    wanted = ["summary", "failures", *FIGURES, "table-1-test", "table-2", "errors", "protocol"]
+    wanted = ["summary", "failures", *FIGURES, "exchange-test", "outcome", "costs", "errors", "protocol"]
     assert set(wanted) <= set(ids)
     assert len(ids) - ids.count(None) == len({name for name in ids if name})
 
@@ -114,10 +115,13 @@ def test_hostile_text_stays_text(html: str, elements: Elements) -> None:
     assert "clustered-25 <img src=x onerror=alert(1)>" in elements.text
 
 
-def test_every_figure_has_its_provenance(elements: Elements) -> None:
+def test_the_page_has_its_provenance_once(elements: Elements, written: Path) -> None:
+    """It stood below each figure and table. A benchmark, which was measured apart, has its own."""
     about = "commit 0123456789 (with changes) · seeds 0, 1, 2 · hardware Intel(R) Xeon(R) Processor, 2 cores"
-    assert elements.text.count(about) >= 6  # two figures, two tables, maps, errors
-    assert elements.text.count("data train 5b2f0c1d9a77") >= 6
+    assert elements.text.count(about) == 1
+    assert elements.text.count("data train 5b2f0c1d9a77") == 1
+    for name in ("figure-accuracy", "figure-maps"):
+        assert about in (written.parent / "figures" / f"{name}.txt").read_text()
     assert "commit feedbeeffe · seeds 7 · hardware Bench CPU" in elements.text
     assert "asr compare recipe=demo" in elements.text
 
@@ -190,8 +194,8 @@ def test_a_recipe_adds_a_figure_of_its_own(tmp_path: Path) -> None:
     (lsh,) = (x for x in results.candidates if x.label == "lsh-1")
     lsh.overrides["recipe.length"] = 63
     page = Elements(write_report(results, tmp_path, QUICK).read_text())
-    assert "Figure 5" in page.text
-    figure = recipe_module("copy", "figure").figure(results, of_results(results))
+    assert "Counterpart of Figure 5 of Vyas et al." in page.text
+    figure = recipe_module("copy", "figure").figure(results)
     found = [(panel.title, panel.height, panel.width) for panel in figure.panels]
     assert found == [("full", 26, 144), ("clustered", 52, 144), ("lsh", 26, 144)]
     rows = [row for panel in figure.panels for row in panel.spec["data"]["values"]]
@@ -236,14 +240,14 @@ def test_times_that_cannot_be_drawn_are_refused(change: dict[str, Any], message:
     values["evaluations"] = [row | change for row in values["evaluations"]]
     path.write_text(json.dumps(values))
     with pytest.raises(UserError, match=re.escape(message)):
-        bench_chart.read_bench(path)
+        benchmark.read_bench(path)
 
 
 def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
     """Memory by name and length, without passes, ended the report with a traceback."""
     (tmp_path / "bench.json").write_text(json.dumps({"timings": [], "memory": {"full": {"512": 2**21}}}))
     with pytest.raises(UserError, match=r"bench\.json: expected results of format 2, found None"):
-        bench_chart.read_bench(tmp_path / "bench.json")
+        benchmark.read_bench(tmp_path / "bench.json")
 
 
 def test_a_loss_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:
@@ -251,10 +255,10 @@ def test_a_loss_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     first, second, third = results.trainings[0].curve[:3]
     first.loss, second.dev_loss, third.dev_error = math.nan, math.inf, math.nan
-    rows = curves_chart.curve_rows(results, "wall")
+    rows = curves.curve_rows(results, "wall")
     gaps = [{name for name, value in row.items() if value is None} for row in rows]
     assert gaps == [{"loss"}, {"dev_loss"}, {"dev_error"}, *[set()] * (len(rows) - 3)]
-    drawn = curves_chart.figure(results, of_results(results))
+    drawn = curves.figure(results)
     assert drawn is not None
     json.dumps([panel.spec for panel in drawn.panels], allow_nan=False)
 
@@ -273,7 +277,7 @@ def test_the_curves_name_the_search_behind_the_dev_error_rate(
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     results.trainings[0].dev_error_name = measure
     results.protocol["training"] = {"select.metric": "wer", "select.utterances": 150}
-    drawn = curves_chart.figure(results, of_results(results))
+    drawn = curves.figure(results)
     assert drawn is not None
     assert drawn.caption.endswith(words)
 
@@ -316,7 +320,7 @@ def test_tables_and_figures_are_redrawn_from_results_alone(tmp_path: Path) -> No
     results = make_comparison(tmp_path, models=["full", "clustered-25", "i-clustered-25"], utterances=4)
     write_results(results, tmp_path)
     before = cards(write_report(results, tmp_path, ReportOptions(maps=False, static=False)))
-    assert {"table-1-test", "table-differences-test", "figure-1", "figure-7"} <= before.keys()
+    assert {"exchange-test", "differences-test", "figure-accuracy", "figure-curves"} <= before.keys()
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     shutil.copy(tmp_path / "results.json", moved)

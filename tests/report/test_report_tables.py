@@ -9,19 +9,18 @@ import pytest
 from comparison import forward_times, make_comparison
 
 from asr.attention import MECHANISMS
-from asr.console import duration
+from asr.console import Table, TableCell, duration
 from asr.experiment.records import Conditions, Difference, Failure
 from asr.experiment.results import Results
 from asr.report import theme
-from asr.report.accuracy_chart import _log_axes, figure, points
-from asr.report.exchange_table import exchange_difference_table, exchange_table, gap
+from asr.report.figures.accuracy import _log_axes, figure, points
 from asr.report.findings import findings
 from asr.report.labels import ANCHORS, place_labels
 from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
-from asr.report.provenance import of_results
-from asr.report.summary import candidate_table, difference_table, pairs_table
-from asr.report.tables import Table, TableCell, cost_table, search_table, seeds_table, tone
+from asr.report.tables import costs, differences, exchange, outcome, search, seeds
+from asr.report.tables.cells import tone
+from asr.report.tables.exchange import gap
 from asr.report.words import candidate_look_ahead, changed
 from asr.scoring.estimates import Estimate
 
@@ -65,7 +64,7 @@ def test_gaps_have_a_reason(results: Results) -> None:
 
 
 def test_the_matrix_has_every_pair_and_frames_the_own_mechanism(results: Results) -> None:
-    table = exchange_table(results, "test")
+    table = exchange.table(results, "test")
     heads = [column.name for column in table.columns]
     assert heads == ["trained with", "full", "shared-full", "lsh-1"]
     assert "because not exchangeable: cast-8." in table.caption
@@ -82,15 +81,15 @@ def test_without_exchanges_there_is_no_matrix(results: Results) -> None:
     """With evaluate=[own], the report had a table of dashes around a diagonal that another table has, too."""
     own = [x for x in results.evaluations if results.is_own(x)]
     without = dataclasses.replace(results, evaluations=own)
-    assert exchange_table(without, "test") is None
-    assert exchange_difference_table(without, "test") is None
+    assert exchange.table(without, "test") is None
+    assert exchange.changes(without, "test") is None
 
 
 def test_each_exchange_has_its_paired_difference(results: Results) -> None:
     """Table 1 has means alone: whether an exchange costs anything could only be guessed from them."""
-    table = exchange_difference_table(results, "test")
+    table = exchange.changes(results, "test")
     assert table is not None
-    assert [x.name for x in table.columns] == [x.name for x in exchange_table(results, "test").columns]
+    assert [x.name for x in table.columns] == [x.name for x in exchange.table(results, "test").columns]
     shown = 0
     for row in table.rows:
         trained = row[0].text
@@ -118,10 +117,10 @@ def test_costs_follow_the_clock_of_the_protocol(results: Results) -> None:
         if training.status == "done":
             training.seconds_per_epoch, training.train_cpu_s, training.epochs = 50.0, 600.0, 30.0
     results.protocol["clock"] = "cpu"
-    table = cost_table(results)
+    table = costs.table(results)
     results.protocol["clock"] = "wall"
-    assert column(table, "s / epoch")[0].text == "20.0 s"
-    assert column(cost_table(results), "s / epoch")[0].text == "50.0 s"
+    assert column(table, "per epoch")[0].text == "20.0 s"
+    assert column(costs.table(results), "per epoch")[0].text == "50.0 s"
     assert "peak GPU memory" not in [column.name for column in table.columns]  # there was no GPU
 
 
@@ -132,8 +131,7 @@ def test_look_ahead_follows_from_mechanism_layers_and_frames(results: Results) -
     candidates = [dataclasses.replace(local, attention=name) for name in names]
     shown = [candidate_look_ahead(results, x) for x in candidates]
     assert shown == ["utterance", "12,288", "384", "480", "utterance", "0"]
-    assert column(cost_table(results), "look-ahead, ms")[0].text == "utterance"
-    assert "look-ahead, ms" in [x.name for x in candidate_table(results).columns]
+    assert column(outcome.table(results), "look-ahead, ms")[0].text == "utterance"
     other = {"features.frame_shift_ms": 10.0}
     assert candidate_look_ahead(results, dataclasses.replace(candidates[2], overrides=other)) == "480"
     pretrained = {"model.encoder": "models/parakeet"}
@@ -155,7 +153,7 @@ def test_findings_name_the_best_the_fastest_and_the_front(results: Results) -> N
     results.trainings[0].skipped_batches = 3
     texts = {finding.head: finding.text for finding in findings(results)}
     assert f"in memory ({results.trainings[0].candidate}: 3)" in texts["Skipped"]
-    assert [x.text for x in column(cost_table(results), "skipped")].count("3") == 1
+    assert [x.text for x in column(costs.table(results), "skipped")].count("3") == 1
     assert texts["Most accurate"].startswith("full has the lowest PER on test: 8.00")
     assert texts["Fastest"] == (
         "lsh-1 takes 4.10 s (4.06–4.18 s) wall-clock time for a forward pass over test. "
@@ -179,7 +177,7 @@ def test_level_times_have_no_winner(tmp_path: Path) -> None:
         return {finding.head: finding.text for finding in findings(results)}
 
     def forward_details() -> list[str]:
-        return [cell.detail for cell in column(cost_table(results), "forward, test")]
+        return [cell.detail for cell in column(outcome.table(results), "forward, test")]
 
     texts = set_times({"full": 4.008, "shared-full": 4.0, "lsh-1": 5.0})
     assert texts["Fastest"] == (
@@ -189,7 +187,7 @@ def test_level_times_have_no_winner(tmp_path: Path) -> None:
     )
     assert texts["Pareto front"] == "full alone: no other model is faster or more accurate."
     assert forward_details() == [
-        "3.97–4.09 s, level, 3 × real time",
+        "3.97–4.09 s, level, front, 3 × real time",
         "3.96–4.08 s, level, 3 × real time",
         "4.95–5.10 s, 3 × real time",
         "",  # failed
@@ -220,7 +218,7 @@ def test_a_single_repeat_has_no_spread(tmp_path: Path) -> None:
     text = next(finding.text for finding in findings(results) if finding.head == "Fastest")
     assert text.startswith("lsh-1 takes 4.10 s wall-clock time")
     assert text.endswith("Each pass was timed only once, so the spread is unknown.")
-    cells = itertools.chain(*cost_table(results).rows)
+    cells = itertools.chain(*outcome.table(results).rows)
     assert not any(word in cell.detail for cell in cells for word in ("fastest", "level"))
 
 
@@ -231,7 +229,7 @@ def test_training_times_show_their_range_over_seeds(tmp_path: Path) -> None:
     for x in results.trainings[:-1]:
         x.seconds_per_epoch = given[x.candidate][x.seed]
     results.trainings.pop()  # the failed one
-    assert [(cell.text, cell.detail) for cell in column(cost_table(results), "s / epoch")] == [
+    assert [(cell.text, cell.detail) for cell in column(costs.table(results), "per epoch")] == [
         ("61.0 s", "60.0–63.0 s, level"),
         ("62.0 s", "61.5–64.0 s, level"),
     ]
@@ -276,7 +274,7 @@ def test_without_a_paired_interval_the_models_own_must_be_apart(tmp_path: Path) 
 
 
 def verdicts(results: Results) -> list[tuple[str, ...]]:
-    table = difference_table(results, "test")
+    table = differences.table(results, "test")
     assert table is not None
     return [(row[0].text, row[1].text, row[-1].text) for row in table.rows]
 
@@ -290,14 +288,14 @@ def test_differences_are_those_to_full_attention(results: Results) -> None:
         ("cast-8", "none shown"),
     ]
     results.differences = []
-    assert difference_table(results, "test") is None
+    assert differences.table(results, "test") is None
 
 
 def test_all_pairs_are_compared(results: Results) -> None:
     """Row less column, best first; an exchange of mechanisms is no candidate."""
     rates = {"full": (0.2, 0.19, 0.21), "shared-full": (0.1, 0.09, 0.11)}
     set_rates(results, rates | {"lsh-1": (0.3, 0.29, 0.31), "cast-8": (0.205, 0.195, 0.215)})
-    table = pairs_table(results, "test")
+    table = differences.pairs(results, "test")
     assert table is not None
     assert [column.name for column in table.columns] == ["model", "full", "cast-8", "lsh-1"]
     assert [[str(cell) for cell in row] for row in table.rows] == [
@@ -305,7 +303,7 @@ def test_all_pairs_are_compared(results: Results) -> None:
         ["full", "", "−0.50 (−2.50 … 1.50)", "−10.00 (−12.00 … −8.00)"],
         ["cast-8", "", "", "−9.50 (−11.50 … −7.50)"],
     ]
-    assert pairs_table(dataclasses.replace(results, candidates=results.candidates[:2]), "test") is None
+    assert differences.pairs(dataclasses.replace(results, candidates=results.candidates[:2]), "test") is None
 
 
 def test_every_training_is_shown(tmp_path: Path) -> None:
@@ -316,7 +314,7 @@ def test_every_training_is_shown(tmp_path: Path) -> None:
         training.steps, training.train_s = steps, 61.4
     set_rates(results, dict.fromkeys(("full", "lsh-1"), (0.2, 0.19, 0.21)))
     results.evaluations_of("full", "test")[1].rates["per"]["rate"] = 0.9
-    table = seeds_table(results)
+    table = seeds.table(results)
     assert table is not None
     assert [x.name for x in table.columns] == ["model", "seeds", "PER %, test", "steps", "training, s"]
     assert [x.text for x in table.rows[0]] == [
@@ -325,7 +323,7 @@ def test_every_training_is_shown(tmp_path: Path) -> None:
     ]
     assert [x.text for x in table.rows[-1]] == ["clustered-400", "–", "–", "–", "–"]
     with_one = [x for x in results.trainings if x.seed == 0]
-    assert seeds_table(dataclasses.replace(results, trainings=with_one)) is None
+    assert seeds.table(dataclasses.replace(results, trainings=with_one)) is None
 
 
 def test_without_results_the_findings_are_failures(tmp_path: Path) -> None:
@@ -343,7 +341,7 @@ def test_the_protocol_chooses_the_main_error_rate(results: Results) -> None:
         evaluation.rates["official-swbd"] = evaluation.rates["per"]
     assert results.metrics() == ["per", "wer", "official-swbd"]
     results.protocol["metric"] = "official-swbd"
-    assert exchange_table(results, "test").title.endswith("official WER, swbd in % on test")
+    assert exchange.table(results, "test").title.endswith("official WER, swbd in % on test")
     results.protocol |= {"metric": "", "decoder": "beam"}
     assert results.metrics("test")[0] == "per"
     assert results.metrics("nowhere") == []
@@ -360,12 +358,10 @@ def test_training_shows_the_main_error_rate(results: Results) -> None:
     for training in results.trainings:
         training.dev_error_name = "dev_cer"
     assert results.metrics("test") == ["cer", "wer"]
-    assert [column.name for column in candidate_table(results).columns][1] == "CER %, test"
+    assert outcome.table(results).columns[1].name == "CER %, test"
     results.protocol["decoder"] = "beam"
     results.evaluations[0].closed = True
-    assert [column.name for column in candidate_table(results).columns][
-        1
-    ] == "CER %, test (closed vocabulary)"
+    assert outcome.table(results).columns[1].name == "CER %, test (closed vocabulary)"
 
 
 def test_models_that_learned_nothing_win_nothing(results: Results) -> None:
@@ -374,7 +370,7 @@ def test_models_that_learned_nothing_win_nothing(results: Results) -> None:
     results.protocol |= {"metric": "per"}
     set_rates(results, dict.fromkeys(results.variants(), (1.0, 1.0, 1.0)))
     assert results.front("test") == []
-    assert "*" not in str([row[2] for row in candidate_table(results).rows])
+    assert "front" not in str(column(outcome.table(results), "forward, test"))
     found = {finding.head: finding.text for finding in findings(results)}
     assert not {"Most accurate", "Pareto front", "Exchange"} & found.keys()
     assert "Left out of the front." in found["Nothing learned"]
@@ -392,12 +388,12 @@ def test_the_page_says_which_kernels_were_missing(results: Results) -> None:
 
 
 def test_tuned_weights_have_a_table(results: Results) -> None:
-    assert search_table(results) is None
+    assert search.table(results) is None
     results.protocol |= {"tune": "dev", "decoder": "beam", "beam": {"lm": "3gram.arpa"}}
     weights = {"lm": "3gram.arpa", "lm_weight": 1.5, "word_score": -0.25, "size": 100}
     for evaluation in results.evaluations:
         evaluation.beam = weights
-    table = search_table(results)
+    table = search.table(results)
     assert [cell.text for cell in table.rows[0][-3:]] == ["1.5", "-0.25", "100"]
     assert len(table.rows) == len(results.evaluations)
     assert len({len(table.columns), *(len(row) for row in table.rows)}) == 1
@@ -411,11 +407,11 @@ def test_only_own_mechanisms_are_on_the_front(results: Results) -> None:
 
 
 def test_labels_of_neighbours_take_different_sides() -> None:
-    bare = {"low": None, "high": None, "time_low": None, "time_high": None, "step": False}
+    bare = {"low": None, "high": None, "time_low": None, "time_high": None, "step": False, "front": False}
     rows = [
-        {"model": "i-clustered-100", "time_s": 5.0, "rate": 10.0, **bare},
-        {"model": "i-clustered-200", "time_s": 5.1, "rate": 10.05, **bare},
-        {"model": "agglomerative-8", "time_s": 9.0, "rate": 12.0, **bare},
+        {"name": "i-clustered-100", "time_s": 5.0, "rate": 10.0, **bare},
+        {"name": "i-clustered-200", "time_s": 5.1, "rate": 10.05, **bare},
+        {"name": "agglomerative-8", "time_s": 9.0, "rate": 12.0, **bare},
     ]
     wide = place_labels(rows, rows, 700)
     assert set(wide) <= set(ANCHORS)
@@ -451,7 +447,7 @@ def test_an_axis_has_a_least_span(tmp_path: Path) -> None:
     """The axis for a single time of 0.76 s was labelled 1, and a difference of 0.2 % filled the picture."""
 
     def ends() -> list[float]:
-        drawn = figure(results, of_results(results))
+        drawn = figure(results)
         domains = [layer["encoding"]["x"]["scale"]["domain"] for layer in drawn.panels[0].spec["layer"]]
         assert all(domain == domains[0] for domain in domains)
         return list(domains[0])
@@ -473,7 +469,7 @@ def test_error_rates_of_zero_have_an_axis(tmp_path: Path) -> None:
     """If all models were perfect, the report ended with a ValueError."""
     results = make_comparison(tmp_path, models=["shared-full", "lsh-1"], utterances=4)
     set_rates(results, dict.fromkeys(("shared-full", "lsh-1"), (0.0, 0.0, 0.0)))
-    drawn = figure(results, of_results(results))
+    drawn = figure(results)
     assert drawn is not None
     assert {row["rate"] for row in points(results, "test", "per")} == {0.0}
     assert drawn.panels[0].spec["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0.0, 1.0]
@@ -481,15 +477,15 @@ def test_error_rates_of_zero_have_an_axis(tmp_path: Path) -> None:
 
 def test_crowded_models_get_a_logarithmic_axis() -> None:
     """On real data, one slow mechanism left six labels in one place."""
-    common = {"time_low": None, "time_high": None, "own": True, "step": False}
+    common = {"time_low": None, "time_high": None, "own": True, "step": False, "front": False}
     rows = [
-        {"model": "full", "time_s": 0.61, "rate": 2.7, "low": 2.2, "high": 3.2, **common},
-        {"model": "lsh-4", "time_s": 3.77, "rate": 5.0, "low": 4.0, "high": 6.0, **common},
+        {"name": "full", "time_s": 0.61, "rate": 2.7, "low": 2.2, "high": 3.2, **common},
+        {"name": "lsh-4", "time_s": 3.77, "rate": 5.0, "low": 4.0, "high": 6.0, **common},
     ]
     assert _log_axes(rows) == ("x",)
     assert _log_axes([{**rows[0], "low": 0.0}, rows[1]]) == ("x",)  # log scales need positive values
     assert _log_axes([rows[0], {**rows[1], "rate": 9.0}]) == ("x", "y")
-    near = [{**rows[0], "time_s": 0.5 + i / 10, "model": f"m{i}"} for i in range(3)] + [rows[1]]
+    near = [{**rows[0], "time_s": 0.5 + i / 10, "name": f"m{i}"} for i in range(3)] + [rows[1]]
     linear, log = (place_labels(near, near, 490, axes) for axes in ((), ("x",)))
     assert linear != log
 

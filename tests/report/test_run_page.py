@@ -65,7 +65,7 @@ def test_the_page_has_curves_and_the_latest_hypotheses(run: Path, capsys: pytest
     assert "Dev PER: 30.00 % at step 5" in printed
     assert "Development utterances at step 4" in printed
     html = (run / "report.html").read_text()
-    assert 'data-figure="figure-7"' in html
+    assert 'data-figure="figure-curves"' in html
     assert re.findall(r'<span class="value">(.*?)</span>', html) == [
         *("a", "go on", "&lt;b&gt;goon"),
         *("b", "stop", ""),
@@ -99,7 +99,7 @@ def test_a_run_that_has_logged_nothing_yet(run: Path) -> None:
     (run / "hypotheses.jsonl").unlink()
     (run / "environment.json").unlink()
     assert main(["report", str(run)]) == 0
-    assert "figure-7" not in (run / "report.html").read_text()
+    assert "figure-curves" not in (run / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

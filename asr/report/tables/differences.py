@@ -20,8 +20,8 @@ def table(results: Results, split: str) -> Table | None:
     for budget in dict.fromkeys(x.budget for x in results.candidates):
         group = [x.label for x in results.candidates if x.budget == budget and x.label in rates]
         full = [label for label in group if results.own(label) == "full"]
-        reference = full[0] if full else min(group, key=rates.__getitem__, default="")
-        pairs += [((x, results.own(x)), (reference, results.own(reference))) for x in group]
+        with_whom = full[0] if full else min(group, key=rates.__getitem__, default="")
+        pairs += [((x, results.own(x)), (with_whom, results.own(with_whom))) for x in group]
     models, systems = len(pairs), results.systems(split).values()
     pairs += [(x, own) for x in systems if x != (own := (x[0], results.own(x[0]))) and own in systems]
     rows, compared = [], dict.fromkeys(other[0] for _, other in pairs[:models])

@@ -18,8 +18,8 @@ from asr.scoring.estimates import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:
-    """Return a row per system that competes; None without trainings."""
-    if not results.trainings:
+    """Return a row per system that competes; None before a training has finished or failed."""
+    if all(x.status == "running" for x in results.trainings):
         return None
     systems = {results.name_of(system): system for system in _systems(results)}
     columns = [Column("model", number=False)]
@@ -116,7 +116,8 @@ def _times(results: Results, systems: dict[str, System], split: str) -> list[Tab
     front, cells = results.front(split), []
     for (name, (label, variant)), cell in zip(systems.items(), time_cells(times), strict=True):
         audio_s = next((x.audio_s for x in results.evaluations_of(label, split, variant)), None)
-        speed = f"{audio_s / times[name].value:.0f} × real time" if audio_s and times[name] else ""
+        time = times[name]
+        speed = f"{audio_s / time.value:.0f} × real time" if audio_s and time else ""
         details = [cell.detail, "front" if name in front and len(systems) > 1 else "", speed]
         cells.append(replace(cell, detail=", ".join(filter(None, details))))
     return cells
