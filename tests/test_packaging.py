@@ -116,9 +116,7 @@ def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: P
         }
         assert expected <= names
     assert {"asr/cli.py", "asr/attention/table.py", "attention_ext/__init__.py", "asr/py.typed"} <= names
-    assert {
-        f"asr/report/templates/{name}" for name in ("page.html.jinja", "report.js", "style.css")
-    } <= names
+    assert {f"asr/report/templates/{name}" for name in ("page.html.jinja", "report.js", "style.css")} <= names
     assert {f"asr/preparation/skeleton/{name}" for name in ("prepare.py", "recipe.yaml")} <= names
     assert not any(name.endswith(".so") for name in names)
     (build,) = [name for name in names if name.endswith("attention_ext/build.json")]
