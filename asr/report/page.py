@@ -45,6 +45,7 @@ PAGE: tuple[Drawing, ...] = (
     once(budgets.figure),
     once(curves.figure),
     once(heard.table),
+    once(benchmark.figure),
 )
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,8 @@ def markdown(tables: Iterable[Table]) -> str:
 
 def _beside(results: Results, folder: Path, options: ReportOptions) -> Iterator[Item]:
     """Yield what needs more than the results: benchmarks, the recipe's figure, maps of a trained model."""
-    yield from _named_or_found(_bench_figure, options.bench, benchmarks_beside(folder))
+    if "bench" not in results.protocol:
+        yield from _named_or_found(_bench_figure, options.bench, benchmarks_beside(folder))
     if own := recipe_module(results.recipe, "figure"):
         yield from filter(None, [own.figure(results)])
     named = any((options.utterance, options.layer, options.head))
@@ -147,8 +149,9 @@ def _beside(results: Results, folder: Path, options: ReportOptions) -> Iterator[
 
 
 def _bench_figure(place: Path) -> list[Figure]:
-    found = bench_chart.figure(bench_chart.read_bench(place), place.stem)
-    return [found] if found else []
+    results = benchmark.read_bench(place)
+    found = benchmark.figure(results, place.stem)
+    return [replace(found, provenance=of_results(results))] if found else []
 
 
 def benchmarks_beside(folder: Path) -> list[Path]:

@@ -10,6 +10,8 @@ from asr.report.words import clock_words, counted
 
 def heading(results: Results) -> str:
     """Return the heading of the page."""
+    if "bench" in results.protocol:
+        return "Time and memory by length"
     if not results.trainings:
         return f"{', '.join(x.label for x in results.candidates)}: attention exchanged"
     if not results.recipe:  # a single run
@@ -19,6 +21,8 @@ def heading(results: Results) -> str:
 
 def protocol_words(results: Results) -> str:
     """Return what all systems have in common, in sentences."""
+    if "bench" in results.protocol:
+        return "Operations on random input, in turns on each length."
     if not results.trainings:
         return (
             "Trained models, each run as it was trained and in other variants; nothing was trained again. "
@@ -37,7 +41,9 @@ def protocol_line(results: Results) -> str:
     """Return a summary of the protocol: models, budget, data, search and clock."""
     trainings = len([x for x in results.trainings if x.status == "done"])
     parts = [f"{counted(len(results.candidates), 'candidate')}, {counted(trainings, 'training')}"]
-    if not results.trainings:
+    if "bench" in results.protocol:
+        parts = [counted(len(results.variants()), "operation")]
+    elif not results.trainings:
         models, variants = len(results.candidates), len(results.variants())
         parts = [f"{counted(models, 'model')}, {counted(variants, 'variant')}, nothing trained again"]
     if budget := results.protocol.get("budget"):

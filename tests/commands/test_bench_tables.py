@@ -14,7 +14,7 @@ from asr.experiment import bench
 from asr.experiment.operations import StepSeconds
 from asr.experiment.peaks import TooLarge
 from asr.measure import Seconds
-from asr.report import bench_chart
+from asr.report.figures import benchmark as bench_chart
 
 GIVEN = Path(__file__).parent / "bench_tables.txt"
 SPEEDS = {"full": 3e-9, "i-clustered-4": 2e-7, "clustered-4": 1.5e-7, "near-4": 9e-8, "cast-4": 1e-7}
