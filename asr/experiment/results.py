@@ -264,18 +264,19 @@ class Results:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per evaluation with its training, or per training alone."""
+        """Return a row per evaluation with its training, if it had one here, or per training alone."""
         of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
+        trainings = {(x.candidate, x.seed): x for x in self.trainings}
+        evaluations: dict[tuple[str, int], list[Evaluation]] = {model: [] for model in trainings}
+        for x in self.evaluations:
+            evaluations.setdefault((x.candidate, x.seed), []).append(x)
         rows = []
-        for training in self.trainings:
-            candidate = self.candidate(training.candidate)
-            start: dict[str, Any] = {"recipe": self.recipe, "candidate": training.candidate}
-            start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": training.seed}
-            end = {f"training_{name}": getattr(training, name) for name in of_training}
-            evaluations = [
-                x for x in self.evaluations if (x.candidate, x.seed) == (training.candidate, training.seed)
-            ]
-            rows += [start | _evaluation_row(self, x) | end for x in evaluations] or [start | end]
+        for (label, seed), found in evaluations.items():
+            candidate, training = self.candidate(label), trainings.get((label, seed))
+            start: dict[str, Any] = {"recipe": self.recipe, "candidate": label}
+            start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": seed}
+            end = {f"training_{name}": getattr(training, name) for name in of_training} if training else {}
+            rows += [start | _evaluation_row(self, x) | end for x in found] or [start | end]
         return rows
 
 

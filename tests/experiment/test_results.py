@@ -110,6 +110,21 @@ def test_the_csv_of_a_recipe_without_recordings_has_a_row_for_each_training(tmp_
     assert found == [("full", "0", "done"), ("full", "1", "done"), ("i-clustered-25", "0", "failed")]
 
 
+def test_the_csv_of_a_model_that_was_not_trained_here_has_its_evaluations(tmp_path: Path) -> None:
+    """The table of an exchange was empty."""
+    results = sample()
+    results.trainings = []
+    write_results(results, tmp_path)
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["candidate"], row["seed"], row["variant"], row["per"]) for row in rows] == [
+        ("full", "0", "full", "0.1"),
+        ("full", "0", "clustered-25", "0.3"),
+        ("full", "1", "full", "0.12"),
+        ("i-clustered-25", "0", "i-clustered-25", ""),
+    ]
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(UserError, match="format 2, found 99"):
