@@ -189,6 +189,7 @@ SIGNS: dict[str, dict[str, str]] = {
         "£": "파운드|파운드",
     },
     "tr": {
+        "%": "yüzde",
         "&": "ve",
         "+": "artı",
         "$": "dolar|dolar",
@@ -205,6 +206,7 @@ SIGNS: dict[str, dict[str, str]] = {
         "£": "font|font",
         "¥": "jen|jen",
     },
+    "id": {"%": "persen", "&": "dan"},
     "pl": {"%": "procent", "&": "i", "+": "plus"},
     "cs": {"%": "procent", "&": "a", "+": "plus"},
     "fi": {"%": "prosenttia", "&": "ja", "+": "plus"},
@@ -311,3 +313,67 @@ GERMAN_MONTHS = frozenset(
         "dezember",
     ]
 )
+# Months after the day in the genitive, which makes the day's ordinal a genitive, too: do 3. května.
+GENITIVE_MONTHS = {
+    "cs": "ledna února března dubna května června července srpna září října listopadu prosince",
+    "sk": "januára februára marca apríla mája júna júla augusta septembra októbra novembra decembra",
+    "sl": "januarja februarja marca aprila maja junija julija avgusta septembra oktobra novembra decembra",
+    "sr": "januara februara marta aprila maja juna jula avgusta septembra oktobra novembra decembra",
+    "pl": "stycznia lutego marca kwietnia maja czerwca lipca sierpnia września października listopada "
+    "grudnia",
+    "ru": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
+    "uk": "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня",
+}
+# Where a day without a full stop is certainly a genitive: do 3 maja, but dziś jest 3 maja.
+BEFORE_DAYS = {
+    "pl": "do od dnia około z",
+    "ru": "с до от после около",
+    "uk": "з до від після близько",
+}
+# Genitives of the first twenty ordinals and of the thirtieth, where num2words has no ordinals.
+GENITIVE_DAYS = {
+    "cs": "prvního druhého třetího čtvrtého pátého šestého sedmého osmého devátého desátého jedenáctého "
+    "dvanáctého třináctého čtrnáctého patnáctého šestnáctého sedmnáctého osmnáctého devatenáctého "
+    "dvacátého třicátého",
+    "sk": "prvého druhého tretieho štvrtého piateho šiesteho siedmeho ôsmeho deviateho desiateho jedenásteho "
+    "dvanásteho trinásteho štrnásteho pätnásteho šestnásteho sedemnásteho osemnásteho devätnásteho "
+    "dvadsiateho tridsiateho",
+    "sr": "prvog drugog trećeg četvrtog petog šestog sedmog osmog devetog desetog jedanaestog dvanaestog "
+    "trinaestog četrnaestog petnaestog šesnaestog sedamnaestog osamnaestog devetnaestog dvadesetog "
+    "tridesetog",
+}
+# Parts of one from the second on: `one|two|five` of them, in languages that count in three ways; or one word.
+FEW_PARTS = {
+    "cs": "polovina|poloviny|polovin třetina|třetiny|třetin čtvrtina|čtvrtiny|čtvrtin pětina|pětiny|pětin "
+    "šestina|šestiny|šestin sedmina|sedminy|sedmin osmina|osminy|osmin devítina|devítiny|devítin "
+    "desetina|desetiny|desetin",
+    "sk": "polovica|polovice|polovíc tretina|tretiny|tretín štvrtina|štvrtiny|štvrtín pätina|pätiny|pätín "
+    "šestina|šestiny|šestín sedmina|sedminy|sedmín osmina|osminy|osmín devätina|devätiny|devätín "
+    "desatina|desatiny|desatín",
+    "pl": "? trzecia|trzecie|trzecich czwarta|czwarte|czwartych piąta|piąte|piątych szósta|szóste|szóstych "
+    "siódma|siódme|siódmych ósma|ósme|ósmych dziewiąta|dziewiąte|dziewiątych dziesiąta|dziesiąte|dziesiątych",
+    "ru": "вторая|вторых|вторых третья|третьих|третьих четвёртая|четвёртых|четвёртых пятая|пятых|пятых "
+    "шестая|шестых|шестых седьмая|седьмых|седьмых восьмая|восьмых|восьмых девятая|девятых|девятых "
+    "десятая|десятых|десятых",
+}
+# One and two of them, which are feminine.
+FEMININE = {"cs": "jedna dvě", "sk": "jedna dve", "pl": "jedna dwie", "ru": "одна две"}
+OTHER_PARTS = {
+    "hu": "fél harmad negyed ötöd hatod heted nyolcad kilenced tized",
+    "tr": "? üçte dörtte beşte altıda yedide sekizde dokuzda onda",
+    "no": "? tredjedel|tredjedeler fjerdedel|fjerdedeler",
+}
+HALVES = {"fi": "puoli", "hu": "fél", "id": "setengah", "no": "en halv", "tr": "yarım"}
+# A half after a whole number from two on.
+AND_A_HALF = {
+    "cs": "a půl",
+    "fi": "ja puoli",
+    "hu": "és fél",
+    "id": "setengah",
+    "no": "og en halv",
+    "pl": "i pół",
+    "ru": "с половиной",
+    "sk": "a pol",
+    "tr": "buçuk",
+    "vi": "rưỡi",
+}

@@ -12,23 +12,34 @@ from num2words import CONVERTER_CLASSES, num2words
 
 from asr.errors import UserError
 from asr.text.number_words import (
+    AND_A_HALF,
+    BEFORE_DAYS,
     COUNTED_PERCENT,
+    FEMININE,
+    FEW_PARTS,
+    GENITIVE_DAYS,
+    GENITIVE_MONTHS,
     GERMAN_ENDINGS,
     GERMAN_MONTHS,
     GERMAN_PREPOSITIONS,
+    HALVES,
     LARGEST_PART,
     ONE,
     OTHER_MARK,
+    OTHER_PARTS,
     PART_ENDINGS,
     PARTS,
     SIGNS,
     WITH_PART,
 )
+from asr.text.roman import digits_for_roman
+from asr.text.unit_words import OBLIQUE, SYMBOLS, UNITS
 
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
 # Ordinals with an ending, and those with a full stop, where nouns are in lower case: den 3. maj.
 ORDINALS = {
     "en": "st|nd|rd|th",
+    "de": "s?te[nrsm]?",
     "fr": "er|[èe]?re|i?[èe]mes?|es?|nde?s?",
     "es": r"\.?[ºª]|\.?er|[rdtmvn][oa]",
     "it": "[ºª]",
@@ -85,9 +96,15 @@ SCALE_WORDS = {
     "tn": "trillion",
 }
 KINDS = re.compile(
-    "telephone|date|time|fraction|money|paid|percent|degree|hash|ordinal|short|stopped|decade|sign|cardinal"
+    "telephone|date|day|time|fraction|money|paid|percent|degree|unit|hash|ordinal|short|stopped|decade|sign"
+    "|cardinal"
 )
 MOST_PARTS = frozenset([*range(2, 11), 12, 16, 20, 32, 64, 100, 1000])  # of fractions: 24/7 and 9/11 are none
+# Units of one letter are names, 5s and 4G, unless a space divides them, or a language has no spaces.
+UNIT = (
+    rf"[\s-]?(?:{'|'.join(map(re.escape, (x for x in SYMBOLS if len(x) > 1)))})|\s(?:{'|'.join('mglhstVW')})"
+)
+HOURS = frozenset(["fr", "es", "it", "pt"])  # 15h is a time of day, or a duration
 DECADES = {"en": "['’]?s", "de": "er"}
 ORNAMENTS = frozenset("|~^")
 
@@ -130,8 +147,8 @@ def unspoken(text: str, language: str) -> list[str]:
     """Return the signs and numbers of a text for which the language's words aren't known, in order.
 
     Example:
-        >>> unspoken("½ cup at 20 °C, 5 ₪", "en"), unspoken("3/8 z 2³", "pl")
-        (['₪'], ['3/8', '³'])
+        >>> unspoken("½ cup at 20 °C, 5 ₪", "en"), unspoken("3/16 z 2³", "pl")
+        (['₪'], ['3/16', '³'])
     """
     return list(_read(text, language)[1])
 
@@ -147,14 +164,18 @@ def without_signs(text: str) -> str:
 
 @functools.lru_cache(maxsize=64)  # both functions are called with a text
 def _read(text: str, language: str) -> tuple[str, tuple[str, ...]]:
-    if not _signs().search(text) or not knows_numbers(language):
+    if not knows_numbers(language):
         return text, ()
-    parts, missed = [], []
+    parts: list[str] = []
+    missed: list[str] = []
     for part in TAG.split(text):
         spoken = part
         if not TAG.fullmatch(part):
-            spoken, found = _Reader.of(language).read(part)
-            missed += [*found, *_signs().findall(spoken)]
+            spoken, left = digits_for_roman(part, language)
+            missed += left
+            if _signs().search(spoken):
+                spoken, found = _Reader.of(language).read(spoken)
+                missed += [*found, *_signs().findall(spoken)]
         parts.append(spoken)
     return "".join(parts), tuple(dict.fromkeys(missed))
 
@@ -179,7 +200,15 @@ def _converter(language: str) -> str:
 
 
 class _NotKnown(Exception):
-    """The words of a number as it is written aren't known."""
+    """The words of a number as it is written aren't certain.
+
+    Args:
+        said: how it is read all the same; empty: number by number.
+    """
+
+    def __init__(self, said: str = "") -> None:
+        super().__init__(said)
+        self.said = said
 
 
 class _Reader:
@@ -206,6 +235,8 @@ class _Reader:
         own = "".join(rf"{re.escape(x)}|" for x in self.signs if len(x) > 1)
         money = rf"(?:{own}(?<![A-Za-z])(?:US(?=\$))?[{_characters('Sc')}])"
         minus = r"(?:(?<!\S)[-−])?"
+        after = r"A-Za-z\d" if self.base in UNSPACED else r"\w"
+        unit = UNIT + (r"|\s?h" if self.base in HOURS else "") + ("|[mg]" if self.base in UNSPACED else "")
         scale = rf"(?:[\s-]?(?:{'|'.join(SCALE_WORDS)})\b)?" if self.base == "en" else ""
         forms = [  # the first that fits is taken
             r"(?P<telephone>(?=(?:[+(]?\d\D{0,2}){7})(?!\d\d(?P<divider>[/-])\d\d?(?P=divider)\d{4}(?!\d))"
@@ -216,8 +247,9 @@ class _Reader:
             r"(?P<fraction>(?<![\d/.,])(?:\d+ )?\d+[/⁄]\d+(?![\d/]|[.,]\d)|(?:\d+ ?)?[¼-¾⅐-⅞])",
             rf"(?P<money>{minus}{money}\s?{number}{scale})",
             rf"(?P<paid>{minus}{number}\s?{money}(?!\s?\d))",
-            rf"(?P<percent>{minus}{number})\s?%",
+            rf"%\s?(?P<percent>{number})" if self.base == "tr" else rf"(?P<percent>{minus}{number})\s?%",
             rf"(?P<degree>{minus}{number})\s?(?:°\s?(?P<scale>[CF]?)\b|°|(?P<whole>[℃℉]))",
+            rf"(?P<unit>{minus}{number})(?P<symbol>{unit})(?![{after}²³/°])(?P<suffix>[-:'’]\w+)?",
             r"(?P<hash>#)(?=\s?\d)",
             rf"(?P<cardinal>{minus}{number})",
             rf"(?P<sign>{money}|[&+=×@%§²³−])",
@@ -232,6 +264,10 @@ class _Reader:
             )
         elif self.base in STOPPED_ORDINALS | INFLECTED_ORDINALS:
             forms.insert(0, r"(?P<stopped>\d{1,4})\.(?=\s+[^\W\d])")
+        if before := BEFORE_DAYS.get(self.base):
+            months = "|".join(GENITIVE_MONTHS[self.base].split())
+            forms.insert(0, rf"(?P<day>(?<!\d)(?:[12]?\d|3[01])) +(?P<month>{months})\b")
+            self.before_days = frozenset(before.split())
         if ending := DECADES.get(self.base):
             forms.insert(0, rf"(?P<decade>\d*\d0){ending}\b")
         self.forms = re.compile("|".join(forms))
@@ -252,6 +288,7 @@ class _Reader:
             except Exception as error:  # num2words lacks forms of some languages, and fails in many ways
                 spoken = self.number.sub(lambda part: self._cardinal_or_digits(part[0]), found[0])
                 if isinstance(error, _NotKnown):
+                    spoken = error.said or spoken
                     missed.append(found[0].strip())
             before, after = found.string[: found.start()][-1:], found.string[found.end() :][:1]
             return f"{self._gap(before)}{spoken}{self._gap(after)}"
@@ -284,8 +321,16 @@ class _Reader:
                 return self._fraction(written)
             case "money" | "paid":
                 return self._money(written)
+            case "day":
+                return self._day(written, found)
+            case "unit":
+                return self._measured(written, found)
             case "percent":
                 word = self._sign("%")
+                if self.base == "tr":
+                    return f"{word} {self._number(written)}"
+                if "%" in UNITS.get(self.base, {}):
+                    return self._form("%", written, found)
                 one = written == "1" and self.base in COUNTED_PERCENT
                 return f"{ONE[self.base] if one else self._number(written)}{self.space}{word}"
             case "degree":
@@ -325,10 +370,94 @@ class _Reader:
             return f"{ONE.get(self.base) or self._words(1)}{self.space}{singular}"
         return f"{self._number(written)}{self.space}{plural}"
 
+    def _measured(self, written: str, found: re.Match[str]) -> str:
+        """Return a number with its unit of measurement."""
+        symbol, suffix = found["symbol"].strip(), found["suffix"] or ""
+        hyphened = symbol.startswith("-")
+        symbol = symbol.removeprefix("-")
+        if symbol not in UNITS.get(self.base, {}) or (suffix and self.base not in ("en", "de")):
+            raise _NotKnown
+        said = self._form(symbol, written, found)
+        if hyphened or suffix:  # a 5-km run
+            if self.base not in ("en", "de"):
+                raise _NotKnown
+            if self.base == "en":
+                singular, plural = UNITS[self.base][symbol].split("|")
+                said = re.sub(rf"\b{re.escape(plural)}$", singular, said)
+        return said + suffix
+
+    def _form(self, symbol: str, written: str, found: re.Match[str]) -> str:
+        """Return a number and the form of a unit that goes with it.
+
+        Raises:
+            _NotKnown: a preposition or the language's articles ask for a form that isn't known.
+        """
+        forms = UNITS[self.base][symbol].split("|")
+        before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
+        number, value = self._number(written), Decimal(self._plain(written))
+        whole = not value % 1
+        if self.base in OBLIQUE:
+            few = whole and 2 <= value % 10 <= 4 and value % 100 // 10 != 1
+            many = value != 1 if self.base in ("pl", "cs") else value % 10 != 1 or value % 100 == 11
+            if self.base == "cs":
+                few = 2 <= value <= 4
+            form = forms[3] if not whole else forms[1] if few else forms[2] if many else forms[0]
+            if self.base == "cs" and value == 1:
+                number = "jedno" if symbol == "%" else "jeden"
+            if self.base == "cs" and value == 2 and symbol == "%":
+                number = "dvě"
+            said = f"{number} {form}"
+            if before and before[0] in OBLIQUE[self.base].split():
+                raise _NotKnown(said)
+            return said
+        own_one = forms[2] if len(forms) > 2 else ""
+        if value == 1 and whole:
+            if self.base == "de" and (own_one == "?" or (before and before[0] in GERMAN_PREPOSITIONS)):
+                raise _NotKnown(f"{ONE['de']} {forms[0]}")
+            one = own_one or ONE.get(self.base) or self._words(1)
+            return f"{one}{'' if one.endswith(chr(39)) else self.space}{forms[0]}"
+        form = forms[1].replace("ó", "ô") if self.code == "pt_BR" else forms[1]
+        if own_one in ("una", "uma", "une"):  # veintiuna horas, duas horas
+            number = re.sub(r"uno$|um$|un$", own_one, number) if self.base != "it" else number
+            number = re.sub(r"dois$", "duas", number)
+            number = re.sub(r"(?<=[cñiz])entos\b", "entas", number)
+        elif self.base == "es":
+            number = re.sub(r"veintiuno$", "veintiún", number)
+            number = re.sub(r"(?<=\s)uno$", "un", number)
+        return f"{number}{self.space}{form}"
+
+    def _day(self, written: str, found: re.Match[str]) -> str:
+        """Return the day before a month; a genitive where a word before it says so."""
+        before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
+        said = f"{self._genitive(int(written))} {found['month']}"
+        if not before or before[0] not in self.before_days:
+            raise _NotKnown(said)
+        return said
+
+    def _genitive(self, day: int) -> str:
+        """Return the ordinal of a day in the genitive."""
+        if self.base in GENITIVE_DAYS:
+            *days, thirtieth = GENITIVE_DAYS[self.base].split()
+            if day in (30, 31) or day <= 20:
+                tens = thirtieth if day >= 30 else ""
+                return f"{tens} {days[0] if day == 31 else ''}" if tens else days[day - 1]
+            return f"{days[19]} {days[day - 21]}"
+        ordinal = self._words(day, to="ordinal")
+        match self.base:
+            case "pl":
+                return " ".join(re.sub("y$", "ego", re.sub("i$", "iego", x)) for x in ordinal.split())
+            case "sl":
+                return re.sub("i$", "ega", ordinal)
+            case "ru":
+                return re.sub("ий$", "ьего", re.sub("[ыо]й$", "ого", ordinal))
+        return re.sub("ій$", "ього", re.sub("ий$", "ого", ordinal))
+
     def _ordinal(self, written: str, ending: str) -> str:
         spoken = self._words(int(self._plain(written)), to="ordinal")
         feminine = ending.strip(".").endswith(("ª", "a"))
         match self.base:
+            case "de":
+                return spoken + re.sub("^s?te", "", ending)
             case "es" | "it" | "pt" if feminine:
                 return re.sub(r"o\b", "a", spoken)
             case "es" if ending.endswith("er"):
@@ -346,6 +475,8 @@ class _Reader:
         if self.base != "de" and not follower[:1].islower():
             return f"{self._cardinal(number)}."
         if self.base in INFLECTED_ORDINALS:
+            if follower.lower() in GENITIVE_MONTHS.get(self.base, "").split() and 1 <= int(number) <= 31:
+                return self._genitive(int(number))
             raise _NotKnown
         ordinal = self._words(int(number), to="ordinal")
         if self.base != "de":
@@ -373,6 +504,11 @@ class _Reader:
             if whole:
                 raise _NotKnown
             return " ".join(map(self._cardinal, part.split("/")))
+        if whole and self.base in AND_A_HALF:
+            if (count, parts) != (1, 2) or whole == "1":  # półtora, полтора
+                raise _NotKnown
+            number = re.sub("kettő$", "két", self._number(whole))
+            return f"{number} {AND_A_HALF[self.base]}"
         said = self._parts(count, parts, bool(whole))
         if not whole:
             return said
@@ -384,8 +520,10 @@ class _Reader:
         return " ".join(filter(None, [number, WITH_PART.get(self.base, ""), said]))
 
     def _parts(self, count: int, parts: int, with_whole: bool) -> str:
-        if self.base == "ja":
-            return f"{self._words(parts)}分の{self._words(count)}"
+        if (count, parts) == (1, 2) and self.base in HALVES:
+            return HALVES[self.base]
+        if (other := self._other_parts(count, parts)) is not None:
+            return other
         if self.base not in PART_ENDINGS or parts > LARGEST_PART.get(self.base, 1000):
             raise _NotKnown
         singular, _, plural = PARTS[self.base].get(parts, "").partition("|")
@@ -402,6 +540,37 @@ class _Reader:
             return f"ein{singular}" if self.base == "de" else singular
         one = ONE.get(self.base) or ("a" if with_whole and parts == 2 else "one")
         return f"{one} {singular}"
+
+    def _other_parts(self, count: int, parts: int) -> str | None:
+        """Return a fraction in a language that doesn't count ordinals with an ending; None for the others."""
+        said, divided = self._words(count), self._words(parts)
+        match self.base:
+            case "ja":
+                return f"{divided}分の{said}"
+            case "ko":
+                return f"{divided}분의 {said}"
+            case "vi":
+                return f"{said} phần {'tư' if parts == 4 else divided}"
+            case "id":
+                return f"{'se' if count == 1 else f'{said} '}per{divided}"
+        if self.base == "fi" and 3 <= parts <= 10:
+            return f"{said} {self._words(parts, to='ordinal')}osa{'' if count == 1 else 'a'}"
+        words = FEW_PARTS.get(self.base, OTHER_PARTS.get(self.base, "")).split()
+        if not words:
+            return None
+        word = words[parts - 2] if parts - 2 < len(words) else "?"
+        if word == "?":
+            raise _NotKnown
+        if self.base == "tr":
+            return f"{word} {said}"
+        if self.base in FEMININE:
+            one, few, many = word.split("|")
+            said = FEMININE[self.base].split()[count - 1] if count <= 2 else said
+            return f"{said} {one if count == 1 else few if count <= 4 else many}"
+        singular, _, plural = word.partition("|")
+        said = {"hu": "két", "no": said}[self.base] if count == 2 else said
+        one = "en" if self.base == "no" else said
+        return f"{one} {singular}" if count == 1 else f"{said} {plural or singular}"
 
     def _cardinal(self, written: str) -> str:
         negative = written[0] in "-−"

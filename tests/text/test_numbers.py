@@ -256,7 +256,12 @@ def test_telephone_numbers_are_read_digit_by_digit(written: str, digits: str) ->
         ("en", "½ cup at 20 °C for 5 ₪", ["₪"]),
         ("en", "R$ 5 ± 2, 5 ≤ 6", ["$", "±", "≤"]),
         ("en", "a 😀 ♪ ~ | b", []),
-        ("pl", "3. miejsce, 3/8 i 2³ za 5%", ["3.", "3/8", "³"]),
+        ("pl", "3. miejsce, 3/16 i 2³ za 5%", ["3.", "3/16", "³"]),
+        ("en", "5 m, iPhone 5s, 5 km, Rocky IV, CD, XXL", ["Rocky IV", "5 m"]),
+        ("de", "lief 1 km, dann starb Ludwig XIV.", ["Ludwig XIV.", "1 km"]),
+        ("ru", "до 5 км, 9 мая, XX век", ["XX", "5 км", "9 мая"]),
+        ("fi", "5 km:n", ["5 km:n"]),
+        ("he", "5 km", ["5 km"]),
         ("fi", "3. kerros", ["3."]),
         ("am", "5 €", ["€"]),
         ("en", "<NOISE> <5>", []),
@@ -266,6 +271,111 @@ def test_what_cannot_be_said_is_listed(language: str, written: str, missed: list
     """Signs without words vanished or became labels."""
     assert unspoken(written, language) == missed
     assert not unspoken(normalise(written, "spoken", language), language)
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("en", "5 km/h, 1 kg and 30 m²", "five kilometers per hour, one kilogram and thirty square meters"),
+        ("en", "a 5-km run, 5s at 4G", "a five kilometer run, five s at four G"),
+        (
+            "de",
+            "5 km/h, 1 kg, 2 t, 5 m hoch",
+            "fünf Kilometer pro Stunde, ein Kilogramm, zwei Tonnen, fünf Meter hoch",
+        ),
+        ("fr", "15h, 1 h et 2 km", "quinze heures, une heure et deux kilomètres"),
+        ("es", "21 km, 21 h, 200 h", "veintiún kilómetros, veintiuna horas, doscientas horas"),
+        ("pt", "2 h e 5 km", "duas horas e cinco quilómetros"),
+        ("pt-BR", "5 km", "cinco quilômetros"),
+        ("it", "1 h, 5 km/h", "un'ora, cinque chilometri all'ora"),
+        ("sv", "1 kg, 1 km", "ett kilogram, en kilometer"),
+        (
+            "ru",
+            "1 км, 2 км, 11 км, 2,5 км",
+            "один километр, два километра, одиннадцать километров, две целых пять десятых километра",
+        ),
+        ("ru", "1 %, 3 %, 5%", "один процент, три процента, пять процентов"),
+        ("uk", "3 %", "три відсотки"),
+        ("pl", "22 km, 5%", "dwadzieścia dwa kilometry, pięć procent"),
+        ("cs", "1 %, 2 %, 5 km", "jedno procento, dvě procenta, pět kilometrů"),
+        ("fi", "1 km, 3 %", "yksi kilometri, kolme prosenttia"),
+        ("tr", "%5, 5 km", "yüzde beş, beş kilometre"),
+        ("ja", "5kmと10kg", "五キロメートルと十キログラム"),
+    ],
+)
+def test_units_are_words(language: str, written: str, spoken: str) -> None:
+    """5 km/h was five km h, and in Russian any number had procentov."""
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("en", "Louis XIV in Chapter IV, World War I", "Louis the fourteenth in Chapter four, World War one"),
+        ("en", "Elizabeth I of England and I", "Elizabeth the first of England and I"),
+        (
+            "de",
+            "Ludwig XIV. regierte im XX. Jahrhundert",
+            "Ludwig der vierzehnte regierte im zwanzigsten Jahrhundert",
+        ),
+        ("de", "Von König Ludwig XIV. bis Kapitel IV", "Von König Ludwig dem vierzehnten bis Kapitel vier"),
+        ("de", "Elisabeth II. kam", "Elisabeth die zweite kam"),
+        ("fr", "Louis XIV, François Ier, XXe siècle", "Louis quatorze, François premier, vingtième siècle"),
+        ("es", "Felipe II, Alfonso XIII, siglo XX", "Felipe segundo, Alfonso trece, siglo veinte"),
+        (
+            "it",
+            "Luigi XIV, Elisabetta II, XX secolo",
+            "Luigi quattordicesimo, Elisabetta seconda, ventesimo secolo",
+        ),
+        ("pt", "João Paulo II, século V", "João Paulo segundo, século quinto"),
+        ("nl", "Lodewijk XIV", "Lodewijk de veertiende"),
+        ("sv", "Karl XII", "Karl den tolfte"),
+        ("en", "HENRY VIII", "HENRY VIII"),
+    ],
+)
+def test_roman_numerals_are_read_where_that_is_certain(language: str, written: str, spoken: str) -> None:
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        (
+            "cs",
+            "3. května, 21. ledna, 31. prosince",
+            "třetího května, dvacátého prvního ledna, třicátého prvního prosince",
+        ),
+        ("sk", "30. mája", "tridsiateho mája"),
+        ("sl", "21. maja", "enaindvajsetega maja"),
+        ("sr", "22. maja", "dvadesetog drugog maja"),
+        ("pl", "do 3 maja, od 21 stycznia", "do trzeciego maja, od dwudziestego pierwszego stycznia"),
+        ("ru", "с 3 мая до 21 июня", "с третьего мая до двадцать первого июня"),
+        ("uk", "до 3 травня", "до третього травня"),
+        ("de", "der 14te, am 20sten, ein 3ter", "der vierzehnte, am zwanzigsten, ein dritter"),
+    ],
+)
+def test_days_before_months_are_genitives(language: str, written: str, spoken: str) -> None:
+    """In languages with cases, 3. května was tři. května, and listed."""
+    assert spoken_numbers(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("cs", "3/4, 1/2, 5/8, 2½", "tři čtvrtiny, jedna polovina, pět osmin, dva a půl"),
+        ("pl", "1/3, 2/3, 5/8, 2½", "jedna trzecia, dwie trzecie, pięć ósmych, dwa i pół"),
+        ("ru", "1/2, 3/4, 2½", "одна вторая, три четвёртых, два с половиной"),
+        ("fi", "½, 3/4", "puoli, kolme neljäsosaa"),
+        ("hu", "½, 2/3, 2½", "fél, két harmad, két és fél"),
+        ("tr", "½, 3/4", "yarım, dörtte üç"),
+        ("ko", "3/4", "사분의 삼"),
+        ("vi", "3/4", "ba phần tư"),
+        ("id", "1/3, 3/4", "sepertiga, tiga perempat"),
+        ("no", "½, 3/4", "en halv, tre fjerdedeler"),
+    ],
+)
+def test_fractions_of_more_languages(language: str, written: str, spoken: str) -> None:
+    assert spoken_numbers(written, language) == spoken
 
 
 def test_text_without_numbers_or_signs_stays() -> None:
