@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from asr.attention import MECHANISMS, build_mechanism, build_self_attention
 from asr.attention.softmax import SoftmaxMechanism
-from asr.attention.table import default_names, mechanism_table, option_table
+from asr.attention.table import default_names, mechanism_table, option_table, option_words
 from asr.files import write_bytes, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,10 +76,25 @@ def main() -> None:
     insert(f"```python\n{example}```", "example", attention)
     names = ROOT / "asr" / "config" / "names.py"
     quoted = "".join(f'    "{name}",\n' for name in default_names())
-    write_text(re.sub(r"(?<=MECHANISMS = \(\n).*?(?=\)\n)", quoted, names.read_text(), flags=re.S), names)
+    text = re.sub(r"(?<=MECHANISMS = \(\n).*?(?=\)\n)", quoted, names.read_text(), flags=re.S)
+    text = re.sub(r"(?<=MECHANISM_OPTIONS = \{\n).+?(?=^\}\n)", option_lines(), text, flags=re.S | re.M)
+    write_text(text, names)
     for key, name in shown_names().items():
         write_bytes(picture(weights(name)), MAPS / f"{key}.png")
     write_text(f"{json.dumps(described(), indent=1)}\n", MAPS / "mechanisms.json")
+
+
+def option_lines() -> str:
+    """Return the options after the colon of each mechanism's names as lines of Python."""
+    entries = []
+    for key, words in option_words().items():
+        lines = textwrap.wrap(" ".join(words), 95)
+        if len(lines) == 1:
+            entries.append(f'    "{key}": "{lines[0]}",\n')
+        elif lines:
+            text = "".join(f'        "{line} "\n' for line in lines)
+            entries.append(f'    "{key}": (\n{text}    ),\n')
+    return "".join(entries)
 
 
 def described() -> dict[str, object]:

@@ -32,7 +32,7 @@ see `asr.attention.transformers_adapter`.
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.multihead import SelfAttention, build_self_attention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, both_lengths
-from asr.attention.spec import Option, Schema, Spec
+from asr.attention.spec import Spec
 from asr.attention.table import (
     MECHANISMS,
     build_mechanism,
@@ -41,13 +41,12 @@ from asr.attention.table import (
     mechanism_table,
     parse_name,
 )
+from asr.config import option
 
 __all__ = [
     "MECHANISMS",
-    "Option",
     "OwnParameterLayer",
     "QueryKeyMechanism",
-    "Schema",
     "SelfAttention",
     "SelfAttentionLayer",
     "SoftmaxMechanism",
@@ -58,5 +57,6 @@ __all__ = [
     "default_names",
     "given_name",
     "mechanism_table",
+    "option",
     "parse_name",
 ]

@@ -1,16 +1,28 @@
 """Agglomerative attention: every position reads the averages of soft classes."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import without_padding
-from asr.attention.spec import CAUSAL, COUNT, Option, Schema
+from asr.attention.spec import COUNT, causal_option
+from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
 # Lower bound on the size of a class. The derivative of an empty class's average divides by it twice.
 SMALLEST_CLASS = 1e-20
+
+
+@dataclass
+class AgglomerativeOptions:
+    """Classes C, and what they share."""
+
+    classes: int = option(8, help="soft classes, C", affects="result", letter="C", minimum=1, maximum=COUNT)
+    causal: bool = causal_option()
+    tie: bool = option(False, help="use one classifier for queries and references", affects="result")
 
 
 class AgglomerativeAttention(OwnParameterLayer):
@@ -25,16 +37,11 @@ class AgglomerativeAttention(OwnParameterLayer):
         model_dim: M, a multiple of C.
         heads, head_dim: unused; classes replace heads.
         dropout: dropout probability on the class weights c^q.
-        classes: C.
-        causal: whether averages exclude later positions.
-        tie: whether c^r and c^q share one classifier; the paper uses two.
+        options: C; causal averages exclude later positions; with `tie`, c^r and c^q share one classifier
+            (the paper uses two).
     """
 
-    schema = Schema(
-        "C",
-        Option("classes", 8, COUNT, "soft classes, C"),
-        (CAUSAL, Option("tie", False, (False, True), "use one classifier for queries and references")),
-    )
+    options = AgglomerativeOptions
     source = "[Spellings 2019, Agglomerative Attention](https://arxiv.org/abs/1907.06607)"
     time = memory = "N"
 
@@ -46,18 +53,17 @@ class AgglomerativeAttention(OwnParameterLayer):
         heads: int,
         head_dim: int,
         dropout: float,
-        classes: int,
-        causal: bool,
-        tie: bool,
+        options: AgglomerativeOptions,
     ) -> None:
         super().__init__(name, backend)
+        classes = options.classes
         if model_dim % classes:
             raise UserError(
                 f"attention {name!r}: model_dim={model_dim} is not a multiple of {classes} classes"
             )
-        self.classes, self.causal = classes, causal
+        self.classes, self.causal = classes, options.causal
         self.reference_classes = nn.Linear(model_dim, classes)
-        self.query_classes = self.reference_classes if tie else nn.Linear(model_dim, classes)
+        self.query_classes = self.reference_classes if options.tie else nn.Linear(model_dim, classes)
         self.values = nn.Linear(model_dim, model_dim, bias=False)  # the P^k side by side
         self.output = nn.Linear(model_dim, model_dim, bias=False)  # Q
         self.dropout = nn.Dropout(dropout)

@@ -1,6 +1,7 @@
 """CAST: attention within clusters around learned surrogate tokens, and summaries of the other clusters."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -8,12 +9,41 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import filled_lengths, without_padding
-from asr.attention.spec import COUNT, Option, Schema
+from asr.attention.spec import COUNT
+from asr.config import option
 from asr.lengths import keep_mask, zero_padding
 from attention_ext.improved_clustered_attention.reference import gather_rows
 
 LAPLACE_MEAN = 0.5**0.5
 LAPLACE_DEVIATION = (4 * math.pi) ** -0.5
+
+
+@dataclass
+class CASTOptions:
+    """Clusters C, and how tokens are assigned to them."""
+
+    clusters: int = option(
+        8, help="clusters and surrogate tokens, C", affects="result", letter="C", minimum=1, maximum=COUNT
+    )
+    assign: str = option(
+        "topk",
+        help="topk: each cluster chooses its κ best tokens; single: each token joins one cluster",
+        affects="result",
+        choices=("topk", "single"),
+    )
+    capacity: int = option(0, help="tokens per cluster, κ; 0: N / C", affects="result", maximum=COUNT)
+    count: str = option(
+        "all", help="clusters in use: all, or the first √N", affects="result", choices=("all", "root")
+    )
+    heads: str = option(
+        "shared",
+        help="shared: all heads share their clusters; own: each has its own",
+        affects="result",
+        choices=("shared", "own"),
+    )
+    function: str = option(
+        "softmax", help="attention function", affects="result", choices=("softmax", "laplace")
+    )
 
 
 class CAST(OwnParameterLayer):
@@ -48,37 +78,14 @@ class CAST(OwnParameterLayer):
         name, backend: see `OwnParameterLayer`.
         model_dim, heads, head_dim: M, H, D.
         dropout: dropout probability on the weights within clusters.
-        clusters: C.
-        assign: `topk`: each cluster takes its κ best tokens, and a token may be in none or several;
-            `single`: each token is in exactly one cluster.
-        capacity: κ; 0 means ⌈n/C⌉ for a sequence of n tokens, which is also the least κ with `single`.
-        count: `all`: C clusters; `root`: a sequence of n tokens has only the first ⌈√n⌉ of them, at most C,
-            and κ follows. Then the cost N·(C + κ) is lowest, N·√N, as long as n ≤ C².
-        heads_: `shared`: all heads assign tokens by the mean of their A_g; `own`: each by its own.
-        function: `softmax` or `laplace`.
+        options: C, κ and the assignment. With `assign=topk` a token may be in no cluster or in several, with
+            `single` it is in exactly one. `capacity=0` means κ = ⌈n/C⌉ for n tokens, which is also the least
+            κ with `single`. With `count=root`, n tokens have only the first ⌈√n⌉ clusters, at most C, and κ
+            follows: the cost N·(C + κ) is lowest, N·√N, as long as n ≤ C². With `heads=shared`, the mean of
+            the heads' A_g assigns tokens.
     """
 
-    schema = Schema(
-        "C",
-        Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),
-        (
-            Option(
-                "assign",
-                "topk",
-                ("topk", "single"),
-                "topk: each cluster chooses its tokens; single: each token joins one cluster",
-            ),
-            Option("capacity", 0, range(65_537), "tokens per cluster; 0: N / C"),
-            Option("count", "all", ("all", "root"), "clusters in use: all, or the first √N"),
-            Option(
-                "heads",
-                "shared",
-                ("shared", "own"),
-                "shared: all heads share their clusters; own: each has its own",
-            ),
-            Option("function", "softmax", ("softmax", "laplace"), "attention function"),
-        ),
-    )
+    options = CASTOptions
     source = "[van Engelenhoven et al. 2024, CAST](https://arxiv.org/abs/2402.04239)"
     time = "N·(C + capacity), capacity N/C by default; count=root: N·√N up to N = C²"
     memory = "N·C; count=root: N·√N up to N = C²"
@@ -91,23 +98,19 @@ class CAST(OwnParameterLayer):
         heads: int,
         head_dim: int,
         dropout: float,
-        clusters: int,
-        assign: str,
-        capacity: int,
-        count: str,
-        heads_: str,
-        function: str,
+        options: CASTOptions,
     ) -> None:
         super().__init__(name, backend)
-        self.heads, self.clusters, self.assign, self.capacity = heads, clusters, assign, capacity
-        self.follows_length = count == "root"
-        self.shared = heads_ == "shared"
-        self.function = function
+        self.heads, self.clusters = heads, options.clusters
+        self.assign, self.capacity = options.assign, options.capacity
+        self.follows_length = options.count == "root"
+        self.shared = options.heads == "shared"
+        self.function = options.function
         self.query = nn.Linear(model_dim, heads * head_dim)
         self.key = nn.Linear(model_dim, heads * head_dim)
         self.value = nn.Linear(model_dim, heads * head_dim)
         self.gate = nn.Linear(model_dim, 1)
-        self.surrogates_HCD = nn.Parameter(torch.randn(heads, clusters, head_dim))
+        self.surrogates_HCD = nn.Parameter(torch.randn(heads, options.clusters, head_dim))
         self.output = nn.Linear(heads * head_dim, model_dim)
         self.dropout = dropout
 

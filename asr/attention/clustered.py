@@ -1,19 +1,16 @@
 """Clustered attention: one row of weights per cluster of queries."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from asr.attention.backend import Operators, why_no_heads, why_no_kernels, why_no_type
-from asr.attention.grouping import GROUPING, GROUPINGS
+from asr.attention.grouping import GROUPINGS, GroupingOptions
 from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths, with_bias
-from asr.attention.spec import COUNT, Option, Schema
 from attention_ext.clustered_attention.reference import clustered_weights
-
-CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
 
 
 class ClusteredAttention(SoftmaxMechanism):
@@ -23,30 +20,21 @@ class ClusteredAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        clusters: C, clamped to each sequence's length.
-        grouping: `hash` or `keys`, see `asr.attention.grouping`.
+        options: clusters and their grouping; C is clamped to each sequence's length.
         keys: number of keys that a subclass chooses for each cluster.
-        options: further options of the grouping.
     """
 
-    schema = Schema("C", CLUSTERS, GROUPING)
+    options: ClassVar[type[GroupingOptions]] = GroupingOptions
     source = "[Vyas et al. 2020, Clustered Attention](https://arxiv.org/abs/2007.04825)"
     time = memory = "N·C"
     why_no_kernels = staticmethod(why_no_kernels)
 
     def __init__(
-        self,
-        name: str,
-        backend: str,
-        dropout: float,
-        clusters: int,
-        grouping: str,
-        keys: int = 0,
-        **options: Any,
+        self, name: str, backend: str, dropout: float, options: GroupingOptions, keys: int = 0
     ) -> None:
-        reasons = self.why_no_kernels(clusters, keys)
+        reasons = self.why_no_kernels(options.clusters, keys)
         super().__init__(name, backend, dropout, why_not_native=reasons)
-        self.grouping = GROUPINGS[grouping](clusters, **options)
+        self.grouping = GROUPINGS[options.grouping](options)
         self.operators = self.backend.operators()
 
     def attend(

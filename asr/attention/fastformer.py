@@ -1,14 +1,23 @@
 """Fastformer: additive attention through one global query and one global key."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import filled_lengths, without_padding
-from asr.attention.spec import Option, Schema
+from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 from attention_ext.tensors import masked_softmax
+
+
+@dataclass
+class FastformerOptions:
+    """What the projections share."""
+
+    tie: bool = option(False, help="use one projection for queries and values", affects="result")
 
 
 class Fastformer(OwnParameterLayer):
@@ -29,23 +38,28 @@ class Fastformer(OwnParameterLayer):
         heads: H; D = M / H.
         head_dim: unused, because q_i is added to the output.
         dropout: dropout probability on the weights α and β.
-        tie: whether v_i = q_i.
+        options: with `tie`, v_i = q_i.
     """
 
-    schema = Schema(
-        options=(Option("tie", False, (False, True), "use one projection for queries and values"),)
-    )
+    options = FastformerOptions
     source = "[Wu et al. 2021, Fastformer](https://arxiv.org/abs/2108.09084)"
     time = memory = "N"
 
     def __init__(
-        self, name: str, backend: str, model_dim: int, heads: int, head_dim: int, dropout: float, tie: bool
+        self,
+        name: str,
+        backend: str,
+        model_dim: int,
+        heads: int,
+        head_dim: int,
+        dropout: float,
+        options: FastformerOptions,
     ) -> None:
         super().__init__(name, backend)
         if model_dim % heads:
             raise UserError(f"attention {name!r}: model_dim={model_dim} is not a multiple of {heads} heads")
         self.query, self.key = nn.Linear(model_dim, model_dim), nn.Linear(model_dim, model_dim)
-        self.value = self.query if tie else nn.Linear(model_dim, model_dim)
+        self.value = self.query if options.tie else nn.Linear(model_dim, model_dim)
         self.transform = nn.Linear(model_dim, model_dim)  # W
         bound = (model_dim // heads) ** -0.5  # as in nn.Linear
         self.weigh_query = nn.Parameter(torch.empty(heads, model_dim // heads).uniform_(-bound, bound))

@@ -1,6 +1,7 @@
 """Full softmax attention, with separate keys or with keys tied to the queries."""
 
 from itertools import groupby
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,7 @@ from torch import Tensor
 from asr.attention.backend import DEVICES, load_operators
 from asr.attention.local import why_no_local_kernels
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
-from asr.attention.spec import CAUSAL, Schema
+from asr.attention.spec import CausalOptions, NoOptions
 from asr.lengths import keep_mask
 from attention_ext.autograd import needs_gradient
 from attention_ext.flash import flash_attention, why_no_flash
@@ -36,16 +37,17 @@ class FullAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        causal: whether queries see no later keys; self-attention only.
+        options: whether it is causal, which is self-attention only; None: it is not.
     """
 
-    schema = Schema(options=(CAUSAL,))
+    options: ClassVar[type] = CausalOptions
     source = "[Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)"
     time, memory = "N²", "N² (native: N)"
 
-    def __init__(self, name: str, backend: str, dropout: float, causal: bool = False) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, options: CausalOptions | None = None) -> None:
         super().__init__(name, backend, dropout, why_not_native=dict.fromkeys(DEVICES))
-        self.causal, self.cross_attention = causal, self.cross_attention and not causal
+        self.causal = options is not None and options.causal
+        self.cross_attention = self.cross_attention and not self.causal
         kernels = backend != "reference" and why_no_local_kernels() is None
         self.kernels = load_operators("native") if kernels else None
 
@@ -207,7 +209,7 @@ class SharedFullAttention(FullAttention):
     The projection layer ties the keys (`multihead.shared_keys`); the computation is that of `full`.
     """
 
-    schema = Schema()
+    options = NoOptions
     source = "[Kitaev et al. 2020, Reformer](https://arxiv.org/abs/2001.04451)"
     needs_shared_keys = True
     cross_attention = False

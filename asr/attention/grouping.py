@@ -1,44 +1,65 @@
 """Groupings of queries into clusters: by sign hashes, or in the metric of the keys."""
 
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.backend import Operators
-from asr.attention.hashing import LARGEST_HEAD, PLANES, RandomDirections
-from asr.attention.spec import Option
+from asr.attention.hashing import LARGEST_HEAD, RandomDirections, hash_planes
+from asr.attention.spec import COUNT
+from asr.config import option
 
 # With fewer clusters, better groups cost little and gain more (attention_ext/key_grouping/NOTES.md).
 FEW = 50
 HASH, KEYS = ("grouping", "hash"), ("grouping", "keys")
-GROUPING = (
-    Option(
-        "grouping",
-        "hash",
-        ("hash", "keys"),
-        "clusters of queries with similar sign hashes (hash), or with similar logits over the keys (keys)",
-    ),
-    Option("bits", 63, range(1, 64), "hash bits", only=HASH),
-    Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=HASH),
-    replace(PLANES, only=HASH),
-    Option("bias", False, (False, True), "hash planes with an offset from the origin", only=HASH),
-    Option("center", False, (False, True), "subtract the mean of the queries before hashing", only=HASH),
-    Option(
-        "rank",
+
+
+def grouping_kind(default: str) -> Any:
+    """Return the field of what a grouping compares queries by."""
+    return option(
+        default,
+        help="clusters of queries with similar sign hashes (hash), or with similar logits over the keys "
+        "(keys)",
+        affects="result",
+        choices=("hash", "keys"),
+    )
+
+
+@dataclass
+class GroupingOptions:
+    """Clusters of queries, and how they are found."""
+
+    clusters: int = option(
+        100, help="query clusters, C", affects="result", letter="C", minimum=1, maximum=COUNT
+    )
+    grouping: str = grouping_kind("hash")
+    bits: int = option(63, help="hash bits", affects="result", only=HASH, minimum=1, maximum=63)
+    rank: int = option(
         0,
-        range(257),
-        f"directions of the keys that count; 0: 8, or 12 with fewer than {FEW} clusters",
+        help=f"directions of the keys that count; 0: 8, or 12 with fewer than {FEW} clusters",
+        affects="result",
         only=KEYS,
-    ),
-    Option(
-        "iterations",
+        maximum=256,
+    )
+    iterations: int = option(
         0,
-        range(1_001),
-        f"Lloyd iterations of K-means, L; 0: 3, or 4 with fewer than {FEW} clusters",
-        only=KEYS,
-    ),
-)
+        help="Lloyd iterations of K-means, L; 0: 10 with grouping=hash, else 3, or 4 with fewer than "
+        f"{FEW} clusters",
+        affects="result",
+        maximum=1000,
+    )
+    planes: str = hash_planes(only=HASH)
+    bias: bool = option(False, help="hash planes with an offset from the origin", affects="result", only=HASH)
+    center: bool = option(
+        False, help="subtract the mean of the queries before hashing", affects="result", only=HASH
+    )
+
+    def __post_init__(self) -> None:
+        """Fill in the iterations of hashes, which don't depend on the clusters."""
+        if self.grouping == "hash" and not self.iterations:
+            self.iterations = 10
 
 
 class HashGrouping(nn.Module):
@@ -48,14 +69,9 @@ class HashGrouping(nn.Module):
     that queries are clustered alike in training, in evaluation and on any machine. The paper's code draws
     planes and biases in every forward pass; `planes=fresh,bias=true` does so in training.
 
-    Args:
-        clusters: C.
-        bits: hash bits, 1 … 63.
-        iterations: iterations of Lloyd's algorithm, L.
-        planes: `fixed`, `layer` or `fresh`, see `RandomDirections`.
-        bias: whether bit p is the sign of x·plane_p + b_p instead of x·plane_p.
-        center: whether the mean of the valid queries of a head is subtracted first. Distances between queries
-            don't change, but hashes of queries far from the origin hardly differ.
+    With `bias`, bit p is the sign of x·plane_p + b_p instead of x·plane_p. With `center`, the mean of the
+    valid queries of a head is subtracted first: distances between queries don't change, but hashes of queries
+    far from the origin hardly differ.
 
     Attributes:
         hashed: number of leading dimensions of the queries that are hashed; None: all.
@@ -64,13 +80,13 @@ class HashGrouping(nn.Module):
     needs_keys = False
     hashed: int | None = None
 
-    def __init__(
-        self, clusters: int, bits: int, iterations: int, planes: str, bias: bool, center: bool
-    ) -> None:
+    def __init__(self, options: GroupingOptions) -> None:
         super().__init__()
-        self.clusters, self.bits, self.iterations = clusters, bits, iterations
-        self.bias, self.center = bias, center
-        self.planes_PD = RandomDirections(bits, LARGEST_HEAD, planes=planes, bias=bias)
+        self.clusters, self.bits, self.iterations = options.clusters, options.bits, options.iterations
+        self.bias, self.center = options.bias, options.center
+        self.planes_PD = RandomDirections(
+            options.bits, LARGEST_HEAD, planes=options.planes, bias=options.bias
+        )
 
     def forward(
         self,
@@ -98,20 +114,15 @@ class KeyGrouping(nn.Module):
     """Clusters of queries whose logits differ little over the keys: K-means in the metric of the keys.
 
     See `attention_ext.key_grouping`.
-
-    Args:
-        clusters: C.
-        rank: directions of the keys that count, at most D; 0: 8, or 12 with fewer than `FEW` clusters.
-        iterations: iterations of Lloyd's algorithm, L; 0: 3, or 4 with fewer than `FEW` clusters.
     """
 
     needs_keys = True
 
-    def __init__(self, clusters: int, rank: int, iterations: int) -> None:
+    def __init__(self, options: GroupingOptions) -> None:
         super().__init__()
-        self.clusters = clusters
-        self.rank = rank or (12 if clusters < FEW else 8)
-        self.iterations = iterations or (4 if clusters < FEW else 3)
+        self.clusters = options.clusters
+        self.rank = options.rank or (12 if self.clusters < FEW else 8)
+        self.iterations = options.iterations or (4 if self.clusters < FEW else 3)
 
     def forward(
         self,

@@ -1,20 +1,28 @@
 """Random directions for hashing vectors: stored with the model, or drawn in each training step."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from asr.attention.spec import Option
+from asr.config import option
+from asr.config.schema import Only
 from asr.errors import UserError
 from asr.seeds import derived_seed
 
 LARGEST_HEAD = 256  # the compiled kernels' limit
 SEED = 2020  # fixed: a model trained with another mechanism draws directions on changing to this one
-PLANES = Option(
-    "planes",
-    "fixed",
-    ("fixed", "layer", "fresh"),
-    "hash planes: shared by all layers, one set per layer, or drawn anew in each training step",
-)
+
+
+def hash_planes(only: Only | tuple[()] = ()) -> Any:
+    """Return the field of the kind of directions, see `RandomDirections`."""
+    return option(
+        "fixed",
+        help="hash planes: shared by all layers, one set per layer, or drawn anew in each training step",
+        affects="result",
+        only=only,
+        choices=("fixed", "layer", "fresh"),
+    )
 
 
 class RandomDirections(nn.Module):

@@ -1,13 +1,28 @@
 """HyperMixing: an MLP over positions whose weights are generated from the positions themselves."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import without_padding
-from asr.attention.spec import Option, Schema
+from asr.attention.spec import COUNT
+from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
+
+
+@dataclass
+class HyperOptions:
+    """Size of the generated MLP, and what its matrices share."""
+
+    hidden: int = option(
+        0, help="hidden units of the generated MLP; 0: 2 · model size", affects="result", maximum=COUNT
+    )
+    tie: bool = option(
+        False, help="generate both matrices of the MLP with one hypernetwork", affects="result"
+    )
 
 
 class HyperMixing(OwnParameterLayer):
@@ -27,16 +42,10 @@ class HyperMixing(OwnParameterLayer):
         heads: H.
         head_dim: unused.
         dropout: dropout probability on W₂.
-        hidden: d', hidden units of all heads, a multiple of H; 0: 2·M.
-        tie: whether W₁ = W₂.
+        options: d', hidden units of all heads, a multiple of H (0: 2·M); with `tie`, W₁ = W₂.
     """
 
-    schema = Schema(
-        options=(
-            Option("hidden", 0, range(65_537), "hidden units of the generated MLP; 0: 2 · model size"),
-            Option("tie", False, (False, True), "generate both matrices of the MLP with one hypernetwork"),
-        )
-    )
+    options = HyperOptions
     source = (
         "[Mai et al. 2022, HyperMixer](https://arxiv.org/abs/2203.03691); "
         "[2023, HyperConformer](https://arxiv.org/abs/2305.18281)"
@@ -51,16 +60,17 @@ class HyperMixing(OwnParameterLayer):
         heads: int,
         head_dim: int,
         dropout: float,
-        hidden: int,
-        tie: bool,
+        options: HyperOptions,
     ) -> None:
         super().__init__(name, backend)
-        hidden = hidden or 2 * model_dim
+        hidden = options.hidden or 2 * model_dim
         for size, what in ((model_dim, "model_dim"), (hidden, "hidden")):
             if size % heads:
                 raise UserError(f"attention {name!r}: {what}={size} is not a multiple of {heads} heads")
         self.read = HeadwiseMLP(heads, model_dim // heads, hidden // heads)  # W₁
-        self.write = self.read if tie else HeadwiseMLP(heads, model_dim // heads, hidden // heads)  # W₂
+        self.write = (
+            self.read if options.tie else HeadwiseMLP(heads, model_dim // heads, hidden // heads)
+        )  # W₂
         self.norm = nn.LayerNorm(model_dim)
         self.heads = heads
         self.dropout = nn.Dropout(dropout)

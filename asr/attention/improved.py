@@ -1,16 +1,23 @@
 """Improved clustered attention: exact weights on the best keys of each cluster."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from asr.attention.backend import Operators
-from asr.attention.clustered import CLUSTERS, ClusteredAttention
-from asr.attention.grouping import GROUPING
-from asr.attention.spec import TOPK, Schema
+from asr.attention.clustered import ClusteredAttention
+from asr.attention.grouping import GroupingOptions
+from asr.attention.spec import number_of_keys
 from attention_ext.improved_clustered_attention.reference import improved_clustered_weights
+
+
+@dataclass
+class ImprovedOptions(GroupingOptions):
+    """Clusters, and the keys with exact weights; K is clamped to each sequence's key length."""
+
+    topk: int = number_of_keys()
 
 
 class ImprovedClusteredAttention(ClusteredAttention):
@@ -21,18 +28,15 @@ class ImprovedClusteredAttention(ClusteredAttention):
     norm than that of `clustered` with the same clusters (Proposition 2).
 
     Args:
-        name, backend, dropout, clusters, grouping, options: see `ClusteredAttention`.
-        topk: K, clamped to each sequence's key length.
+        name, backend, dropout, options: see `ClusteredAttention`.
     """
 
-    schema = Schema("C", CLUSTERS, (TOPK, *GROUPING))
+    options = ImprovedOptions
     time = memory = "N·(C + topk)"
 
-    def __init__(
-        self, name: str, backend: str, dropout: float, clusters: int, topk: int, grouping: str, **options: Any
-    ) -> None:
-        super().__init__(name, backend, dropout, clusters, grouping, keys=topk, **options)
-        self.topk = topk
+    def __init__(self, name: str, backend: str, dropout: float, options: ImprovedOptions) -> None:
+        super().__init__(name, backend, dropout, options, keys=options.topk)
+        self.topk = options.topk
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
         """Return the operator that computes attention from clusters."""

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.attention.softmax import QueryKeyMechanism, both_lengths
-from asr.attention.spec import CAUSAL, Schema
+from asr.attention.spec import CausalOptions
 from attention_ext.tensors import compute_dtype, zero_padding
 
 # Positions per chunk of causal attention, which stores one sum per chunk. For D = E = 64, the sums, N/64
@@ -27,18 +27,18 @@ class LinearAttention(QueryKeyMechanism):
     Args:
         name, backend: see `QueryKeyMechanism`.
         dropout: dropout probability on φ(q).
-        causal: whether to exclude later positions.
+        options: whether it is causal.
     """
 
-    schema = Schema(options=(CAUSAL,))
+    options = CausalOptions
     source = "[Katharopoulos et al. 2020, Transformers are RNNs](https://arxiv.org/abs/2006.16236)"
     time = memory = "N"
     family = "linear"
 
-    def __init__(self, name: str, backend: str, dropout: float, causal: bool) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, options: CausalOptions) -> None:
         super().__init__(name, backend, dropout)
-        self.causal = causal
-        self.cross_attention = not causal
+        self.causal = options.causal
+        self.cross_attention = not options.causal
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None

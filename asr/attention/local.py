@@ -1,14 +1,49 @@
 """Local attention: a window of neighbours and a few global positions."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
 import attention_ext
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
-from asr.attention.spec import Option, Schema, Value
+from asr.attention.spec import COUNT
+from asr.config import option
 from attention_ext.library import lacks
 from attention_ext.local_attention.reference import local_weights
+
+
+@dataclass
+class LocalOptions:
+    """Window W, neighbours on the right R, chunks C and global positions G."""
+
+    window: int = option(
+        64,
+        help="neighbours on each side, W; with right=, on the left",
+        affects="result",
+        letter="W",
+        maximum=COUNT,
+    )
+    right: int | None = option(
+        None,
+        help="neighbours after a query or its chunk; null: as many as on the left",
+        affects="result",
+        maximum=COUNT,
+    )
+    chunk: int = option(
+        1,
+        help="positions of a chunk, counted from the first, which all see the same keys",
+        affects="result",
+        minimum=1,
+        maximum=COUNT,
+    )
+    global_: int = option(
+        0, help="first positions, which see all and are seen by all", affects="result", maximum=COUNT
+    )
+
+    def __post_init__(self) -> None:
+        """Fill in the neighbours on the right."""
+        if self.right is None:
+            self.right = self.window
 
 
 class LocalAttention(SoftmaxMechanism):
@@ -21,21 +56,10 @@ class LocalAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        window: W, neighbours on each side, or before the chunk.
-        right: R, neighbours after the query, or after its chunk; 0 and chunks of one position: causal.
-        chunk: C, positions of a chunk, counted from the first position.
-        global_: G, first positions that see all and are seen by all.
+        options: W, R, C and G. With R = 0 and chunks of one position, it is causal.
     """
 
-    schema = Schema(
-        "W",
-        Option("window", 64, range(65_537), "neighbours on each side, W; with right=, on the left"),
-        (
-            Option("right", 64, range(65_537), "neighbours after a query or its chunk", same="window"),
-            Option("chunk", 1, range(1, 65_537), "positions of a chunk, which all see the same keys"),
-            Option("global", 0, range(65_537), "first positions, which see all and are seen by all"),
-        ),
-    )
+    options = LocalOptions
     source = (
         "[Beltagy et al. 2020, Longformer](https://arxiv.org/abs/2004.05150); "
         "[Le et al. 2025, ChunkFormer](https://arxiv.org/abs/2502.14673)"
@@ -43,31 +67,29 @@ class LocalAttention(SoftmaxMechanism):
     time, memory = "N·(W + right + chunk + global)", "N·(W + right + chunk + global) (native: N)"
     cross_attention = False  # distances are between positions of one sequence
 
-    def __init__(
-        self, name: str, backend: str, dropout: float, window: int, right: int, chunk: int, global_: int
-    ) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, options: LocalOptions) -> None:
         reasons = {"cpu": why_no_local_kernels(), "cuda": None}
         super().__init__(name, backend, dropout, why_not_native=reasons)
-        self.window, self.right, self.chunk, self.first = window, right, chunk, global_
+        self.window, self.right = options.window, options.right or 0
+        self.chunk, self.first = options.chunk, options.global_
         self.operators = self.backend.operators()
 
     @classmethod
-    def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
+    def is_causal(cls, options: LocalOptions) -> bool:
         """Return whether no position sees a later one."""
-        return not arguments["right"] and arguments["chunk"] == 1 and not arguments["global"]
+        return not options.right and options.chunk == 1 and not options.global_
 
     @classmethod
-    def latest_seen(cls, arguments: Mapping[str, Value], position: int) -> int | None:
+    def latest_seen(cls, options: LocalOptions, position: int) -> int | None:
         """See `Description`; global positions pass on what they see of the whole utterance."""
-        if arguments["global"]:
+        if options.global_:
             return None
-        chunk = int(arguments["chunk"])
-        return position - position % chunk + chunk - 1 + int(arguments["right"])
+        return position - position % options.chunk + options.chunk - 1 + (options.right or 0)
 
     @classmethod
-    def period(cls, arguments: Mapping[str, Value]) -> int:
+    def period(cls, options: LocalOptions) -> int:
         """See `Description`."""
-        return int(arguments["chunk"])
+        return options.chunk
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of windows as the operators' arguments."""

@@ -1,14 +1,33 @@
 """LSH attention (Reformer): positions whose vectors share a hash bucket attend to each other."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 import attention_ext
-from asr.attention.hashing import LARGEST_HEAD, PLANES, RandomDirections
+from asr.attention.hashing import LARGEST_HEAD, RandomDirections, hash_planes
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths, with_bias
-from asr.attention.spec import COUNT, Option, Schema
+from asr.attention.spec import COUNT
+from asr.config import option
 from attention_ext.lsh_attention.reference import lsh_weights
 from attention_ext.tensors import compute_dtype
+
+
+@dataclass
+class LSHOptions:
+    """Hash rounds R, chunks and buckets."""
+
+    hashes: int = option(4, help="hash rounds, R", affects="result", letter="R", minimum=1, maximum=64)
+    chunk: int = option(32, help="sorted positions in a chunk", affects="result", minimum=1, maximum=COUNT)
+    buckets: int = option(64, help="hash buckets", affects="result", minimum=2, maximum=COUNT, step=2)
+    planes: str = hash_planes()
+    rounds: str = option(
+        "merge",
+        help="merge: one softmax over all rounds; mean: mean of the rounds' outputs",
+        affects="result",
+        choices=("merge", "mean"),
+    )
 
 
 class LSHAttention(SoftmaxMechanism):
@@ -19,49 +38,23 @@ class LSHAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        hashes: hash rounds, R.
-        chunk: sorted positions in a chunk, m.
-        buckets: hash buckets, an even number.
-        planes: random rotations: `fixed`, `layer` or `fresh`, see `RandomDirections`.
-        rounds: `merge`: softmax over the keys seen in any round, as in the paper; `mean`: mean of the rounds'
-            outputs, as in pytorch-fast-transformers (where each position sees itself, too).
+        options: rounds, chunks and buckets. `merge` is the paper's softmax over the keys seen in any round,
+            `mean` that of pytorch-fast-transformers (where each position sees itself, too).
     """
 
-    schema = Schema(
-        "R",
-        Option("hashes", 4, range(1, 65), "hash rounds, R"),
-        (
-            Option("chunk", 32, COUNT, "sorted positions in a chunk"),
-            Option("buckets", 64, range(2, 65_537, 2), "hash buckets"),
-            PLANES,
-            Option(
-                "rounds",
-                "merge",
-                ("merge", "mean"),
-                "merge: one softmax over all rounds; mean: mean of the rounds' outputs",
-            ),
-        ),
-    )
+    options = LSHOptions
     source = "[Kitaev et al. 2020, Reformer](https://arxiv.org/abs/2001.04451)"
     time, memory = "N·R·chunk", "N·R·chunk (native: N·R)"
     needs_shared_keys = True
     cross_attention = False
 
-    def __init__(
-        self,
-        name: str,
-        backend: str,
-        dropout: float,
-        hashes: int,
-        chunk: int,
-        buckets: int,
-        planes: str,
-        rounds: str,
-    ) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, options: LSHOptions) -> None:
         reasons = {"cpu": attention_ext.why_unavailable("cpu"), "cuda": "this mechanism has no CUDA kernels"}
         super().__init__(name, backend, dropout, why_not_native=reasons)
-        self.chunk, self.rounds = chunk, rounds
-        self.rotations_RDF = RandomDirections(hashes, LARGEST_HEAD, buckets // 2, planes=planes)
+        self.chunk, self.rounds = options.chunk, options.rounds
+        self.rotations_RDF = RandomDirections(
+            options.hashes, LARGEST_HEAD, options.buckets // 2, planes=options.planes
+        )
         self.operators = self.backend.operators()
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
 """Mamba: a state-space layer that scans the utterance forwards and backwards."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,8 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import filled_lengths, without_padding
-from asr.attention.spec import CAUSAL, Option, Schema
+from asr.attention.spec import causal_option
+from asr.config import option
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 
@@ -17,6 +19,29 @@ RATES = (1.0, 16.0)
 STEPS = (0.001, 0.1)
 EPSILON = 1e-5  # of the norm
 SCALE = 2.0**-20  # before the norm, which undoes it: squares of large values would exceed float32
+
+
+@dataclass
+class MambaOptions:
+    """Directions and sizes."""
+
+    causal: bool = causal_option()
+    state: int = option(
+        16, help="size of the state of a channel, S", affects="result", minimum=1, maximum=4096
+    )
+    expand: int = option(
+        1, help="channels as a multiple of the model size", affects="result", minimum=1, maximum=16
+    )
+    width: int = option(
+        5, help="positions that the convolution sees", affects="result", minimum=1, maximum=63, step=2
+    )
+    chunk: int = option(
+        32,
+        help="positions computed at once; doesn't change results",
+        affects="cost",
+        minimum=1,
+        maximum=4096,
+    )
 
 
 class Mamba(OwnParameterLayer):
@@ -42,22 +67,11 @@ class Mamba(OwnParameterLayer):
         model_dim: M.
         heads: H, a divisor of M · expand; each has M · expand / H channels.
         head_dim, dropout: unused; there are no weights to drop.
-        causal: whether there is only s→, and the convolution sees no later positions.
-        state: S, size of the state of a channel.
-        expand: channels of u and z, as a multiple of M; Mamba-2 has 2 and no feed-forward part.
-        width: positions that the convolution sees, odd.
-        chunk: positions computed at once; changes speed and memory, not results.
+        options: S, and channels of u and z as a multiple of M: Mamba-2 has 2 and no feed-forward part. If
+            `causal`, there is only s→, and the convolution sees no later positions.
     """
 
-    schema = Schema(
-        options=(
-            CAUSAL,
-            Option("state", 16, range(1, 4097), "size of the state of a channel"),
-            Option("expand", 1, range(1, 17), "channels as a multiple of the model size"),
-            Option("width", 5, range(1, 64, 2), "positions that the convolution sees"),
-            Option("chunk", 32, range(1, 4097), "positions computed at once; doesn't change results"),
-        )
-    )
+    options = MambaOptions
     source = (
         "[Dao & Gu 2024, Mamba-2](https://arxiv.org/abs/2405.21060); "
         "[Zhang et al. 2024, Mamba in Speech](https://arxiv.org/abs/2405.12609)"
@@ -72,16 +86,13 @@ class Mamba(OwnParameterLayer):
         heads: int,
         head_dim: int,
         dropout: float,
-        causal: bool,
-        state: int,
-        expand: int,
-        width: int,
-        chunk: int,
+        options: MambaOptions,
     ) -> None:
         super().__init__(name, backend)
-        inner, ways = expand * model_dim, 1 if causal else 2
+        inner, ways = options.expand * model_dim, 1 if options.causal else 2
         if inner % heads:
             raise UserError(f"attention {name!r}: {inner} channels are not a multiple of {heads} heads")
+        state, width, chunk = options.state, options.width, options.chunk
         self.heads, self.state, self.chunk, self.inner, self.ways = heads, state, chunk, inner, ways
         channels, bound = inner + ways * 2 * state, width**-0.5  # as in nn.Conv1d
         self.input = nn.Linear(model_dim, inner + channels, bias=False)

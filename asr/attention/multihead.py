@@ -200,5 +200,5 @@ def build_self_attention(
         mechanism = build_mechanism(name, backend=backend, dropout=dropout)
         return SelfAttention(mechanism, model_dim, heads, head_dim, rotary_base, bias)
     sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
-    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords(sizes)}
+    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords()}
     return build(name=spec.name, backend=backend, **arguments)

@@ -1,17 +1,30 @@
 """Near-field attention: exact weights near each query, its cluster's weights far from it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from asr.attention.backend import DEVICES, Operators, why_no_kernels
-from asr.attention.clustered import CLUSTERS, ClusteredAttention
-from asr.attention.grouping import GROUPING
-from asr.attention.spec import TOPK, Option, Schema
+from asr.attention.clustered import ClusteredAttention
+from asr.attention.grouping import GroupingOptions, grouping_kind
+from asr.attention.spec import COUNT, number_of_keys
+from asr.config import option
 from attention_ext.library import lacks
 from attention_ext.near_attention.reference import near_weights
+
+
+@dataclass
+class NearOptions(GroupingOptions):
+    """Clusters, and the keys with exact weights; K is clamped to each sequence's key length."""
+
+    topk: int = number_of_keys()
+    window: int = option(
+        16, help="neighbours on each side with exact weights, W", affects="result", maximum=COUNT
+    )
+    # Closer to full attention than hashes on the queries and keys of a published recogniser.
+    grouping: str = grouping_kind("keys")
 
 
 class NearFieldAttention(ClusteredAttention):
@@ -30,39 +43,17 @@ class NearFieldAttention(ClusteredAttention):
     field and far field, hence the name.
 
     Args:
-        name, backend, dropout, clusters, grouping, options: see `ClusteredAttention`.
-        topk: K, number of each cluster's top keys, clamped to each sequence's length.
-        window: W, number of neighbours on each side.
+        name, backend, dropout, options: see `ClusteredAttention`.
     """
 
-    schema = Schema(
-        "C",
-        CLUSTERS,
-        (
-            TOPK,
-            Option("window", 16, range(65_537), "neighbours on each side with exact weights, W"),
-            # Closer to full attention than hashes on the queries and keys of a published recogniser.
-            replace(GROUPING[0], default="keys"),
-            *GROUPING[1:],
-        ),
-    )
+    options = NearOptions
     source = "this project, after [Vyas et al. 2020](https://arxiv.org/abs/2007.04825)"
     time, memory = "N·(C + topk + window)", "N·(C + topk + window) (native: N)"
     cross_attention = False  # distances are between positions of one sequence
 
-    def __init__(
-        self,
-        name: str,
-        backend: str,
-        dropout: float,
-        clusters: int,
-        topk: int,
-        window: int,
-        grouping: str,
-        **options: Any,
-    ) -> None:
-        super().__init__(name, backend, dropout, clusters, grouping, keys=topk, **options)
-        self.topk, self.window = topk, window
+    def __init__(self, name: str, backend: str, dropout: float, options: NearOptions) -> None:
+        super().__init__(name, backend, dropout, options, keys=options.topk)
+        self.topk, self.window = options.topk, options.window
 
     @staticmethod
     def why_no_kernels(clusters: int, keys: int = 0) -> dict[str, str | None]:

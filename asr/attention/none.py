@@ -1,13 +1,12 @@
 """No attention: the baseline that shows whether attention matters on given data."""
 
-from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import without_padding
-from asr.attention.spec import Value
 
 
 class NoAttention(OwnParameterLayer):
@@ -30,7 +29,7 @@ class NoAttention(OwnParameterLayer):
         super().__init__(name, backend)
 
     @classmethod
-    def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
+    def is_causal(cls, options: Any) -> bool:
         """Return True: no position sees another."""
         return True
 

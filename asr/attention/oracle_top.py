@@ -1,6 +1,6 @@
 """Oracle top-K attention: each query attends to its K best keys only."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -8,11 +8,18 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from asr.attention.softmax import SoftmaxMechanism, both_lengths
-from asr.attention.spec import TOPK, Schema
+from asr.attention.spec import number_of_keys
 from attention_ext.improved_clustered_attention.reference import top_keys
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 CHUNK = 256  # queries whose weights are in memory at the same time
+
+
+@dataclass
+class OracleTopOptions:
+    """Number of keys K."""
+
+    topk: int = number_of_keys("K", "keys that a query attends to, K")
 
 
 class OracleTopAttention(SoftmaxMechanism):
@@ -24,16 +31,16 @@ class OracleTopAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        topk: K, clamped to each sequence's key length.
+        options: K, clamped to each sequence's key length.
     """
 
-    schema = Schema("K", replace(TOPK, help="keys that a query attends to, K"))
+    options = OracleTopOptions
     source = "[Vyas et al. 2020, Clustered Attention](https://arxiv.org/abs/2007.04825)"
     time, memory = "N²", "N"
 
-    def __init__(self, name: str, backend: str, dropout: float, topk: int) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, options: OracleTopOptions) -> None:
         super().__init__(name, backend, dropout)
-        self.topk = topk
+        self.topk = options.topk
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None

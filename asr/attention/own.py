@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.spec import Option, Schema, Spec
+from asr.attention.spec import Spec
 from asr.config import user_code
 from asr.config.names import MECHANISM_GROUP, split_source
+from asr.config.schema import accepted, settings
 from asr.errors import UserError
 
 Mechanism = type[QueryKeyMechanism] | type[OwnParameterLayer]
@@ -122,18 +124,16 @@ def _check(found: object, name: str) -> None:
         value = getattr(found, attribute, None)
         if not isinstance(value, str) or not value:
             raise UserError(f"{what}: expected text in the class attribute {attribute}, found {value!r}")
-    schema = getattr(found, "schema", None)
-    if not isinstance(schema, Schema):
-        raise UserError(f"{what}: expected a Schema in the class attribute schema, found {schema!r:.60}")
-    _check_schema(schema, what)
+    schema = getattr(found, "options", None)
+    if not (isinstance(schema, type) and is_dataclass(schema)):
+        raise UserError(f"{what}: expected a dataclass in the class attribute options, found {schema!r:.60}")
+    _check_options(schema, what)
     taken = ["name", "backend", "dropout", *(SIZES if issubclass(found, OwnParameterLayer) else ())]
-    options = {option.name: option.default for option in _options(schema)}
-    keywords = Spec("", "", options).keywords(taken)
+    taken += ["options"] if fields(schema) else []
     try:
-        inspect.signature(found).bind(**dict.fromkeys([*taken, *keywords]))
+        inspect.signature(found).bind(**dict.fromkeys(taken))
     except TypeError as error:
-        raise UserError(f"{what}: {found.__name__}.__init__: {error}; it takes {', '.join(taken)} and its "
-                        "schema's options") from None  # fmt: skip
+        raise UserError(f"{what}: {found.__name__}.__init__: {error}; it takes {', '.join(taken)}") from None
     if "guarded" not in vars(found):
         for method in CALLED:
             if hasattr(found, method):
@@ -212,34 +212,25 @@ def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tenso
         )
 
 
-def _options(schema: Schema) -> list[Option]:
-    return [*([schema.size] if schema.size else []), *schema.options]
-
-
-def _check_schema(schema: Schema, what: str) -> None:
-    """Raise UserError for a schema whose names could not be read."""
-    if bool(schema.letter) != bool(schema.size):
-        raise UserError(f"{what}: schema: expected a letter and the option that its number sets, or neither")
-    for option in _options(schema):
-        if not isinstance(option, Option):
-            raise UserError(f"{what}: schema: expected options, found {option!r:.60}")
-        where = f"{what}: schema, option {option.name!r}"
-        if not isinstance(option.name, str) or not re.fullmatch(r"[a-z]\w*", option.name, re.ASCII):
+def _check_options(schema: type, what: str) -> None:
+    """Raise UserError for options that no name could give."""
+    try:
+        known = list(settings(schema()))
+    except (Exception, SystemExit) as error:  # of the user's code, or a field without default
+        raise UserError(f"{what}: {schema.__name__}(): {user_code.failure(error)}") from error
+    names = [x.key for x in known]
+    if sum(bool(x.letter) for x in known) > 1:
+        raise UserError(f"{what}: {schema.__name__}: expected one option with a letter, found several")
+    for x in known:
+        where = f"{what}: {schema.__name__}, option {x.key!r}"
+        if "range" not in x.field.metadata:
+            raise UserError(f"{where}: expected option(…), found {x.value!r:.60}")
+        if not re.fullmatch(r"[a-z]\w*", x.key, re.ASCII):
             raise UserError(f"{where}: expected a name of small letters")
-        if not isinstance(option.allowed, range | tuple) or not option.allowed:
-            raise UserError(f"{where}: expected a range or tuple of values, found {option.allowed!r:.60}")
-        if option.default not in option.allowed:
-            raise UserError(f"{where}: default {option.default!r}, expected {option.describe()}")
-    if schema.size and not isinstance(schema.size.allowed, range):
-        raise UserError(f"{what}: schema, option {schema.size.name!r}: expected a range of numbers")
-    known = {schema.size.name} if schema.size else set()
-    for option in schema.options:
-        if option.same and option.same not in known:
-            raise UserError(
-                f"{what}: schema, option {option.name!r}: same={option.same!r}, not an earlier option"
-            )
-        if option.only and option.only[0] not in known:
-            raise UserError(
-                f"{what}: schema, option {option.name!r}: only={option.only}, not an earlier option"
-            )
-        known.add(option.name)
+        if x.kind not in (int, str, bool, int | None) or (x.letter and x.kind is not int):
+            raise UserError(f"{where}: expected {'int' if x.letter else 'int, str or bool'}, found {x.kind}")
+        if x.value is not None and (expected := accepted(x.field).expected(x.value)):
+            raise UserError(f"{where}: default {x.value!r}, expected {expected}")
+        for only, _ in x.conditions:
+            if only.option not in names:
+                raise UserError(f"{where}: only={only.option!r}, no option of this class")

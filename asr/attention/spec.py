@@ -1,116 +1,78 @@
-"""Descriptions of attention mechanisms, and their names: `i-clustered-100:topk=16` parsed into options."""
+"""Descriptions of attention mechanisms, and their names: `i-clustered-100:topk=16` read as options."""
 
 import difflib
-import keyword
+import functools
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from asr import config
+from asr.config import option
+from asr.config.keys import attribute
 from asr.config.names import split_source
+from asr.config.schema import Described, Setting, default_of, settings, written
 from asr.errors import UserError
 
-Value = int | str | bool
+COUNT = 65_536  # clusters, keys or positions that an option may ask for
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of a mechanism.
-
-    Attributes:
-        name: key after the colon; the option `Schema.size` is part of the name instead.
-        default: default value.
-        allowed: range of numbers, or tuple of values.
-        help: description.
-        only: earlier option and the value that it must have for this one to apply; None: always applies.
-        same: earlier option whose value is the default, instead of `default`; empty: none.
-    """
-
-    name: str
-    default: Value
-    allowed: range | tuple[Value, ...]
-    help: str
-    only: tuple[str, Value] | None = None
-    same: str = ""
-
-    def default_beside(self, arguments: Mapping[str, Value]) -> Value:
-        """Return the default value, given those of the earlier options."""
-        return arguments[self.same] if self.same else self.default
-
-    def written_default(self) -> str:
-        """Return the default as text, e.g. `32`, or the name of the option whose value it is."""
-        return self.same or write_value(self.default)
-
-    def describe(self) -> str:
-        """Return the allowed values as text, e.g. `1 … 63` or `topk | single`."""
-        if isinstance(self.allowed, range):
-            step = f" in steps of {self.allowed.step}" if self.allowed.step > 1 else ""
-            return f"{self.allowed.start} … {self.allowed[-1]}{step}"
-        return " | ".join(write_value(value) for value in self.allowed)
-
-    def parse(self, text: str, name: str) -> Value:
-        """Parse a value; `name` is the full name, for error messages."""
-        for value in self.allowed if isinstance(self.allowed, tuple) else ():
-            if text == write_value(value):
-                return value
-        if isinstance(self.allowed, range) and re.fullmatch(r"\d{1,9}", text) and int(text) in self.allowed:
-            return int(text)
-        raise UserError(f"attention {name!r}: {self.name}={text}, expected {self.describe()}")
+@dataclass
+class NoOptions:
+    """Options of a mechanism that has none."""
 
 
-@dataclass(frozen=True)
-class Schema:
-    """The form of a mechanism's names.
-
-    Attributes:
-        letter: letter that stands for the number in the name, C in `clustered-C`; empty without a number.
-        size: option that this number sets; None without a number.
-        options: options allowed after the colon, in canonical order. A name may recur with another `only`.
-    """
-
-    letter: str = ""
-    size: Option | None = None
-    options: tuple[Option, ...] = ()
+def causal_option() -> Any:
+    """Return the field of mechanisms that can exclude later positions."""
+    return option(False, help="exclude later positions", affects="result")
 
 
-COUNT = range(1, 65_537)
-CAUSAL = Option("causal", False, (False, True), "exclude later positions")
-TOPK = Option("topk", 32, COUNT, "keys of each cluster with exact weights, K")
+@dataclass
+class CausalOptions:
+    """The only option of some mechanisms."""
+
+    causal: bool = causal_option()
+
+
+def number_of_keys(letter: str = "", meaning: str = "keys of each cluster with exact weights, K") -> Any:
+    """Return the field of a number of keys."""
+    return option(32, help=meaning, affects="result", letter=letter, minimum=1, maximum=COUNT)
 
 
 class Description:
     """What a mechanism's class says about itself, for names, tables, reports and advice.
 
     Attributes:
-        schema: number and options of its names; each is an argument of the class.
+        options: dataclass of the options in its names; an object of it is an argument of the class, unless it
+            has no fields. The value of the field with a `letter` is part of the name itself.
         source: paper.
         time, memory: cost for N positions.
         family: `softmax`, `linear` (a kernel without parameters) or `own parameters`.
     """
 
-    schema: ClassVar[Schema] = Schema()
+    options: ClassVar[type] = NoOptions
     source: ClassVar[str]
     time: ClassVar[str]
     memory: ClassVar[str]
     family: ClassVar[str]
 
     @classmethod
-    def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
-        """Return whether no position sees later ones, with these values of the options."""
-        return bool(arguments.get("causal"))
+    def is_causal(cls, options: Any) -> bool:
+        """Return whether no position sees later ones, with these options."""
+        return bool(getattr(options, "causal", False))
 
     @classmethod
-    def latest_seen(cls, arguments: Mapping[str, Value], position: int) -> int | None:
+    def latest_seen(cls, options: Any, position: int) -> int | None:
         """Return the latest position that one layer's output at a position depends on; None: the last.
 
         Args:
-            arguments: values of the options.
+            options: options of the mechanism.
             position: position of the output, from 0.
         """
-        return position if cls.is_causal(arguments) else None
+        return position if cls.is_causal(options) else None
 
     @classmethod
-    def period(cls, arguments: Mapping[str, Value]) -> int:
+    def period(cls, options: Any) -> int:
         """Return after how many positions `latest_seen` repeats itself, that much later."""
         return 1
 
@@ -120,119 +82,146 @@ class Spec:
     """A parsed name.
 
     Attributes:
-        name: canonical name, with options in order and without those at their default.
+        name: canonical name, with options in order and without those that it doesn't need.
         mechanism: part before the number, e.g. `i-clustered`.
-        arguments: value of every option, including the number.
+        options: options of the mechanism.
     """
 
     name: str
     mechanism: str
-    arguments: Mapping[str, Value]
+    options: Any
 
     def __str__(self) -> str:
         return self.name
 
-    def keywords(self, taken: Collection[str] = ()) -> dict[str, Any]:
-        """Return the arguments as those of a Python call: `global` becomes `global_`, and so do taken names.
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Value of every option that has an effect, the number's first."""
+        return {x.key: x.value for x in effective(self.options)}
 
-        Args:
-            taken: names of the call's other arguments.
-        """
-        return {
-            f"{key}_" if keyword.iskeyword(key) or key in taken else key: value
-            for key, value in self.arguments.items()
-        }
+    def keywords(self) -> dict[str, Any]:
+        """Return the argument of the mechanism's class; none if there are no options."""
+        return {"options": self.options} if fields(self.options) else {}
 
 
-def pattern(mechanism: str, schema: Schema) -> str:
+def effective(options: Any) -> list[Setting]:
+    """Return the options that have an effect, that of the number in the name first."""
+    found = [x for x in settings(options) if not x.contradiction()]
+    return sorted(found, key=lambda x: not x.letter)
+
+
+@functools.cache
+def number(schema: type) -> Setting | None:
+    """Return the option whose value is the number in a mechanism's name; None without one."""
+    return next((x for x in settings(schema()) if x.letter), None)
+
+
+@functools.cache
+def described(schema: type) -> tuple[Described, ...]:
+    """Return the options after the colon of a mechanism's name, in canonical order."""
+    size = number(schema)
+    return tuple(x for x in config.describe(schema) if not (size and x.key == size.key))
+
+
+def pattern(mechanism: str, schema: type) -> str:
     """Return the pattern of a mechanism's names, e.g. `i-clustered-C`."""
-    return f"{mechanism}-{schema.letter}" if schema.size else mechanism
+    size = number(schema)
+    return f"{mechanism}-{size.letter}" if size else mechanism
 
 
-def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
+def parse(name: str, mechanisms: Mapping[str, type[Description]]) -> Spec:
     """Parse a mechanism's name.
 
     Args:
         name: e.g. `full`, `i-clustered-100`, `lsh-4:chunk=32,buckets=64`.
-        schemas: schema of each mechanism.
+        mechanisms: class of each mechanism.
 
     Raises:
         UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
 
     Example:
-        >>> schemas = {"lsh": Schema("R", Option("rounds", 1, range(1, 9), ""), (
-        ...     Option("chunk", 32, range(1, 999), ""), Option("buckets", 64, range(2, 999, 2), "")))}
-        >>> str(parse("lsh-4:buckets=8,chunk=32", schemas))
+        >>> @dataclass
+        ... class Options:
+        ...     rounds: int = option(1, help="rounds", affects="result", letter="R", minimum=1)
+        ...     chunk: int = option(32, help="positions of a chunk", affects="result", minimum=1)
+        ...     buckets: int = option(64, help="buckets", affects="result", minimum=2, step=2)
+        >>> class Hashed(Description):
+        ...     options = Options
+        >>> str(parse("lsh-4:buckets=8,chunk=32", {"lsh": Hashed}))
         'lsh-4:buckets=8'
     """
     source, rest = split_source(name)
     head, colon, tail = rest.partition(":")
     head = f"{source}:{head}" if source else head
-    mechanism, number = _split_head(head, name, schemas)
-    schema = schemas[mechanism]
-    arguments: dict[str, Value] = {}
-    if schema.size:
-        arguments[schema.size.name] = schema.size.parse(number, name)
-        head = f"{mechanism}-{arguments[schema.size.name]}"
-
+    mechanism, digits = _split_head(head, name, mechanisms)
+    schema = mechanisms[mechanism].options
+    size = number(schema)
     if ":" in tail:
         raise UserError(f"attention {name!r}: expected options separated by commas, found {tail!r}")
     given: dict[str, str] = {}
     for item in tail.split(",") if colon else []:
         key, equals, text = item.partition("=")
-        if not equals or key not in {option.name for option in schema.options} or key in given:
+        if not equals or key not in {x.key for x in described(schema)} or key in given:
             problem = "option given twice" if key in given else "unknown option"
-            raise UserError(f"attention {name!r}: {problem} {item!r}, {_describe_options(schema)}")
+            raise UserError(f"attention {name!r}: {problem} {item!r}, {_allowed(schema)}")
         given[key] = text
-    written = []
-    for option in schema.options:
-        if option.only and arguments[option.only[0]] != option.only[1]:
-            continue
-        value = default = option.default_beside(arguments)
-        if option.name in given:
-            value = option.parse(given.pop(option.name), name)
-        arguments[option.name] = value
-        if value != default:
-            written.append(f"{option.name}={write_value(value)}")
-    for key, text in given.items():
-        needed = next(option.only for option in schema.options if option.name == key and option.only)
-        raise UserError(f"attention {name!r}: {key}={text} needs {needed[0]}={write_value(needed[1])}")
-    canonical = head + (":" + ",".join(written) if written else "")
-    return Spec(canonical, mechanism, arguments)
+    if size:
+        given[size.key] = digits
+    try:
+        options, number_text, tail = _read(schema, tuple(given.items()))
+    except UserError as error:
+        raise UserError(f"attention {name!r}: {error}") from None
+    head = f"{mechanism}-{number_text}" if size else head
+    return Spec(f"{head}:{tail}" if tail else head, mechanism, options)
 
 
-def write_value(value: Value) -> str:
-    """Return a value as written in a name; booleans are `true` and `false`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+@functools.lru_cache(maxsize=1000)  # the names of a model's layers are parsed many times
+def _read(schema: type, given: tuple[tuple[str, str], ...]) -> tuple[Any, str, str]:
+    """Return options, the number in their name, and those after the colon: they would differ without."""
+    options: Any = config.parse(schema, dict(given))
+    size = number(schema)
+    values = {x.key: x.value for x in settings(options) if x.key in dict(given)}
+    for name in [x for x in values if not (size and x == size.key)]:
+        others = {key: value for key, value in values.items() if key != name}
+        if schema(**{attribute(key): value for key, value in others.items()}) == options:
+            values = others
+    number_text = written(values.pop(size.key)) if size else ""
+    return options, number_text, ",".join(f"{key}={written(value)}" for key, value in values.items())
 
 
-def _split_head(head: str, name: str, schemas: Mapping[str, Schema]) -> tuple[str, str]:
+def _split_head(head: str, name: str, mechanisms: Mapping[str, type[Description]]) -> tuple[str, str]:
     """Split `i-clustered-100` into mechanism and digits."""
-    if head in schemas and schemas[head].size is None:
+    if head in mechanisms and number(mechanisms[head].options) is None:
         return head, ""
-    mechanism, _, number = head.rpartition("-")
-    if mechanism in schemas and schemas[mechanism].size and number.isascii() and number.isdigit():
-        return mechanism, number
+    mechanism, _, digits = head.rpartition("-")
+    numbered = mechanism in mechanisms and number(mechanisms[mechanism].options)
+    if numbered and digits.isascii() and digits.isdigit():
+        return mechanism, digits
     if head.endswith(".py"):
         raise UserError(f"attention {name!r}: expected a class of the file, e.g. {head}:Nystrom-32")
-    known = ", ".join(pattern(mechanism, schema) for mechanism, schema in schemas.items())
+    known = ", ".join(pattern(key, found.options) for key, found in mechanisms.items())
     raise UserError(
-        f"unknown attention {name!r}{_near(head, schemas)}: expected one of {known} (capital letters stand "
-        "for numbers)"
+        f"unknown attention {name!r}{_near(head, mechanisms)}: expected one of {known} (capital letters "
+        "stand for numbers)"
     )
 
 
-def _near(head: str, schemas: Mapping[str, Schema]) -> str:
+def _near(head: str, mechanisms: Mapping[str, type[Description]]) -> str:
     """Return `` (did you mean 'i-clustered-25'?)``, with the number of `iclustered-25` or the usual one."""
-    mechanism, _, number = head.rpartition("-")
-    given = number.isascii() and number.isdigit()
-    close = difflib.get_close_matches(mechanism if given else head, schemas, n=1)
+    mechanism, _, digits = head.rpartition("-")
+    given = digits.isascii() and digits.isdigit()
+    close = difflib.get_close_matches(mechanism if given else head, mechanisms, n=1)
     if not close:
         return ""
-    size = schemas[close[0]].size
-    return f" (did you mean '{close[0]}{f'-{number if given else size.default}' if size else ''}'?)"
+    size = number(mechanisms[close[0]].options)
+    return f" (did you mean '{close[0]}{f'-{digits if given else default_of(size.field)}' if size else ''}'?)"
 
 
-def _describe_options(schema: Schema) -> str:
-    allowed = ", ".join(dict.fromkeys(f"{option.name}={option.describe()}" for option in schema.options))
+def _allowed(schema: type) -> str:
+    allowed = ", ".join(f"{x.key}={allowed_values(x)}" for x in described(schema))
     return f"expected {allowed}" if allowed else "none is allowed"
+
+
+def allowed_values(described_option: Described) -> str:
+    """Return the values of an option as text, e.g. `1 … 63` or `topk | single`."""
+    return " | ".join(described_option.values) or re.sub(r"^int( \| None)? ", "", described_option.kind)

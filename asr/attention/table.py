@@ -23,7 +23,7 @@ from asr.attention.near import NearFieldAttention
 from asr.attention.none import NoAttention
 from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.spec import Option, Spec, parse, pattern, write_value
+from asr.attention.spec import Spec, allowed_values, described, number, parse, pattern
 from asr.attention.summary import SummaryMixing
 from asr.config.names import alternatives, split_name, split_source
 from asr.config.schedule import layer_factors
@@ -33,7 +33,7 @@ from asr.errors import UserError
 BUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."  # in the clone; needs a compiler
 MOST_STARTS = 2**16  # positions that look_ahead tries; more only for layers with several large, odd chunks
 
-# A class is called with `name`, `backend`, `dropout` and the options of its schema.
+# A class is called with `name`, `backend`, `dropout` and, if it has some, its `options`.
 MECHANISMS: Mapping[str, own.Mechanism] = {
     "full": FullAttention,
     "shared-full": SharedFullAttention,
@@ -62,16 +62,14 @@ def parse_name(name: str) -> Spec:
     """
     if "*" in name:
         raise UserError(f"attention {name!r}: expected one mechanism for all layers, found one for each")
-    schemas = {key: mechanism.schema for key, mechanism in MECHANISMS.items()}
     source, rest = split_source(name)
     class_name = re.match(r"\w+", rest)
     if source and class_name:
         key = f"{source}:{class_name[0]}"
-        return parse(name, {key: mechanism_class(key).schema})
+        return parse(name, {key: mechanism_class(key)})
     key = split_name(name)[0]
-    if key not in MECHANISMS and (installed := own.find(key)):
-        schemas[key] = installed.schema
-    return parse(name, schemas)
+    installed = None if key in MECHANISMS else own.find(key)
+    return parse(name, {**MECHANISMS, key: installed} if installed else MECHANISMS)
 
 
 def mechanism_class(mechanism: str) -> own.Mechanism:
@@ -197,8 +195,8 @@ def joined_name(names: Sequence[str]) -> str:
 
 def default_names() -> list[str]:
     """Return a name for each mechanism, with its default number: `full`, …, `agglomerative-8`."""
-    sizes = {key: mechanism.schema.size for key, mechanism in MECHANISMS.items()}
-    return [f"{key}-{size.default}" if size else key for key, size in sizes.items()]
+    sizes = {key: number(mechanism.options) for key, mechanism in MECHANISMS.items()}
+    return [f"{key}-{size.value}" if size else key for key, size in sizes.items()]
 
 
 def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> QueryKeyMechanism:
@@ -261,7 +259,7 @@ def is_causal(name: str) -> bool:
         >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full*1,local-0*1")
         (True, True, False)
     """
-    return all(mechanism_class(spec.mechanism).is_causal(spec.arguments) for spec, _ in layer_runs(name))
+    return all(mechanism_class(spec.mechanism).is_causal(spec.options) for spec, _ in layer_runs(name))
 
 
 def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
@@ -288,16 +286,16 @@ def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
         49
     """
     specs = [parse_name(x) for x in layer_names(name, layers)]
-    mixers = [(mechanism_class(spec.mechanism), spec.arguments) for spec in specs]
+    mixers = [(mechanism_class(spec.mechanism), spec.options) for spec in specs]
     factors = layer_factors(frames, layers)
-    periods = [f * mixer.period(arguments) for f, (mixer, arguments) in zip(factors, mixers, strict=True)]
+    periods = [f * mixer.period(options) for f, (mixer, options) in zip(factors, mixers, strict=True)]
     found = 0
     # From the output back to the input. The start of a chunk in the last layer is the farthest from its end;
     # the pattern of chunks repeats.
     for start in range(0, math.lcm(*periods), periods[-1])[:MOST_STARTS]:
         latest = start
-        for factor, (mixer, arguments) in reversed(list(zip(factors, mixers, strict=True))):
-            seen = mixer.latest_seen(arguments, latest // factor)
+        for factor, (mixer, options) in reversed(list(zip(factors, mixers, strict=True))):
+            seen = mixer.latest_seen(options, latest // factor)
             if seen is None:
                 return None
             latest = seen * factor + factor - 1
@@ -322,7 +320,7 @@ def mechanism_table() -> str:
     names = ("Name", "Family", "Time", "Memory", "Exchangeable", "Source")
     rows = [
         (
-            f"[`{pattern(key, mechanism.schema)}`](../{mechanism.__module__.replace('.', '/')}.py)",
+            f"[`{pattern(key, mechanism.options)}`](../{mechanism.__module__.replace('.', '/')}.py)",
             mechanism.family,
             mechanism.time,
             mechanism.memory,
@@ -334,15 +332,20 @@ def mechanism_table() -> str:
     return Table.of("", names, rows).markdown()
 
 
+def option_words() -> dict[str, tuple[str, ...]]:
+    """Return what may follow the colon in each mechanism's names: options, with those values that are few."""
+    return {
+        key: tuple(f"{x.key}={value}" for x in described(mechanism.options) for value in x.values or ("",))
+        for key, mechanism in MECHANISMS.items()
+    }
+
+
 def option_table() -> str:
     """Return the options of all mechanisms in Markdown, as shown in docs/attention.md."""
-    found: dict[Option, list[str]] = {}
+    found: dict[tuple[str, str, str, str], list[str]] = {}
     for key, mechanism in MECHANISMS.items():
-        for option in mechanism.schema.options:
-            found.setdefault(option, []).append(f"`{pattern(key, mechanism.schema)}`")
-    rows = []
-    for option, names in found.items():
-        case = f" ({option.only[0]}={write_value(option.only[1])})" if option.only else ""
-        texts = (option.describe(), option.help, ", ".join(names))
-        rows.append((f"`{option.name}`{case}", option.written_default(), *texts))
+        for x in described(mechanism.options):
+            option = (f"`{x.key}`", x.default, allowed_values(x), x.help)
+            found.setdefault(option, []).append(f"`{pattern(key, mechanism.options)}`")
+    rows = [(*option, ", ".join(names)) for option, names in found.items()]
     return Table.of("", ("Option", "Default", "Values", "Meaning", "Mechanisms"), rows).markdown()

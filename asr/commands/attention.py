@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 
+from asr import config
 from asr.attention import own
 from asr.attention.checks import run_checks
-from asr.attention.spec import Option, pattern, write_value
+from asr.attention.spec import allowed_values, number, pattern
 from asr.attention.table import MECHANISMS, exchange, given_name, mechanism_class
 from asr.config.names import split_name
 from asr.console import Column, Table, open_console, progress
@@ -67,7 +68,7 @@ def _mechanism(name: str) -> str:
 def _overview() -> Table:
     rows = [
         (
-            pattern(key, found.schema),
+            pattern(key, found.options),
             found.family,
             exchange(key),
             found.time,
@@ -93,19 +94,14 @@ def _options(mechanisms: Sequence[str]) -> Table:
     rows = []
     for key in mechanisms:
         found = mechanism_class(key)
-        name = pattern(key, found.schema)
+        name = pattern(key, found.options)
         purpose = (found.__doc__ or "").strip().partition("\n")[0]
         source = LINK.sub(r"\1, \2", found.source)
         facts = (purpose, f"source: {source}", f"time: {found.time}", f"memory: {found.memory}")
         rows.append((name, "", "", "", "\n".join(filter(None, facts))))
-        if found.schema.size:
-            rows.append((name, *_described(found.schema.letter, found.schema.size)))
-        for option in found.schema.options:
-            case = f" with {option.only[0]}={write_value(option.only[1])}" if option.only else ""
-            rows.append((name, *_described(f"{option.name}={case}", option)))
+        size = number(found.options)
+        for x in config.describe(found.options):
+            label = size.letter if size and x.key == size.key else f"{x.key}="
+            rows.append((name, label, x.default, allowed_values(x), x.help))
     heads = ("attention", "option", "default", "values", "meaning")
     return Table.of("", heads, rows, caption="N: number of positions", numbers=False)
-
-
-def _described(label: str, option: Option) -> tuple[str, str, str, str]:
-    return label, option.written_default(), option.describe(), option.help

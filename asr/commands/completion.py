@@ -7,9 +7,11 @@ from pathlib import Path
 
 from asr.commands import COMMANDS
 from asr.config import config_groups, describe
-from asr.config.names import MECHANISM_GROUP, MECHANISMS
+from asr.config.names import MECHANISM_GROUP, MECHANISM_OPTIONS, MECHANISMS, split_name
 from asr.errors import UserError, did_you_mean
 
+# A mechanism, its complete options, and the beginning of a further one.
+WITHIN_OPTIONS = re.compile(r"([^,\[]+):((?:\w+=[^:,]*,)*)([\w=]*)$")
 # Each calls `asr completion words …` with the words before the cursor, the last one perhaps incomplete.
 SHELLS = {
     "bash": """\
@@ -75,10 +77,11 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
         key, _, value = word.partition("=")
         # The bracket of a list, perhaps, and its complete entries.
         head = value[: max(value.rfind(",") + 1, value.startswith("["))]
-        values = option_values(command, second).get(key, ())
+        values, within = option_values(command, second).get(key, ()), []
         if values == MECHANISMS:
             values += installed_mechanisms() + mechanisms_in(value[len(head) :])
-        found = [f"{key}={head}{x}" for x in values]
+            within = mechanism_options(value)
+        found = [f"{key}={x}" for x in within or [head + x for x in values]]
     elif command == "attention":
         found = [*COMMANDS[command].first(), *installed_mechanisms(), *mechanisms_in(word)]
     elif position == 2 and command in COMMANDS and (named := list(COMMANDS[command].first())):
@@ -105,30 +108,63 @@ def mechanisms_in(text: str) -> tuple[str, ...]:
         text: what has been typed: the file and a colon, perhaps the beginning of a class.
     """
     path, colon, _ = text.partition(":")
+    classes = _classes(path if colon else "")
+    named = (name for name, attributes in classes.items() if attributes.keys() & {"options", "source"})
+    return tuple(f"{path}:{name}{_number(classes, name)}" for name in named)
+
+
+def mechanism_options(value: str) -> list[str]:
+    """Return the completions of a value that ends in a mechanism's options: `full,near-25:topk=16,win`."""
+    found = WITHIN_OPTIONS.search(value)
+    if not found:
+        return []
+    name = split_name(found[1])[0]
+    words = tuple(MECHANISM_OPTIONS.get(name, "").split())
+    if not words and name.partition(":")[0].endswith(".py"):
+        path, _, class_name = name.partition(":")
+        options = _options(_classes(path), class_name)
+        words = tuple(f"{key}=" for key, call in options.items() if "letter" not in _keywords(call))
+    given = {x.partition("=")[0] for x in found[2].split(",")}
+    return [value[: found.start(3)] + x for x in words if x.partition("=")[0] not in given]
+
+
+def _classes(path: str) -> dict[str, dict[str, ast.expr]]:
+    """Return the values of the class attributes in a file, by class; none if it can't be read."""
     try:
-        tree = ast.parse(Path(path).read_bytes() if colon and path.endswith(".py") else b"")
+        tree = ast.parse(Path(path).read_bytes() if path.endswith(".py") else b"")
     except (OSError, SyntaxError, ValueError):
-        return ()
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    return tuple(f"{path}:{node.name}{_number(node)}" for node in classes if _described(node))
+        return {}
+    found: dict[str, dict[str, ast.expr]] = {}
+    for node in tree.body:
+        for x in node.body if isinstance(node, ast.ClassDef) else ():
+            targets = (
+                [x.target] if isinstance(x, ast.AnnAssign) else x.targets if isinstance(x, ast.Assign) else []
+            )
+            for target in targets:
+                for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(name, ast.Name) and x.value is not None:
+                        found.setdefault(node.name, {})[name.id] = x.value
+    return found
 
 
-def _described(node: ast.ClassDef) -> dict[str, ast.expr]:
-    """Return the values of the class attributes that describe a mechanism, by name."""
-    assigned = [x for x in node.body if isinstance(x, ast.Assign)]
-    return {
-        target.id: x.value
-        for x in assigned
-        for target in x.targets
-        if isinstance(target, ast.Name) and target.id in ("schema", "source")
-    }
+def _options(classes: dict[str, dict[str, ast.expr]], mechanism: str) -> dict[str, ast.Call]:
+    """Return the fields of a mechanism's options by name."""
+    match classes.get(mechanism, {}).get("options"):
+        case ast.Name(id=name):
+            return {key: x for key, x in classes.get(name, {}).items() if isinstance(x, ast.Call)}
+    return {}
 
 
-def _number(node: ast.ClassDef) -> str:
-    """Return the default of the number in a class's names, `-32`, where its schema is written out."""
-    match _described(node).get("schema"):
-        case ast.Call(args=[_, ast.Call(args=[_, ast.Constant(value=int(number)), *_]), *_]):
-            return f"-{number}"
+def _keywords(call: ast.Call) -> set[str | None]:
+    return {x.arg for x in call.keywords}
+
+
+def _number(classes: dict[str, dict[str, ast.expr]], mechanism: str) -> str:
+    """Return the default of the number in a class's names, `-32`, where its option is written out."""
+    for call in _options(classes, mechanism).values():
+        match call.args:
+            case [ast.Constant(value=int(number))] if "letter" in _keywords(call):
+                return f"-{number}"
     return ""
 
 

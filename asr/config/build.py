@@ -13,7 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from asr.config.files import layers
-from asr.config.keys import CONFIGS, Given, by_key, config_groups, flat, nested, search_path
+from asr.config.keys import CONFIGS, Given, attribute, by_key, config_groups, flat, nested, search_path
 from asr.config.schema import Affects, affecting, check, check_effect, describe, settings, written
 from asr.config.values import REFERENCE, expectation, literal, read_value
 from asr.errors import UserError, did_you_mean
@@ -202,7 +202,9 @@ def _merged(
             raise _misfit(key, value, kinds[key], where)
     try:
         # Unsafe, as the two are changed: nobody else has them, and copies take longer than the rest.
-        merged = OmegaConf.unsafe_merge(config, OmegaConf.create(literal(nested(found))))
+        merged = OmegaConf.unsafe_merge(
+            config, OmegaConf.create(literal(nested({attribute(key): value for key, value in found.items()})))
+        )
     except UNFIT as error:
         for key, value in found.items():
             if not _fits(config, key, value):
@@ -219,7 +221,7 @@ def _misfit(key: str, value: Any, kind: str, where: str) -> UserError:
 def _fits(config: DictConfig, key: str, value: Any) -> bool:
     """Return whether an option takes a value."""
     try:
-        OmegaConf.update(config, key, literal(value))
+        OmegaConf.update(config, attribute(key), literal(value))
     except UNFIT:
         return False
     return True

@@ -1,6 +1,7 @@
 """Options by dotted key: on the command line, in nested values, and in the files of conf/."""
 
 import json
+import keyword
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,11 @@ def by_key(given: Given) -> dict[str, Any]:
         return dict(given)
     pairs = (x.partition("=") for x in given)
     return {key: value for key, _, value in pairs}
+
+
+def attribute(key: str) -> str:
+    """Return the dataclass's names for a dotted key: `global_` for `global`, which Python reserves."""
+    return f"{key}_" if keyword.iskeyword(key) else key
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,6 +26,33 @@ MECHANISMS = (
     "mamba",
     "none",
 )
+# What may follow the colon in their names; written by tools/mechanism_pages.py.
+MECHANISM_OPTIONS = {
+    "full": "causal=true causal=false",
+    "lsh": "chunk= buckets= planes=fixed planes=layer planes=fresh rounds=merge rounds=mean",
+    "clustered": (
+        "grouping=hash grouping=keys bits= rank= iterations= planes=fixed planes=layer planes=fresh "
+        "bias=true bias=false center=true center=false "
+    ),
+    "i-clustered": (
+        "topk= grouping=hash grouping=keys bits= rank= iterations= planes=fixed planes=layer "
+        "planes=fresh bias=true bias=false center=true center=false "
+    ),
+    "near": (
+        "topk= window= grouping=hash grouping=keys bits= rank= iterations= planes=fixed planes=layer "
+        "planes=fresh bias=true bias=false center=true center=false "
+    ),
+    "local": "right= chunk= global=",
+    "linear": "causal=true causal=false",
+    "cast": (
+        "assign=topk assign=single capacity= count=all count=root heads=shared heads=own "
+        "function=softmax function=laplace "
+    ),
+    "agglomerative": "causal=true causal=false tie=true tie=false",
+    "hyper": "hidden= tie=true tie=false",
+    "fastformer": "tie=true tie=false",
+    "mamba": "causal=true causal=false state= expand= width= chunk=",
+}
 
 # `./nystrom.py:Nystrom-32:landmarks=8`, `my_package.nystrom:Nystrom-32`: a file or module before the class.
 _WITH_SOURCE = re.compile(r"([^:,*@=]*\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*(?:[-@][^:=,]*)?(?::.*)?)")

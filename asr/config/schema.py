@@ -5,6 +5,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from asr.errors import UserError, not_text
@@ -27,16 +28,18 @@ Affects = Literal["result", "plan", "cost", "place"]
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Values that an option accepts: numbers in [minimum, maximum], or one of the choices."""
+    """Values that an option accepts: numbers from minimum to maximum in steps, or one of the choices."""
 
     minimum: float = 0
     maximum: float = LARGEST
     choices: tuple[Any, ...] = ()
+    step: int = 1  # of whole numbers
 
     def describe(self) -> str:
         """Return the range of numbers in words, e.g. `0 … 1` or `≥ 1`."""
         if self.maximum < LARGEST:
-            return f"{self.minimum:.12g} … {self.maximum:.12g}"
+            steps = f" in steps of {self.step}" if self.step > 1 else ""
+            return f"{self.minimum:.12g} … {self.maximum:.12g}{steps}"
         return f"≥ {self.minimum:.12g}" if self.minimum > -LARGEST else ""
 
     def expected(self, value: Any) -> str:
@@ -46,8 +49,11 @@ class Range:
             return "" if value in self.choices else f"one of {known}"
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
-        if self.minimum <= value <= self.maximum:  # false for NaN
+        in_range = self.minimum <= value <= self.maximum  # false for NaN
+        if in_range and (self.step == 1 or (value - self.minimum) % self.step == 0):
             return ""
+        if self.step > 1:
+            return f"a number {self.describe()}"
         whole = f"{self.minimum:.12g} … {self.maximum:.12g}"
         return f"a number {whole if value > self.maximum else self.describe() or whole}"
 
@@ -105,10 +111,12 @@ def option(
     minimum: float = 0,
     maximum: float = LARGEST,
     choices: Iterable[Any] = (),
+    step: int = 1,
+    letter: str = "",
     suggested: Iterable[str] | Callable[[], Iterable[str]] = (),
     before: Any = None,
 ) -> Any:
-    """Return a dataclass field for an option.
+    """Return a dataclass field for an option. The field `global_` is the option `global`, a word of Python.
 
     Args:
         default: default value; None is written `null`.
@@ -121,6 +129,8 @@ def option(
         minimum: smallest number accepted, also within lists.
         maximum: largest number accepted, also within lists.
         choices: values accepted; empty: all of the type.
+        step: distance of the numbers accepted, from the smallest one.
+        letter: letter for the value in the name of a mechanism that holds it: C in `clustered-C`.
         suggested: some of the accepted values, for completion to offer.
         before: value of stored options that lack it, if they were written when that was a constant.
     """
@@ -129,7 +139,8 @@ def option(
         "affects": affects,
         "only": conditions(only),
         "unit": unit,
-        "range": Range(minimum, maximum, tuple(choices)),
+        "range": Range(minimum, maximum, tuple(choices), step),
+        "letter": letter,
         "suggested": suggested,
         "before": before,
     }
@@ -194,6 +205,23 @@ class Setting(NamedTuple):
         """What changes with the value."""
         return typing.cast(Affects, self.field.metadata["affects"])
 
+    @property
+    def letter(self) -> str:
+        """Letter for the value in a mechanism's name; empty: the name doesn't hold it."""
+        return str(self.field.metadata.get("letter", ""))
+
+    def contradiction(self, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """Return why the option has no effect; empty if it has one.
+
+        Args:
+            facts: what is known besides options: the kind of the command's arguments as `paths`.
+        """
+        for only, scope in self.conditions:
+            name, found, _ = _other(only, scope, facts)
+            if found is not MISSING and not only.holds(found):
+                return only.contradiction(name, found)
+        return ""
+
 
 def settings(
     options: Any,
@@ -203,21 +231,25 @@ def settings(
 ) -> Iterator[Setting]:
     """Yield every option of a dataclass and those within it, inherited ones last."""
     hints = typing.get_type_hints(type(options))
-    own = inspect.get_annotations(type(options))
+    own = list(inspect.get_annotations(type(options)))
     scope = ((prefix, options), *around)
-    for field in sorted(dataclasses.fields(options), key=lambda field: field.name not in own):
+    # A field that overrides an inherited one has that one's place in `fields`.
+    place = {name: index for index, name in enumerate(own)}
+    for field in sorted(dataclasses.fields(options), key=lambda field: place.get(field.name, len(own))):
         value = getattr(options, field.name)
         these = (*outer, *((only, scope) for only in field.metadata.get("only", ())))
         if dataclasses.is_dataclass(value):
             yield from settings(value, f"{prefix}{field.name}.", scope, these)
         else:
-            yield Setting(prefix + field.name, field, hints[field.name], value, these)
+            yield Setting(prefix + field.name.removesuffix("_"), field, hints[field.name], value, these)
 
 
 def describe(schema: Any) -> Iterator[Described]:
     """Yield the description of every option, inherited ones last; `schema` is a dataclass or its defaults."""
     for setting in settings(schema() if isinstance(schema, type) else schema):
         field, default = setting.field, setting.value
+        if isinstance(schema, type) and default_of(field) is None:  # not what it stands for
+            default = None
         unit = field.metadata.get("unit", "")
         text = field.metadata.get("help", "") + (f" [{unit}]" if unit else "")
         others = [(only, _other(only, scope, {})) for only, scope in setting.conditions]
@@ -233,7 +265,7 @@ def describe(schema: Any) -> Iterator[Described]:
         yield Described(
             setting.key,
             type_name,
-            "required" if default == MISSING else str(default),
+            "required" if default == MISSING else written(default),
             text,
             ("true", "false") if kind is bool else tuple(filter(None, map(written, values))),
         )
@@ -276,20 +308,20 @@ def check(options: Any, prefix: str = "") -> None:
         UserError: a value is out of its range, or options don't fit together.
     """
     for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
+        value, key = getattr(options, field.name), prefix + field.name.removesuffix("_")
         if dataclasses.is_dataclass(value):
-            check(value, f"{prefix}{field.name}.")
+            check(value, f"{key}.")
             continue
         for item in value if isinstance(value, list) else [value]:
             # OmegaConf accepts a mapping as an item of a typed list.
             if isinstance(item, dict | list) and "Any" not in str(field.type):
-                raise UserError(f"{prefix}{field.name}={item}: expected a single value")
+                raise UserError(f"{key}={item}: expected a single value")
             if item is not None and (expected := accepted(field).expected(item)):
-                raise UserError(f"{prefix}{field.name}={item}: expected {expected}")
+                raise UserError(f"{key}={item}: expected {expected}")
             # Such a name can be opened, but not stored with the results or shown on a page. Those written to
             # `output` don't name it.
-            if isinstance(item, str) and field.name != "output" and not_text(item):
-                raise UserError(f"{prefix}{field.name}={item}: expected UTF-8 without null characters")
+            if isinstance(item, str) and key != "output" and not_text(item):
+                raise UserError(f"{key}={item}: expected UTF-8 without null characters")
     names = {field.name for field in dataclasses.fields(options)}
     for schema in reversed(type(options).__mro__):
         if rule := vars(schema).get("check"):
@@ -319,11 +351,8 @@ def check_effect(
             continue
         if setting.value == default_of(setting.field) and not (defaults and setting.value):
             continue
-        for only, scope in setting.conditions:
-            name, found, _ = _other(only, scope, facts)
-            if found is not MISSING and not only.holds(found):
-                where = only.contradiction(name, found)
-                raise UserError(f"{setting.key}={written(setting.value)}: has no effect {where}")
+        if where := setting.contradiction(facts):
+            raise UserError(f"{setting.key}={written(setting.value)}: has no effect {where}")
 
 
 def default_of(field: "dataclasses.Field[Any]") -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
+from asr.attention.spec import effective
 from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
 from asr.config import as_overrides, flat, to_dict
 from asr.errors import UserError
@@ -175,13 +176,12 @@ def _plan(
         key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
     }
     (spec, layers), *others = layer_runs(name)
-    schema_size = mechanism_class(spec.mechanism).schema.size
-    size = spec.arguments[schema_size.name] if schema_size and not layers else None
+    numbers = [x.value for x in effective(spec.options) if x.letter and not layers]
     candidate = Candidate(
         label=_label(entry, overrides, budget),
         attention=name,
         mechanism=spec.mechanism if not others else LAYERWISE,
-        size=size if isinstance(size, int) else None,
+        size=numbers[0] if numbers else None,
         layers=training.model.layers,
         subsampling=training.model.subsampling,
         overrides=overrides,

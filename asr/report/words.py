@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from asr.attention.table import look_ahead, mechanism_class, parse_name
+from asr.attention.spec import effective
+from asr.attention.table import look_ahead, parse_name
+from asr.config.schema import default_of
 from asr.console import duration
 from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions
@@ -152,11 +154,10 @@ def mechanism_words(attention: str) -> str:
         spec = parse_name(attention)
     except UserError:  # results may come from a version with other mechanisms
         return DASH
-    defaults = {option.name: option.default for option in mechanism_class(spec.mechanism).schema.options}
     shown = [
-        f"{name} {value}"
-        for name, value in spec.arguments.items()
-        if not isinstance(value, bool | str) or value != defaults.get(name)
+        f"{x.key} {x.value}"
+        for x in effective(spec.options)
+        if not isinstance(x.value, bool | str) or x.value != default_of(x.field)
     ]
     return ", ".join(shown) or DASH
 

@@ -1,41 +1,41 @@
 """Nyström attention (Xiong et al. 2021, *Nyströmformer*), written outside the package."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from asr.attention import Option, Schema, SoftmaxMechanism, both_lengths
+from asr.attention import SoftmaxMechanism, both_lengths, option
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
+
+
+@dataclass
+class NystromOptions:
+    landmarks: int = option(32, help="landmarks, M", affects="result", letter="M", minimum=1, maximum=4096)
+    iterations: int = option(6, help="of the pseudoinverse", affects="result", minimum=1, maximum=20)
 
 
 class Nystrom(SoftmaxMechanism):
     """Â = softmax(Q K̃ᵀ/√D) softmax(Q̃ K̃ᵀ/√D)⁺ softmax(Q̃ Kᵀ/√D) with means Q̃, K̃ of segments (eq. 13–14)."""
 
-    schema = Schema(
-        "M",
-        Option("landmarks", 32, range(1, 4097), "landmarks, M"),
-        (Option("iterations", 6, range(1, 21), "iterations of the pseudoinverse"),),
-    )
-    source = "Xiong et al. 2021, Nyströmformer"
-    time = memory = "N·M"
+    options = NystromOptions
+    source, time, memory = "Xiong et al. 2021, Nyströmformer", "N·M", "N·M"
 
-    def __init__(self, name: str, backend: str, dropout: float, landmarks: int, iterations: int) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, options: NystromOptions) -> None:
         super().__init__(name, backend, dropout)
-        self.landmarks, self.iterations = landmarks, iterations
+        self.landmarks, self.iterations = options.landmarks, options.iterations
 
-    def attend(self, q, k, v, query_lengths, key_lengths):
-        """Return [B, H, N, E], without N × N weights."""
+    def attend(self, q, k, v, query_lengths, key_lengths):  # [B, H, N, E], without N × N weights
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         queries, mixing, keys = self.factors(q, k, query_lengths, key_lengths)
         v = zero_padding(v, key_lengths).to(keys.dtype)
         return F.dropout(queries, self.active_dropout) @ (mixing @ (keys @ v))
 
-    def dense(self, q, k, query_lengths, key_lengths):
-        """Return the weights, [B, H, N, S], for figures and checks."""
+    def dense(self, q, k, query_lengths, key_lengths):  # the weights, [B, H, N, S], for figures and checks
         queries, mixing, keys = self.factors(q, k, query_lengths, key_lengths)
         return queries @ (mixing @ keys)
 
-    def factors(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor):
+    def factors(self, q, k, query_lengths, key_lengths):
         """Return the three matrices, [B, H, N, M], [B, H, M, M] and [B, H, M, S]; zero at padding."""
         q = zero_padding(q, query_lengths).to(compute_dtype(q)) * q.shape[-1] ** -0.5
         k = zero_padding(k, key_lengths).to(q.dtype)
@@ -52,7 +52,7 @@ class Nystrom(SoftmaxMechanism):
             inverse = 0.25 * inverse @ (13 * one - product @ (15 * one - product @ (7 * one - product)))
         return queries, inverse, keys
 
-    def means(self, x: Tensor, lengths: Tensor, used: Tensor) -> Tensor:
+    def means(self, x, lengths, used):
         """Return the means of `used` segments of each sequence, [B, H, M, D]."""
         places = torch.arange(x.shape[2], device=x.device) * used[:, None] // lengths.clamp(min=1)[:, None]
         member = F.one_hot(places.clamp(max=self.landmarks - 1), self.landmarks).to(x.dtype)

@@ -11,12 +11,13 @@ from asr.attention.own import nan_again
 from asr.attention.table import given_name
 from asr.errors import UserError
 
-CODE = """from asr.attention import Option, Schema, SoftmaxMechanism
+CODE = """import dataclasses; from asr.attention import SoftmaxMechanism, option
+O = dataclasses.make_dataclass("O", [("m", int, option(3, help="m", affects="result", letter="M"))])
 class A(SoftmaxMechanism):
-    schema = Schema("M", Option("m", 3, range(1, 4097), "m"), ())
+    options = O
     source = "x"
     time = memory = "N"
-    def __init__(self, name, backend, dropout, m):
+    def __init__(self, name, backend, dropout, options):
         super().__init__(name, backend, dropout); INIT
     def attend(self, q, k, v, query_lengths, key_lengths):
         BODY
@@ -32,10 +33,10 @@ class A(SoftmaxMechanism):
             "exits_at_start",
             "raise SystemExit(0)",
             "return v",
-            r"SystemExit: 0 \(exits_at_start\.py, line 7\)",
+            r"SystemExit: 0 \(exits_at_start\.py, line 8\)",
         ),
-        ("exits", "pass", "raise SystemExit(0)", r"SystemExit: 0 \(exits\.py, line 9\)"),
-        ("raises", "pass", "raise KeyError('x')", r"KeyError: no x \(raises\.py, line 9\)"),
+        ("exits", "pass", "raise SystemExit(0)", r"SystemExit: 0 \(exits\.py, line 10\)"),
+        ("raises", "pass", "raise KeyError('x')", r"KeyError: no x \(raises\.py, line 10\)"),
         (
             "controls",
             "pass",
@@ -48,8 +49,8 @@ class A(SoftmaxMechanism):
             "return v[:, :, 1:]",
             r"\[2, 2, 5, 4\] from attend, found \[2, 2, 4, 4\]",
         ),
-        ("nothing", "pass", "return None", r"expected a tensor .* found None \(nothing\.py, line 8\)"),
-        ("not_finite", "pass", "return v * float('nan')", r"found NaN \(not_finite\.py, line 8\)"),
+        ("nothing", "pass", "return None", r"expected a tensor .* found None \(nothing\.py, line 9\)"),
+        ("not_finite", "pass", "return v * float('nan')", r"found NaN \(not_finite\.py, line 9\)"),
     ],
 )
 def test_a_failure_is_one_line(name: str, init: str, body: str, expected: str, tmp_path: Path) -> None:

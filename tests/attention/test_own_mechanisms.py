@@ -10,6 +10,7 @@ import torch
 
 from asr.attention import build_mechanism, build_self_attention, given_name, own, parse_name
 from asr.attention.checks import run_checks
+from asr.attention.spec import NoOptions
 from asr.attention.table import class_named, code_digests, exchange, layer_names, mechanism_class
 from asr.cli import main
 from asr.config.names import alternatives
@@ -21,17 +22,25 @@ NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
 MEAN = '''\
 """The mean of all values, with an option of every kind."""
 
+from dataclasses import dataclass
+
 import torch
 
-from asr.attention import Option, Schema, SoftmaxMechanism, both_lengths
+from asr.attention import SoftmaxMechanism, both_lengths, option
 from attention_ext.tensors import zero_padding
 
 
+@dataclass
+class Options:
+    power: int = option(2, help="P", affects="result", letter="P", minimum=1, maximum=8)
+    half: bool = option(False, help="h", affects="result")
+
+
 class Mean(SoftmaxMechanism):
-    schema = Schema("P", Option("power", 2, range(1, 9), "P"), (Option("half", False, (False, True), "h"),))
+    options = Options
     source, time, memory = "a test", "N", "N"
 
-    def __init__(self, name, backend, dropout, power, half):
+    def __init__(self, name, backend, dropout, options):
         super().__init__(name, backend, dropout)
 
     def attend(self, q, k, v, query_lengths, key_lengths):
@@ -170,24 +179,27 @@ def test_an_installed_mechanism_has_a_name_of_its_own(
     ("before", "after", "name", "expected"),
     [
         ("", "", "Mea-2", r"expected a class Mea in .*mean\.py, found Mean$"),
-        ("", "", "Option-2", r"expected a subclass of SoftmaxMechanism, .*, found a class of object"),
+        ("", "", "Options-2", r"expected a subclass of SoftmaxMechanism, .*, found a class of object"),
         ("", "", "SoftmaxMechanism-2", r"expected a subclass of SoftmaxMechanism"),
         ("", "", "torch-2", r"expected a subclass of SoftmaxMechanism, .*, found <module 'torch'"),
         ("", "", "Mean", r"unknown attention 'mean:Mean'.*: expected one of mean:Mean-P \(capital letters"),
         ("", "", "Mean-x", "unknown attention 'mean:Mean-x'"),
-        ("", "", "Mean-9", r"attention 'mean:Mean-9': power=9, expected 1 … 8"),
-        ("", "", "Mean-2:whole=1", "unknown option 'whole=1', expected half=false | true"),
-        ("", "", "Mean-2:half=yes", r"half=yes, expected false \| true"),
+        ("", "", "Mean-9", r"attention 'mean:Mean-9': power=9: expected a number 1 … 8"),
+        ("", "", "Mean-2:whole=1", "unknown option 'whole=1', expected half=true | false"),
+        ("", "", "Mean-2:half=maybe", r"half=maybe: expected true or false"),
         ("def attend", "def attends", "Mean-2", "'mean:Mean': expected a method attend, found none"),
         (', "N", "N"\n', ', "N", ""\n', "Mean-2", "expected text in the class attribute memory, found ''"),
-        ('Schema("P", Opt', '("P", Opt', "Mean-2", r"expected a Schema in the class attribute schema"),
-        ('Schema("P", ', 'Schema("", ', "Mean-2", "expected a letter and the option that its number sets"),
-        ('"power", 2', '"Power", 2', "Mean-2", "option 'Power': expected a name of small letters"),
-        ('"power", 2', '"power", 0', "Mean-2", "option 'power': default 0, expected 1 … 8"),
-        ("range(1, 9)", "range(0)", "Mean-2", "option 'power': expected a range or tuple of values"),
-        ("range(1, 9)", "(1, 2)", "Mean-2", "option 'power': expected a range of numbers"),
-        ('"h")', '"h", ("whole", True))', "Mean-2", r"only=\('whole', True\), not an earlier option"),
-        ("power, half", "power", "Mean-2", r"Mean\.__init__: got an unexpected keyword argument 'half'"),
+        ("options = Options", "options = 3", "Mean-2", "expected a dataclass in the class attribute options"),
+        ("@dataclass\n", "", "Mean-2", "expected a dataclass in the class attribute options, found <class"),
+        ('option(False, help="h", affects="result")', "option()", "Mean-2", r"TypeError.*mean\.py, line 14"),
+        ("    half: bool = option(False, help=\"h\", affects=\"result\")", "    half: bool = False", "Mean-2",
+         r"option 'half': expected option\(…\), found False"),
+        ("power: int", "Power: int", "Mean-2", "option 'Power': expected a name of small letters"),
+        ("option(2", "option(0", "Mean-2", "option 'power': default 0, expected a number 1 … 8"),
+        ("power: int", "power: str", "Mean-2", "option 'power': expected int, found <class 'str'>"),
+        ('t")\n\n', 't", letter="H")\n\n', "Mean-2", "expected one option with a letter, found several"),
+        ('t")\n\n', 't", only=("whole",))\n\n', "Mean-2", "only='whole', no option of this class"),
+        ("dropout, options)", "dropout)", "Mean-2", r"Mean\.__init__: got an unexpected keyword arg"),
     ],
 )  # fmt: skip
 def test_faults_of_classes_and_names_are_one_line(
@@ -212,13 +224,9 @@ def test_a_file_has_another_name_than_the_mechanisms_of_the_table(tmp_path: Path
 
 def test_a_class_without_number_and_options_needs_none(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
-    path.write_text(
-        MEAN.replace("power, half", "").replace(
-            'Schema("P", Option("power', 'Schema() or Schema("P", Option("power'
-        )
-    )
+    path.write_text(MEAN.replace(", dropout, options", ", dropout").replace("    options = Options\n", ""))
     assert parse_name(given_name(f"{path}:Mean")).arguments == {}
-    assert mechanism_class("plain:Mean").schema.size is None
+    assert mechanism_class("plain:Mean").options is NoOptions
 
 
 @pytest.mark.parametrize(
@@ -237,7 +245,7 @@ def test_a_class_without_number_and_options_needs_none(tmp_path: Path) -> None:
         ("ones_like(q", "ones_like(q.detach() + q", "", ""),
         ("@ zero_padding(v, ", "@ zero_padding(v.detach(), ", "Gradients equal finite", "Numerical gradient"),
         (".to(v.dtype) @", ".half().to(v.dtype) @", "`weights` @ v is the output", "differs by up to"),
-        ("ones @", "1 / 0 * ones @", "Two calls", "ZeroDivisionError: division by zero (mean.py, line 24)"),
+        ("ones @", "1 / 0 * ones @", "Two calls", "ZeroDivisionError: division by zero (mean.py, line 32)"),
     ],
 )
 def test_the_checks_find_what_is_wrong(

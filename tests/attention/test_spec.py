@@ -1,24 +1,34 @@
 """Names of mechanisms: parsing, canonical form, errors and the table."""
 
+from typing import Any
+
 import pytest
 
 from asr.attention import MECHANISMS, build_mechanism, build_self_attention, mechanism_table, parse_name
-from asr.attention.spec import Option, Value, write_value
-from asr.attention.table import canonical
+from asr.attention.spec import number
+from asr.attention.table import canonical, option_table
+from asr.config.schema import Setting, accepted, settings, written
 from asr.errors import UserError
 
 
-def values_of(option: Option) -> list[Value]:
+def values_of(setting: Setting) -> list[Any]:
     """Return the smallest, the largest and the default value."""
-    ends = (option.allowed[0], option.allowed[-1])
-    return [*ends, option.default]
+    allowed = accepted(setting.field)
+    if allowed.choices or setting.kind is bool:
+        return list(allowed.choices or (False, True))
+    return [
+        int(allowed.minimum),
+        int(allowed.maximum - (allowed.maximum - allowed.minimum) % allowed.step),
+        setting.value,
+    ]
 
 
 def test_windows_are_symmetric_unless_the_name_says_otherwise() -> None:
     assert str(parse_name("local-08:right=8,chunk=1")) == "local-8"
     assert str(parse_name("local-8:global=2,chunk=4,right=0")) == "local-8:right=0,chunk=4,global=2"
     assert parse_name("local-8").arguments["right"] == 8
-    assert "right (window), chunk (1), global (0)" in mechanism_table()
+    rows = [row for row in option_table().splitlines() if row.startswith("| `right` | null |")]
+    assert len(rows) == 1
 
 
 def test_values_in_turn_are_a_grid() -> None:
@@ -42,18 +52,20 @@ def test_values_in_turn_are_a_grid() -> None:
 
 def test_every_option_survives_the_round_trip() -> None:
     for mechanism, row in MECHANISMS.items():
-        size = row.schema.size
+        size = number(row.options)
         heads = [f"{mechanism}-{value}" for value in values_of(size)] if size else [mechanism]
         for head in heads:
-            for option in row.schema.options:
-                given = [f"{option.only[0]}={write_value(option.only[1])}"] if option.only else []
-                for value in values_of(option):
-                    spec = parse_name(f"{head}:{','.join([*given, f'{option.name}={write_value(value)}'])}")
+            for x in settings(row.options()):
+                given = [f"{only.option}={written(only.values[0])}" for only, _ in x.conditions]
+                for value in values_of(x) if not x.letter else ():
+                    spec = parse_name(f"{head}:{','.join([*given, f'{x.key}={written(value)}'])}")
+                    without = parse_name(f"{head}:{','.join(given)}" if given else head)
                     assert spec.mechanism == mechanism
-                    assert spec.arguments[option.name] == value
+                    stands_for = {"clustered:iterations=0": 10, "i-clustered:iterations=0": 10}
+                    expected = stands_for.get(f"{mechanism}:{x.key}={value}", value)
+                    assert spec.arguments[x.key] == expected
                     assert parse_name(str(spec)) == spec
-                    default = option.default_beside(spec.arguments)
-                    assert (option.name in str(spec)) == (value != default)
+                    assert (x.key in str(spec)) == (spec != without)
 
 
 def test_canonical_names_order_options_and_drop_defaults() -> None:
@@ -78,20 +90,21 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("clustered-٣", "unknown attention"),
         ("", "unknown attention"),
         ("full-3", "unknown attention"),
-        ("clustered-0", "clusters=0, expected 1 … 65536"),
-        ("clustered-99999999999999999999", "expected 1 … 65536"),
-        ("clustered-9:bits=64", "bits=64, expected 1 … 63"),
-        ("clustered-9:bits=-1", "expected 1 … 63"),
+        ("clustered-0", "clusters=0: expected a number 1 … 65536"),
+        ("clustered-99999999999999999999", "expected a number 1 … 65536"),
+        ("clustered-9:bits=64", "bits=64: expected a number 1 … 63"),
+        ("clustered-9:bits=-1", "expected a number 1 … 63"),
         (
             "clustered-9:topk=3",
-            "unknown option 'topk=3', expected grouping=hash | keys, bits=1 … 63, "
-            "iterations=1 … 1000, "
-            "planes=fixed | layer | fresh, bias=false | true, center=false | true, "
-            "rank=0 … 256, iterations=0 … 1000",
+            "unknown option 'topk=3', expected grouping=hash | keys, bits=1 … 63, rank=0 … 256, "
+            "iterations=0 … 1000, planes=fixed | layer | fresh, bias=true | false, center=true | false",
         ),
-        ("clustered-9:grouping=key", "grouping=key, expected hash | keys"),
-        ("clustered-9:rank=4", "rank=4 needs grouping=keys"),
-        ("clustered-9:bits=4,grouping=keys", "bits=4 needs grouping=hash"),
+        ("clustered-9:grouping=key", "grouping=key: expected one of hash, keys"),
+        ("clustered-9:rank=4", "rank=4: has no effect with grouping=hash, only with grouping=keys"),
+        (
+            "clustered-9:bits=4,grouping=keys",
+            "bits=4: has no effect with grouping=keys, only with grouping=hash",
+        ),
         (
             "clustered-9:bits=4:planes=layer",
             "expected options separated by commas, found 'bits=4:planes=layer'",
@@ -99,24 +112,24 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("clustered-9:", "unknown option ''"),
         ("clustered-9:bits", "unknown option 'bits'"),
         ("clustered-9:bits=3,bits=3", "given twice"),
-        ("clustered-9:planes=new", "planes=new, expected fixed | layer | fresh"),
-        ("i-clustered-9:bias=1", "bias=1, expected false | true"),
+        ("clustered-9:planes=new", "planes=new: expected one of fixed, layer, fresh"),
+        ("i-clustered-9:bias=1", "bias=1: expected true or false"),
         ("clustered-9:grouping=keys,planes=fresh", "planes"),
-        ("lsh-2:rounds=sum", "rounds=sum, expected merge | mean"),
-        ("lsh-0", "hashes=0, expected 1 … 64"),
-        ("lsh-2:buckets=7", "buckets=7, expected 2 … 65536 in steps of 2"),
-        ("cast-8:assign=best", "assign=best, expected topk | single"),
-        ("agglomerative-8:causal=yes", "causal=yes, expected false | true"),
+        ("lsh-2:rounds=sum", "rounds=sum: expected one of merge, mean"),
+        ("lsh-0", "hashes=0: expected a number 1 … 64"),
+        ("lsh-2:buckets=7", "buckets=7: expected a number 2 … 65536 in steps of 2"),
+        ("cast-8:assign=best", "assign=best: expected one of topk, single"),
+        ("agglomerative-8:causal=2", "causal=2: expected true or false"),
         ("shared-full:x=1", "none is allowed"),
         ("local", "local-W"),
-        ("local-65537", "window=65537, expected 0 … 65536"),
-        ("local-8:right=-1", "right=-1, expected 0 … 65536"),
-        ("local-8:chunk=0", "chunk=0, expected 1 … 65536"),
-        ("local-8:global=-1", "global=-1, expected 0 … 65536"),
+        ("local-65537", "window=65537: expected a number 0 … 65536"),
+        ("local-8:right=-1", "right=-1: expected a number 0 … 65536"),
+        ("local-8:chunk=0", "chunk=0: expected a number 1 … 65536"),
+        ("local-8:global=-1", "global=-1: expected a number 0 … 65536"),
         ("local-8:first=1", "expected right=0 … 65536, chunk=1 … 65536, global=0 … 65536"),
-        ("linear:causal=maybe", "causal=maybe, expected false | true"),
+        ("linear:causal=maybe", "causal=maybe: expected true or false"),
         ("summary:mean=1", "none is allowed"),
-        ("hyper:tie=both", "tie=both, expected false | true"),
+        ("hyper:tie=both", "tie=both: expected true or false"),
     ],
 )
 def test_errors_list_what_is_allowed(name: str, expected: str) -> None:
@@ -133,9 +146,8 @@ def test_table_lists_every_mechanism() -> None:
     assert len(table) == 2 + len(MECHANISMS)
     assert len({line.count("|") for line in table}) == 1
     row = next(line for line in table if "`i-clustered-C`" in line)
-    options = (
-        "topk (32), grouping (hash), bits (63), iterations (10), planes (fixed), "
-        "bias (false), center (false); grouping=keys: rank (0), iterations (0)"
-    )
-    assert f"| {options} |" in row
     assert "| yes |" in row
+    assert (
+        "| `topk` | 32 | 1 … 65536 | keys of each cluster with exact weights, K | `i-clustered-C`, `near-C` |"
+        in option_table()
+    )

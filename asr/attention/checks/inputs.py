@@ -9,8 +9,9 @@ from torch import Tensor
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.multihead import build_self_attention, shared_keys
 from asr.attention.softmax import QueryKeyMechanism
-from asr.attention.spec import Option, Schema, Value, write_value
+from asr.attention.spec import effective, number
 from asr.attention.table import build_mechanism, mechanism_class, parse_name
+from asr.config.schema import Setting, accepted, default_of, settings, written
 from asr.lengths import keep_mask
 
 # Empty, 1, around 4 and 5 (small numbers of clusters and keys), primes, and more than two LSH chunks.
@@ -67,34 +68,41 @@ def small_names(mechanism: str) -> list[str]:
         >>> small_names("near")[:2], small_names("linear")
         (['near-4:topk=4,window=4', 'near-4:topk=2,window=4'], ['linear', 'linear:causal=true'])
     """
-    schema = mechanism_class(mechanism).schema
-    head = f"{mechanism}-{_small(schema.size)}" if schema.size else mechanism
-    names = [_name(head, schema, {})]
-    for option in schema.options:
-        case = dict([option.only]) if option.only else {}
-        names += [_name(head, schema, {**case, option.name: value}) for value in _others(option)]
+    schema = mechanism_class(mechanism).options
+    size = number(schema)
+    head = f"{mechanism}-{_small(size)}" if size else mechanism
+    names = [_name(head, {})]
+    for x in settings(schema()):
+        if not x.letter:
+            case = {only.option: only.values[0] for only, _ in x.conditions}
+            names += [_name(head, {**case, x.key: value}) for value in _others(x)]
     return list(dict.fromkeys(names))
 
 
-def _name(head: str, schema: Schema, chosen: Mapping[str, Value]) -> str:
-    values: dict[str, Value] = {}
-    for option in schema.options:
-        if option.only is None or values.get(option.only[0]) == option.only[1]:
-            if option.same and option.name not in chosen:
-                continue
-            values[option.name] = chosen.get(option.name, _small(option))
-    text = ",".join(f"{name}={write_value(value)}" for name, value in values.items())
-    return parse_name(f"{head}:{text}" if text else head).name
+def _name(head: str, chosen: Mapping[str, Any]) -> str:
+    """Return a name with chosen values, and small ones of the other options that have an effect with them."""
+    given = {key: written(value) for key, value in chosen.items()}
+    options = parse_name(_with_options(head, given)).options
+    for x in effective(options):
+        # A default that follows another option's value stays so.
+        if not x.letter and default_of(x.field) is not None:
+            given.setdefault(x.key, written(_small(x)))
+    return parse_name(_with_options(head, given)).name
 
 
-def _small(option: Option) -> Value:
-    allowed, default = option.allowed, option.default
-    if isinstance(allowed, range) and isinstance(default, int) and default > SMALL:
-        return next((value for value in allowed if value >= SMALL), default)
-    return default
+def _with_options(head: str, given: Mapping[str, str]) -> str:
+    text = ",".join(f"{key}={value}" for key, value in given.items())
+    return f"{head}:{text}" if text else head
 
 
-def _others(option: Option) -> list[Value]:
-    if isinstance(option.allowed, range):
-        return [2 if 2 in option.allowed else option.allowed[0]]
-    return [value for value in option.allowed if value != option.default]
+def _small(setting: Setting) -> Any:
+    if setting.kind is int and setting.value > SMALL:
+        return next(x for x in range(SMALL, setting.value + 1) if not accepted(setting.field).expected(x))
+    return setting.value
+
+
+def _others(setting: Setting) -> list[Any]:
+    allowed = accepted(setting.field)
+    if allowed.choices or setting.kind is bool:
+        return [x for x in allowed.choices or (False, True) if x != setting.value]
+    return [2 if not allowed.expected(2) else int(allowed.minimum)]
