@@ -135,15 +135,13 @@ def _classes(path: str) -> dict[str, dict[str, ast.expr]]:
     except (OSError, SyntaxError, ValueError):
         return {}
     found: dict[str, dict[str, ast.expr]] = {}
-    for node in tree.body:
-        for x in node.body if isinstance(node, ast.ClassDef) else ():
-            targets = (
-                [x.target] if isinstance(x, ast.AnnAssign) else x.targets if isinstance(x, ast.Assign) else []
-            )
-            for target in targets:
-                for name in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(name, ast.Name) and x.value is not None:
-                        found.setdefault(node.name, {})[name.id] = x.value
+    for node in (x for x in tree.body if isinstance(x, ast.ClassDef)):
+        for x in node.body:
+            if isinstance(x, ast.Assign | ast.AnnAssign) and x.value:
+                targets = x.targets if isinstance(x, ast.Assign) else [x.target]
+                names = (name for target in targets for name in ast.walk(target))
+                assigned = {name.id: x.value for name in names if isinstance(name, ast.Name)}
+                found[node.name] = found.get(node.name, {}) | assigned
     return found
 
 

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 
 from asr import config
-from asr.attention.table import MECHANISMS, default_names, parse_name
+from asr.attention.table import MECHANISMS, default_names, option_words, parse_name
 from asr.cli import main
 from asr.commands import COMMANDS, INSTALLING, LANGUAGE_MODEL, completion
 from asr.commands.completion import candidates, option_values
 from asr.config import config_groups, configurations
+from asr.config.names import MECHANISM_OPTIONS
 from asr.lm.options import PerplexityOptions
 from asr.preparation.recipes import preparation_module, prepared_recipes
 from asr.training.options import TrainConfig
+
+NYSTROM = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
 
 
 def described(schema: object) -> set[str]:
@@ -63,6 +66,28 @@ def test_names_come_from_their_tables() -> None:
     # Inside brackets, nothing was found.
     for typed in ("attentions=full,", "attentions=[full,", "attentions=["):
         assert candidates("compare", "", f"{typed}i-", 2) == [f"{typed}i-clustered-100"]
+
+
+def test_options_of_mechanisms_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come from a table of their descriptions, or of a file's code, which doesn't run."""
+    assert {key: tuple(text.split()) for key, text in MECHANISM_OPTIONS.items()} == {
+        key: words for key, words in option_words().items() if words
+    }
+    assert candidates("train", "", "attention=near-25:t", 2) == ["attention=near-25:topk="]
+    typed = "attentions=full,near-25:topk=3,"
+    assert f"{typed}grouping=hash" in candidates("compare", "", typed, 2)
+    assert f"{typed}topk=" not in candidates("compare", "", typed, 2)
+    assert candidates("train", "", "attention=full:causal=", 2) == [
+        "attention=full:causal=true",
+        "attention=full:causal=false",
+    ]
+    assert candidates("train", "", "attention=summary:", 2) == []
+    (tmp_path / "n.py").write_text(NYSTROM.read_text() + "\nraise ValueError\n")
+    monkeypatch.chdir(tmp_path)
+    assert candidates("train", "", "attention=./n.py:", 2) == ["attention=./n.py:Nystrom-32"]
+    assert candidates("train", "", "attention=./n.py:Nystrom-32:", 2) == [
+        "attention=./n.py:Nystrom-32:iterations="
+    ]
 
 
 def test_completion_is_quick() -> None:
