@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -148,6 +149,17 @@ def test_a_wrong_file_is_a_sentence(values: dict[str, object], expected: str) ->
     with pytest.raises(UserError) as caught:
         config.from_dict(Outer, values, "x.yaml")
     assert expected == str(caught.value)
+
+
+def test_a_dictionary_is_one_value() -> None:
+    """The digests of a model's own code were taken for options, so that it could not be read."""
+
+    @dataclass
+    class Coded:
+        code: dict[str, Any] = field(default_factory=dict)
+
+    assert config.from_dict(Coded, {"code": {"nystrom": "1a"}}, "x.ckpt").code == {"nystrom": "1a"}
+    assert config.from_stored(Coded, {"code": {"a.b": "1a"}, "gone": 1}, "x.ckpt").code == {"a.b": "1a"}
 
 
 def test_options_that_the_program_has_lost_are_ignored_in_a_run() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asr.attention import MECHANISMS, build_mechanism, build_self_attention
 from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.spec import number
 from asr.attention.table import default_names, mechanism_table, option_table, option_words
 from asr.files import write_bytes, write_text
 
@@ -31,7 +32,9 @@ def insert(table: str, name: str, path: Path) -> None:
 def shown_names() -> dict[str, str]:
     """Return the mechanism to draw by key, with a size that suits the few positions of a picture."""
     sizes = {"lsh": 2, "oracle-top": 8, "local": 9}
-    return {key: f"{key}-{sizes.get(key, 4)}" if MECHANISMS[key].schema.size else key for key in MECHANISMS}
+    return {
+        key: f"{key}-{sizes.get(key, 4)}" if number(MECHANISMS[key].options) else key for key in MECHANISMS
+    }
 
 
 def weights(name: str) -> Tensor:

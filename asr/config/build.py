@@ -129,7 +129,8 @@ def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: 
 def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
     try:
-        config = _merged(_structured(schema, stored=True), flat(values), _kinds(schema), source)
+        kinds = _kinds(schema)
+        config = _merged(_structured(schema, stored=True), flat(values, whole=kinds), kinds, source)
     except RecursionError:
         raise UserError(f"{source}: expected options, found values that are nested too deeply") from None
     try:
@@ -140,8 +141,10 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
 
 def from_stored(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from those of a run; options that another version had are ignored."""
-    known = [f"{key}." for key in _kinds(schema)]
-    kept = {key: x for key, x in flat(values).items() if any(name.startswith(f"{key}.") for name in known)}
+    kinds = _kinds(schema)
+    known = [f"{key}." for key in kinds]
+    every = flat(values, whole=kinds)
+    kept = {key: x for key, x in every.items() if any(name.startswith(f"{key}.") for name in known)}
     return from_dict(schema, nested(kept), source)
 
 

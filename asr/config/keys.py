@@ -4,7 +4,7 @@ import json
 import keyword
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -58,8 +58,8 @@ def attribute(key: str) -> str:
     return f"{key}_" if keyword.iskeyword(key) else key
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested options with dotted names.
+def flat(values: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> dict[str, Any]:
+    """Return nested options with dotted names; the values of the `whole` ones are kept, dictionaries as well.
 
     Example:
         >>> flat({"seed": 0, "model": {"layers": 6}})
@@ -67,7 +67,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        inside = isinstance(value, dict) and prefix + key not in whole
+        found |= flat(value, f"{prefix}{key}.", whole) if inside else {prefix + key: value}
     return found
 
 

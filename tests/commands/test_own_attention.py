@@ -111,7 +111,7 @@ def test_a_mechanism_for_each_layer_and_faults(
     capsys.readouterr()
     for name, expected in (
         ("./nothing.py:Nystrom-4", "nothing.py: expected a file with Python code, found none"),
-        ("./nystrom.py:Nystrom-0", "landmarks=0, expected 1 … 4096"),
+        ("./nystrom.py:Nystrom-0", "landmarks=0: expected a number 1 … 4096"),
         ("./nystrom.py:Linformer-4", "expected a class Linformer in"),
     ):
         assert train(f"attention={name}") == 1
@@ -179,4 +179,4 @@ def test_completion_offers_the_classes_of_a_file(place: Path, capsys: pytest.Cap
         assert printed == f"{words[2].rpartition('.')[0]}.py:Nystrom-32\n"
     assert main(["completion", "words", "train", "", "attention=./nothing.py:", "2"]) == 0
     assert main(["help", "attention", "./nystrom.py:Nystrom"]) == 0
-    assert "iterations of the pseudoinverse" in capsys.readouterr().out
+    assert "of the pseudoinverse" in capsys.readouterr().out
