@@ -23,9 +23,10 @@ from asr.model.portable import portable_folder, read_state
 from asr.model.published import is_published, published_model
 from asr.records.options import Shard
 from asr.search.decoder import Decoder, Search
-from asr.search.options import DecodeOptions
+from asr.search.options import DecodeOptions, DecoderChoice
 from asr.search.path import TokenPath
 from asr.search.run import search_stretches
+from asr.search.streaming import start_stream
 from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcription.batches import groups_in_order, unfinished
@@ -33,6 +34,7 @@ from asr.transcription.decode import decode_split
 from asr.transcription.options import TranscriptionConfig
 from asr.transcription.pipeline import Advance, Channel, Pipeline
 from asr.transcription.sources import Audio, recordings
+from asr.transcription.stream import Stream, check_streamed
 from asr.transcription.transcript import Outcome, Transcript, silent_transcript, transcript_of
 
 
@@ -220,6 +222,40 @@ class Recognizer:
             found += outcome
         return found if several else found[0]
 
+    def stream(self, sample_rate: int | None = None, **options: Any) -> Stream:
+        """Recognise audio as it comes, with a model whose look-ahead is bounded.
+
+        Args:
+            sample_rate: sample rate of the blocks in Hz; None: the model's. Another one is resampled.
+            options: `decoder`, greedy or prefix, and `beam`, as in `transcribe`.
+
+        Returns:
+            A stream that takes blocks of samples and returns words, those of `transcribe(mode="onepass")`.
+
+        Raises:
+            UserError: the model looks ahead without bound, or the search does; the message says what to set
+                in training.
+
+        Example:
+            >>> recognizer = Recognizer.load("exp/demo/local-16:right=2")  # doctest: +SKIP
+            >>> for word in recognizer.stream().words(blocks):  # doctest: +SKIP
+            ...     print(word.word, word.start_s, word.end_s, word.confidence)
+        """
+        return self.stream_as(parse(DecoderChoice, overrides_of(options, {})), sample_rate)
+
+    def stream_as(self, config: DecoderChoice, sample_rate: int | None = None) -> Stream:
+        """Recognise audio as it comes with a command's options; see `stream`."""
+        check_streamed(self.model, str(self.run_folder or "stream"))
+        topology = self.model.config.topology
+        if config.decoder == "beam" or topology != "ctc":
+            raise UserError(
+                f"decoder={config.decoder} of a model with loss.topology={topology} searches whole stretches: "
+                "expected greedy or prefix with ctc for audio as it comes"
+            )
+        search = start_stream(self.search(config)[0], self.model.frame_s)
+        assert search is not None
+        return Stream(self.model, self.tokenizer, search, sample_rate or self.model.sample_rate)
+
     def transcribe_each(
         self,
         audio: Sequence[Audio],
@@ -297,7 +333,7 @@ class Recognizer:
             advance=advance,
         )
 
-    def search(self, config: TranscriptionConfig) -> tuple[Search, str | None]:
+    def search(self, config: DecoderChoice) -> tuple[Search, str | None]:
         """Build the search, with tuned weights where `config` doesn't set them.
 
         Returns:
@@ -309,7 +345,7 @@ class Recognizer:
         decoder, source = self.decoder(config)
         return decoder.build(self.tokenizer, self.model.config.topology), source
 
-    def decoder(self, config: TranscriptionConfig) -> tuple[Decoder, str | None]:
+    def decoder(self, config: DecoderChoice) -> tuple[Decoder, str | None]:
         """Return the decoder with tuned weights, and their source as `search` does."""
         decoder = config.chosen_decoder
         return (decoder, None) if self.run_folder is None else tuned(self.run_folder, decoder)

@@ -1,18 +1,21 @@
 """`asr transcribe`: transcribe audio files as text, JSON, subtitles or TextGrid."""
 
+import json
 import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from rich.progress import SpinnerColumn, TextColumn
 
 from asr.attention import given_name
 from asr.config import to_dict, values_affecting
 from asr.console import grouped_warnings, progress
+from asr.data.live import container_blocks, raw_blocks
 from asr.errors import UserError
 from asr.files import check_writable, digest, file_state, write_text
 from asr.model.features import Normalisation
@@ -28,7 +31,8 @@ from asr.transcription.formats import write_transcript
 from asr.transcription.options import SUFFIXES
 from asr.transcription.options import TranscribeOptions as TranscribeOptions
 from asr.transcription.posteriors import failure
-from asr.transcription.transcript import Outcome
+from asr.transcription.stream import check_streamed
+from asr.transcription.transcript import PAUSE_S, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,9 @@ JOURNAL = ".transcribed.jsonl"
 
 def run(paths: list[Path], options: TranscribeOptions) -> None:
     """Transcribe all files; errors are reported at the end."""
+    if options.live:
+        _live(paths, options)
+        return
     files = _audio_files(paths[1:], options)
     if not files and len(paths) > 1:
         raise UserError(f"{paths[1]}: expected audio files, found none")
@@ -97,6 +104,33 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
     work.report()
 
 
+def _live(paths: list[Path], options: TranscribeOptions) -> None:
+    """Write the words of standard input as they become final; after a pause, text goes on in a new line."""
+    if [str(path) for path in paths[1:]] != ["-"]:
+        raise UserError("live=true: expected a model and - (standard input)")
+    pipe = _standard_input()
+    recognizer = _load(paths[0], options)
+    check_streamed(recognizer.model, str(paths[0]))
+    rate, blocks = (options.rate, raw_blocks(pipe)) if options.rate else container_blocks(pipe, "-")
+    last = None
+    for word in recognizer.stream_as(options, rate).words(blocks):
+        if options.format == "json":
+            sys.stdout.write(json.dumps(asdict(word), ensure_ascii=False) + "\n")
+        else:
+            pause = last is not None and word.start_s - last.end_s >= PAUSE_S
+            sys.stdout.write(("" if last is None else "\n" if pause else " ") + word.word)
+        sys.stdout.flush()
+        last = word
+    if options.format == "text":
+        sys.stdout.write("\n")
+
+
+def _standard_input() -> IO[bytes]:
+    if sys.stdin is None:
+        raise UserError("-: expected audio on standard input, found it closed")
+    return sys.stdin.buffer
+
+
 def _begin(
     recognizer: Recognizer, files: list[tuple[Path, Path]], options: TranscribeOptions, folder: Path | None
 ) -> Results:
@@ -136,9 +170,7 @@ def _here(
     advance: Callable[[float], None],
 ) -> Iterator[tuple[int, str | None, str | None]]:
     """Yield the position, text and error of each file, transcribed in this process."""
-    if sys.stdin is None and any(str(file) == "-" for file, _ in files):
-        raise UserError("-: expected audio on standard input, found it closed")
-    audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
+    audio = [_standard_input() if str(file) == "-" else file for file, _ in files]
     shard = parse_shard(options.shard)
     outcomes = recognizer.transcribe_each(audio, options, search, shard=shard, done=done, advance=advance)
     for position, outcome in outcomes:

@@ -172,6 +172,26 @@ def channels_of(
     """
     _check_channels(channels)
     check_rate(rate, name)
+    samples = as_floats(audio, name)
+    if channels == "mix" and len(samples) > 1:
+        log.warning(AVERAGED, name, len(samples))
+        peak = float(np.abs(samples).max(initial=0.0))
+        samples, squares = _average(samples)
+        if samples.size:
+            _check_average(samples, squares, peak, name)
+    return [checked_samples(convert(checked_samples(own, name), rate, sample_rate), name) for own in samples]
+
+
+def as_floats(audio: NDArray[Any] | Tensor, name: str) -> Samples:
+    """Return samples in memory as float32, [channels, samples]; errors begin with `name`.
+
+    Args:
+        audio: [samples] or [channels, samples]; floats in −1 … 1, or integers of their type's full scale.
+        name: name of the recording.
+
+    Raises:
+        UserError: another shape or type.
+    """
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
@@ -183,14 +203,7 @@ def channels_of(
     if values.dtype.kind not in "fi":
         raise UserError(f"{name}: expected floats in −1 … 1 or signed integers, found {values.dtype}")
     scale = -float(np.iinfo(values.dtype).min) if values.dtype.kind == "i" else 1.0
-    samples = np.atleast_2d(values).astype(np.float32) / np.float32(scale)
-    if channels == "mix" and len(samples) > 1:
-        log.warning(AVERAGED, name, len(samples))
-        peak = float(np.abs(samples).max(initial=0.0))
-        samples, squares = _average(samples)
-        if samples.size:
-            _check_average(samples, squares, peak, name)
-    return [checked_samples(convert(checked_samples(own, name), rate, sample_rate), name) for own in samples]
+    return np.atleast_2d(values).astype(np.float32) / np.float32(scale)
 
 
 def _check_channels(channels: str) -> None:

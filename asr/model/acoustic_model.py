@@ -141,9 +141,9 @@ class AcousticModel(AttentionModel):
         Returns:
             [views · B, T, F], one view of all utterances after the other, and [views · B] valid frames.
         """
-        with self._rounding():
+        with self.rounding():
             features, frames = self.front_end(audio, lengths)
-        with self._encoder_gradients(), self._rounding():
+        with self._encoder_gradients(), self.rounding():
             features = self.normalisation(features, frames).repeat(views, 1, 1)
             frames = frames.repeat(views)
             if self.training:
@@ -176,7 +176,7 @@ class AcousticModel(AttentionModel):
             return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))
 
         tapped = self.config.intermediate and (self.training or self.condition is not None)
-        with self._rounding():
+        with self.rounding():
             with self._encoder_gradients():
                 states, lengths = self.encoder(features, lengths, tap if tapped else None)
             return [*found, self.head(states)], lengths
@@ -189,7 +189,7 @@ class AcousticModel(AttentionModel):
     def _encoder_gradients(self) -> AbstractContextManager[None]:
         return torch.no_grad() if self.encoder_frozen else nullcontext()
 
-    def _rounding(self) -> AbstractContextManager[Any]:
+    def rounding(self) -> AbstractContextManager[Any]:
         """Run matrix products in `precision`, unless the model is trained."""
         if self.training or self.precision.name == "fp32":
             return nullcontext()

@@ -155,10 +155,13 @@ class Normalisation(nn.Module):
 
     `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
     recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
-    --center; for utterances no longer than the window, it equals `utterance`. `corpus` uses the statistics
-    of the training set. Deviations are at least `LEAST_DEVIATION`. Energies more than `RANGE` below the
-    loudest of the utterance are raised to that, and a bin that stays more than `SILENT_BIN` below it becomes
-    zero, the mean: both are independent of the recording's level.
+    --center; for utterances no longer than the window, it equals `utterance`. Deviations are at least
+    `LEAST_DEVIATION`. Energies more than `RANGE` below the loudest of the utterance are raised to that, and a
+    bin that stays more than `SILENT_BIN` below it becomes zero, the mean: both are independent of the
+    recording's level.
+
+    `corpus` uses the statistics of the training set alone, and the range is below its loudest mean. So a
+    frame depends on no other, and audio can be recognised as it comes; see `asr.model.streaming`.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.
@@ -179,10 +182,18 @@ class Normalisation(nn.Module):
         self.register_buffer("mean", torch.zeros(mel_bins))
         self.register_buffer("std", torch.ones(mel_bins))
 
+    @property
+    def framewise(self) -> bool:
+        """Whether each frame is normalised by itself."""
+        return self.kind in ("corpus", "none")
+
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
         """Normalise [B, T, F]; padded frames stay zero."""
         if self.kind == "none":
             return features
+        if self.kind == "corpus":
+            heard = features.maximum(self.mean.max() - RANGE)
+            return zero_padding((heard - self.mean) / self.std, lengths)
         keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         peaks_B1F = torch.where(keep, features, -math.inf).amax(dim=1, keepdim=True)
         loudest_B11 = peaks_B1F.amax(dim=2, keepdim=True)
@@ -191,8 +202,6 @@ class Normalisation(nn.Module):
         return self._scaled(features, lengths, keep).masked_fill_(silent_B1F, 0.0)
 
     def _scaled(self, features: Tensor, lengths: Tensor, keep: Tensor) -> Tensor:
-        if self.kind == "corpus":
-            return zero_padding((features - self.mean) / self.std, lengths)
         if self.kind == "window":
             parts = features.split(16, dim=2)  # in parts, to limit the memory for float64
             return torch.cat([self._sliding(part, lengths) for part in parts], dim=2)

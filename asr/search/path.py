@@ -1,7 +1,8 @@
 """The result of a search: labels with times, and words if the search has a lexicon."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
@@ -64,6 +65,38 @@ class TokenPath:
             )
             for word in words
         ]
+
+
+NO_LABELS = TokenPath([], [], [])
+
+
+def join_paths(paths: Sequence[TokenPath], starts: Sequence[int] | None = None) -> TokenPath:
+    """Join the paths of successive stretches, which start at the frames `starts`; None: all at frame 0."""
+    if len(paths) == 1:
+        return paths[0]
+    words: list[Word] = []
+    tokens = 0
+    for path in paths:
+        words += [Word(word.word, word.start + tokens, word.end + tokens) for word in path.words or []]
+        tokens += len(path.ids)
+    return TokenPath(
+        ids=[index for path in paths for index in path.ids],
+        frames=[frame + start for path, start in zip(paths, starts or itertools.repeat(0), strict=False) for frame in path.frames],
+        confidences=[x for path in paths for x in path.confidences],
+        words=None if paths[0].words is None else words,
+        ends=[end + start for path, start in zip(paths, starts or itertools.repeat(0), strict=False) for end in path.ends],
+    )
+
+
+def shifted(path: TokenPath, frames: int) -> TokenPath:
+    """Return a path that starts a number of frames later."""
+    return replace(path, frames=[x + frames for x in path.frames], ends=[x + frames for x in path.ends])
+
+
+def part(path: TokenPath, start: int, end: int) -> TokenPath:
+    """Return the labels `start` … `end` − 1 of a path without words."""
+    own = slice(start, end)
+    return TokenPath(path.ids[own], path.frames[own], path.ends[own], confidences=path.confidences[own])
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ class PrefixSearch(Search):
         self._token_threshold = token_threshold
         self._label_score = label_score
         self._nbest = nbest
-        self._topology = topology
+        self.topology = topology
 
     @property
     def tunable(self) -> tuple[str, ...]:
@@ -100,31 +101,51 @@ class PrefixSearch(Search):
         ]
 
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
-        beam = [PrefixNode(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
-        first_TV, later_TV = split_outputs(log_probs_TV, self._topology)
-        for first_V, later_V in zip(first_TV.numpy(), later_TV.numpy(), strict=True):
-            beam = self._step(beam, first_V, later_V)
-        scored = [
-            (prefix.score + self._fusion.finish(prefix.context), prefix)
-            for prefix in beam
-            if prefix.total > IMPOSSIBLE
-        ]
-        scored.sort(key=lambda pair: -pair[0])
+        beam = [self.start()]
+        for frame, (first_V, later_V) in enumerate(self.outputs(log_probs_TV)):
+            beam = self.step(beam, first_V, later_V, frame)
         best, *others = (
-            align_labels(log_probs_TV, prefix.labels(), score, self._topology)
-            for score, prefix in scored[: self._nbest]
+            align_labels(log_probs_TV, prefix.labels(), score, self.topology)
+            for score, prefix in self.ranked(beam)[: self._nbest]
         )
         best.alternatives.extend(others)
         return best
 
-    def _step(
-        self, beam: list["PrefixNode"], first_V: NDArray[np.float32], later_V: NDArray[np.float32]
+    def start(self) -> "PrefixNode":
+        """Return the prefix without labels, with which a beam begins."""
+        return PrefixNode(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)
+
+    def outputs(self, log_probs_TV: Tensor) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        """Yield the log-probabilities with which labels start and go on in each frame, [V] each."""
+        first_TV, later_TV = split_outputs(log_probs_TV, self.topology)
+        yield from zip(first_TV.numpy(), later_TV.numpy(), strict=True)
+
+    def ranked(self, beam: list["PrefixNode"]) -> list[tuple[float, "PrefixNode"]]:
+        """Return the prefixes with their scores as the end of the text, best first."""
+        scored = [(prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam if prefix.alive]
+        return sorted(scored, key=lambda pair: -pair[0])
+
+    def step(
+        self,
+        beam: list["PrefixNode"],
+        first_V: NDArray[np.float32],
+        later_V: NDArray[np.float32],
+        frame: int = 0,
     ) -> list["PrefixNode"]:
-        """Process a frame: extend every prefix by blank, by its last label again, or by a new label."""
+        """Process a frame: extend every prefix by blank, by its last label again, or by a new label.
+
+        Args:
+            beam: prefixes before the frame.
+            first_V, later_V: see `outputs`.
+            frame: number of the frame, which new prefixes keep.
+
+        Returns:
+            The best prefixes after the frame, best first.
+        """
         first: list[float] = first_V.tolist()
         later: list[float] = later_V.tolist()
         labels = self._labels(first_V, max(first_V.max(), later_V.max()))
-        ctc = self._topology == "ctc"
+        ctc = self.topology == "ctc"
         reached = dict.fromkeys(beam)  # ordered set; a prefix and one extended into it are the same node
         for prefix in beam:
             total = prefix.total
@@ -139,7 +160,7 @@ class PrefixSearch(Search):
                 if child is None:
                     context, added = self._fusion.extend(prefix.context, label)
                     added += prefix.added + self._label_score
-                    child = prefix.children[label] = PrefixNode(prefix, label, context, added)
+                    child = prefix.children[label] = PrefixNode(prefix, label, context, added, born=frame)
                 child.next_label = _log_add(child.next_label, before + first[label])
                 reached[child] = None
         for prefix in reached:
@@ -167,11 +188,13 @@ class PrefixNode:
         context: Context,
         added: float,
         log_blank: float = IMPOSSIBLE,
+        born: int = 0,
     ) -> None:
         self.parent = parent
         self.label = label
         self.context = context
         self.added = added  # score of the language model and of the number of labels
+        self.born = born  # first frame of its last label, in any alignment
         self.children: dict[int, PrefixNode] = {}
         # Log-probabilities of the alignments that end in blank, and in the label.
         self.log_blank, self.log_label = log_blank, IMPOSSIBLE
@@ -194,14 +217,30 @@ class PrefixNode:
             del prefix.parent.children[prefix.label]
             prefix = prefix.parent
 
-    def labels(self) -> list[int]:
-        """Return the labels, first to last."""
-        labels = []
+    @property
+    def alive(self) -> bool:
+        """Whether it is in the beam."""
+        return self.total > IMPOSSIBLE
+
+    def below(self) -> list["PrefixNode"]:
+        """Return this node and all that follow it."""
+        found = [self]
+        for prefix in found:  # which grows
+            found += prefix.children.values()
+        return found
+
+    def path(self) -> list["PrefixNode"]:
+        """Return the nodes from below the root to this one."""
+        nodes = []
         prefix = self
         while prefix.parent is not None:
-            labels.append(prefix.label)
+            nodes.append(prefix)
             prefix = prefix.parent
-        return labels[::-1]
+        return nodes[::-1]
+
+    def labels(self) -> list[int]:
+        """Return the labels, first to last."""
+        return [prefix.label for prefix in self.path()]
 
 
 def _log_add(a: float, b: float) -> float:

@@ -1,4 +1,4 @@
-"""Search in batches, and in recordings of any length stretch by stretch, with confidences."""
+"""Search in batches, and in recordings of any length: frame by frame or in stretches, with confidences."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -10,10 +10,11 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.losses.ctc import BLANK
 from asr.search.confidence import with_confidences
 from asr.search.decoder import Search
-from asr.search.path import TokenPath, Word
+from asr.search.path import TokenPath, join_paths
+from asr.search.streaming import start_stream
 
-# The search runs on stretches of 10 to 30 s, cut in the longest pause within this range, because its memory
-# grows with the length.
+# A search whose memory grows with the length runs on stretches of 10 to 30 s, cut in the longest pause within
+# this range.
 STRETCH_S = (10.0, 30.0)
 STRETCHES_PER_BATCH = 8
 
@@ -35,7 +36,7 @@ def search_stretches(
     frame_s: float,
     advance: Callable[[float], None] = lambda share: None,
 ) -> list[TokenPath]:
-    """Search recordings of any length in stretches, several per batch.
+    """Search recordings of any length, as audio that comes if the search can, else in stretches.
 
     Args:
         search: what a decoder builds.
@@ -46,6 +47,13 @@ def search_stretches(
     Returns:
         The path of each recording.
     """
+    streams = [stream for _ in recordings if (stream := start_stream(search, frame_s))]
+    if streams:
+        paths = []
+        for stream, log_probs_TV in zip(streams, recordings, strict=True):
+            paths.append(stream.push(log_probs_TV, last=True))
+            advance(1 / len(recordings))
+        return paths
     cuts = [split_stretches(log_probs_TV, frame_s) for log_probs_TV in recordings]
     stretches = [
         log_probs_TV[start:end]
@@ -58,8 +66,8 @@ def search_stretches(
         lengths = torch.tensor([len(x) for x in batch])
         found += search_batch(search, pad_sequence(batch, batch_first=True), lengths)
         advance(len(batch) / len(stretches))
-    paths = iter(found)
-    return [join_paths(list(itertools.islice(paths, len(own) - 1)), own) for own in cuts]
+    parts = iter(found)
+    return [join_paths(list(itertools.islice(parts, len(own) - 1)), own) for own in cuts]
 
 
 def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
@@ -81,21 +89,3 @@ def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
         first = cuts[-1] + shortest
         cuts.append(first + int(depth[first : cuts[-1] + longest].argmax()))
     return [*cuts, T]
-
-
-def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:
-    """Join the paths of successive stretches, which start at the frames `starts`."""
-    if len(paths) == 1:
-        return paths[0]
-    words: list[Word] = []
-    tokens = 0
-    for path in paths:
-        words += [Word(word.word, word.start + tokens, word.end + tokens) for word in path.words or []]
-        tokens += len(path.ids)
-    return TokenPath(
-        ids=[index for path in paths for index in path.ids],
-        frames=[frame + start for path, start in zip(paths, starts, strict=False) for frame in path.frames],
-        confidences=[x for path in paths for x in path.confidences],
-        words=None if paths[0].words is None else words,
-        ends=[end + start for path, start in zip(paths, starts, strict=False) for end in path.ends],
-    )

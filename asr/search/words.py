@@ -14,6 +14,7 @@ from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import Tokenizer
 
 EDIT = 1000  # unit of costs: a thousandth of an edit
+POSITION_BITS = 24  # far more phones than any two segmentations differ by
 
 
 class WordSearch:
@@ -86,66 +87,129 @@ class WordSearch:
         Returns:
             Words in order, with `start` and `end` positions in `phones`.
         """
-        kept = [position for position, phone in enumerate(phones) if phone in self._phone_ids]
-        ids = [self._phone_ids[phones[position]] for position in kept]
-        boundaries = self._boundaries(ids)
-        words = []
-        position = len(ids)
-        while position > 0:
-            _, end, start = boundaries[position]
-            if end < 0:  # a phone outside every word
-                position -= 1
-                continue
-            words.append(Word(self._words[end], kept[start], kept[position - 1] + 1))
-            position = start
-        return words[::-1]
+        # 32 bits are enough for a minute of speech, and take half the time.
+        bits = len(phones).bit_length()
+        largest = (len(phones) + int(self._end_depths.max()) + 2) * EDIT << bits
+        return Segmentation(self, bits, np.int32 if largest < 2**31 else np.int64).push(phones, last=True)[0]
 
-    def _boundaries(self, ids: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Viterbi search over (phones read, trie node).
+    def start(self) -> "Segmentation":
+        """Return a segmentation of phones as they come."""
+        return Segmentation(self, POSITION_BITS, np.int64)
 
-        Returns:
-            For each number of phones read, 0 … U, the best segmentation: its cost, the word that ends there
-            (-1: the last phone is outside all words) and the word's start.
-        """
+
+class Segmentation:
+    """Viterbi search over (phones read, trie node), which returns the words that no later phone can change.
+
+    Args:
+        search: trie and costs.
+        bits: bits for the number of a phone.
+        kind: type of a cost together with the number of a phone.
+
+    Attributes:
+        boundaries: for each number of phones read since the last final word, 0 … U, the best segmentation:
+            its cost, the word that ends there (-1: the last phone is outside all words) and the word's start.
+    """
+
+    def __init__(self, search: WordSearch, bits: int, kind: type[np.signedinteger[Any]]) -> None:
+        self._search = search
         # A cost and the start of the current word share one integer, so that one minimum selects both: the
-        # position is in the lower bits. 32 bits are enough for a minute of speech.
-        bits = len(ids).bit_length()
-        largest = (len(ids) + int(self._end_depths.max()) + 2) * EDIT << bits
-        kind: type[np.signedinteger[Any]] = np.int32 if largest < 2**31 else np.int64
-        edit, mask = EDIT << bits, (1 << bits) - 1
-        to_ends = (self._end_depths * edit).astype(kind)
-        ends = np.empty_like(to_ends)
-        boundaries = [(0, -1, 0)]
+        # position is in the lower bits.
+        self._bits, self._edit, self._mask = bits, EDIT << bits, (1 << bits) - 1
+        self._to_ends = (search._end_depths * self._edit).astype(kind)
+        self._ends = np.empty_like(self._to_ends)
+        self.boundaries = [(0, -1, 0)]
         # best[node]: least cost of reaching the node minus the cost of deleting all its phones, and the start
         # of its word. Deleting a phone doesn't change the difference, so no node is above its parent.
-        best = np.zeros(len(self._parents), dtype=kind)
-        moved = np.empty_like(best)
-        parents_of_others = self._parents[self._others]
-        root = 0
-        for position, phone in enumerate(ids, start=1):
-            # Substitute the phone on an edge of the trie, or insert it at a node; or match it on an edge,
-            # and delete the phones from there to a node.
-            best[0] = root
-            nodes, before = self._matches[phone]
-            matched = best.take(before)
-            moved[0], moved[1:] = root, best[:-1]
-            moved[self._others] = best.take(parents_of_others)
-            best += edit
-            np.minimum(best, moved, out=best)
-            matched -= edit
-            best[nodes] = np.minimum(best.take(nodes), matched)
-            # End a word here, or leave the phone outside all words.
-            best.take(self._ends, out=ends, mode="clip")
-            ends += to_ends
-            end = int(ends.argmin())
-            cost, start = (int(ends[end]) >> bits) + self._penalty, int(ends[end]) & mask
-            outside = boundaries[-1][0] + EDIT
-            boundaries.append((cost, end, start) if cost <= outside else (outside, -1, position))
-            # Start a new word here, possibly with deleted phones.
-            root = (boundaries[-1][0] << bits) + position
-            moved.fill(root)  # faster than the minimum with a number
-            np.minimum(best, moved, out=best)
-        return boundaries
+        self._best = np.zeros(len(search._parents), dtype=kind)
+        self._moved = np.empty_like(self._best)
+        self._parents_of_others = search._parents[search._others]
+        self._root = 0
+        self._kept: list[int] = []  # positions of the phones that are read, among all since the last return
+        self._phones = 0  # phones since the last return
+
+    def push(self, phones: Sequence[str], last: bool = False) -> tuple[list[Word], int]:
+        """Return the words that are final with new phones, and the number of phones up to their end.
+
+        Args:
+            phones: new phones.
+            last: whether they end the text; then all words are final.
+
+        Returns:
+            Words in order, with `start` and `end` positions in the phones since the last return, and the
+            number of these that no later word covers.
+        """
+        for phone in phones:
+            if (index := self._search._phone_ids.get(phone)) is not None:
+                self._kept.append(self._phones)
+                self._read(index)
+            self._phones += 1
+        position = len(self._kept) if last else self._shared()
+        words = self._words(position)
+        returned = self._kept[position] if position < len(self._kept) else self._phones
+        self._phones -= returned
+        self._kept = [x - returned for x in self._kept[position:]]
+        self._count_from(position)
+        return words, returned
+
+    def _read(self, phone: int) -> None:
+        search, best, moved, ends = self._search, self._best, self._moved, self._ends
+        position = len(self.boundaries)
+        # Substitute the phone on an edge of the trie, or insert it at a node; or match it on an edge,
+        # and delete the phones from there to a node.
+        best[0] = self._root
+        nodes, before = search._matches[phone]
+        matched = best.take(before)
+        moved[0], moved[1:] = self._root, best[:-1]
+        moved[search._others] = best.take(self._parents_of_others)
+        best += self._edit
+        np.minimum(best, moved, out=best)
+        matched -= self._edit
+        best[nodes] = np.minimum(best.take(nodes), matched)
+        # End a word here, or leave the phone outside all words.
+        best.take(search._ends, out=ends, mode="clip")
+        ends += self._to_ends
+        end = int(ends.argmin())
+        cost, start = (int(ends[end]) >> self._bits) + search._penalty, int(ends[end]) & self._mask
+        outside = self.boundaries[-1][0] + EDIT
+        self.boundaries.append((cost, end, start) if cost <= outside else (outside, -1, position))
+        # Start a new word here, possibly with deleted phones.
+        self._root = (self.boundaries[-1][0] << self._bits) + position
+        moved.fill(self._root)  # faster than the minimum with a number
+        np.minimum(best, moved, out=best)
+
+    def _before(self, position: int) -> int:
+        """Return the boundary before one in its best segmentation."""
+        _, end, start = self.boundaries[position]
+        return position - 1 if end < 0 else start
+
+    def _shared(self) -> int:
+        """Return the last boundary that all segmentations share, whatever follows."""
+        starts = {len(self.boundaries) - 1, *np.flatnonzero(np.bincount(self._best & self._mask)).tolist()}
+        while len(starts) > 1:
+            latest = max(starts)
+            starts.remove(latest)
+            starts.add(self._before(latest))
+        return starts.pop()
+
+    def _words(self, position: int) -> list[Word]:
+        """Return the words of the best segmentation up to a boundary."""
+        words = []
+        while position > 0:
+            _, end, start = self.boundaries[position]
+            if end >= 0:  # otherwise a phone outside every word
+                kept = self._kept[start], self._kept[position - 1] + 1
+                words.append(Word(self._search._words[end], *kept))
+            position = self._before(position)
+        return words[::-1]
+
+    def _count_from(self, position: int) -> None:
+        """Count phones and costs from a boundary, so that neither grows with the text."""
+        cost = self.boundaries[position][0]
+        self.boundaries = [(x - cost, end, start - position) for x, end, start in self.boundaries[position:]]
+        self.boundaries[0] = (0, -1, 0)
+        shift = (cost << self._bits) + position
+        self._best -= shift
+        self._root -= shift
 
 
 @dataclass(frozen=True)

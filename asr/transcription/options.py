@@ -125,6 +125,21 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
         "recordings for srt, vtt and textgrid",
         affects="place",
     )
+    live: bool = option(
+        False,
+        help="recognise standard input as it comes, and write each word once it is final; needs a model with "
+        "bounded look-ahead",
+        affects="result",
+    )
+    rate: int = option(
+        0,
+        help="sample rate of standard input without header, 16-bit samples of one channel; 0: audio with a "
+        "header, such as WAV",
+        affects="result",
+        only=("live",),
+        unit="Hz",
+        maximum=1_000_000,
+    )
     engine: str = option(
         "", help="ray: actors on a Ray cluster; empty: this process", affects="place", choices=("", "ray")
     )
@@ -151,6 +166,11 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
             raise UserError(f"engine={self.engine}: expected output=<folder>, found none")
         if self.engine:
             refuse(self, ("shard",), f"with engine={self.engine}")
+        if self.live:
+            unused = ("mode", "chunk_s", "overlap_s", "channels", "min_confidence", "output", "shard", "engine")
+            refuse(self, unused, "with live=true")
+            if self.format not in ("text", "json"):
+                raise UserError(f"format={self.format}: expected text or json with live=true")
 
 
 @dataclass

@@ -12,6 +12,7 @@ from asr.data.audio_file import Samples
 from asr.data.recording import SILENT_PEAK
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
+from asr.model.streaming import why_not_streamed
 
 # Shorter stretches are pauses of speech, as the training audio has them. In speech with peaks at −60 dB,
 # pauses and weak consonants are below the floor too, but not for so long.
@@ -82,11 +83,16 @@ def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     the training data. After cutting, the encoder's input is as in training, for every normalisation, in one
     pass and in chunks. Statistics over frames of speech alone would also change the model's input in
     recordings without silent stretches.
+
+    Nothing is cut for a model that recognises audio as it comes: it normalises each frame by itself, and
+    which audio is silent beside the loudest may become known after a minute.
     """
     hop = model.front_end.shift_samples * model.config.model.subsampling
     frames = model.encoder_frames(len(samples) / model.sample_rate)
     shortest, margin = (round(seconds / model.frame_s) for seconds in (SHORTEST_S, MARGIN_S))
     silent_T = np.zeros(frames, dtype=np.bool_)
+    if not why_not_streamed(model):
+        return Sound(samples, silent_T)
     quiet = quiet_blocks(samples, hop)
     # Spectra over as much time whatever the frame: over longer ones, speech is steadier. A frame is steady if
     # every sample of it is.

@@ -8,7 +8,7 @@ from sounds import odd_sounds, speech_like
 
 from asr.config import from_dict, to_dict
 from asr.errors import UserError
-from asr.model.features import CorpusStatistics, FilterBanks, Normalisation
+from asr.model.features import RANGE, CorpusStatistics, FilterBanks, Normalisation
 from asr.model.options import FeatureConfig
 from asr.training.config import train_options_from
 
@@ -60,7 +60,7 @@ def test_level_of_a_recording_has_no_effect(sound: str, kind: str) -> None:
     assert loud.abs().max() > 1
 
 
-@pytest.mark.parametrize("kind", ["utterance", "window", "corpus"])
+@pytest.mark.parametrize("kind", ["utterance", "window"])
 def test_bins_without_sound_are_zero(kind: str) -> None:
     """Leaks of the window above 4 kHz were scaled up to the level of speech: WER went from 42 to 84 %."""
     audio = odd_sounds(2.0)["narrow band"]
@@ -195,6 +195,22 @@ def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
     valid = torch.cat([x[i, :n] for x, lengths in batches for i, n in enumerate(lengths.tolist())])
     assert torch.allclose(normalisation.mean, valid.mean(0), atol=1e-5)
     assert torch.allclose(normalisation.std, valid.std(0, unbiased=False), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["corpus", "none"])
+def test_a_frame_without_the_rest_of_the_utterance_is_the_same(kind: str) -> None:
+    """`corpus` had the range of the utterance, so that nothing could be recognised before its end."""
+    random = torch.Generator().manual_seed(0)
+    features = 30 * torch.randn(1, 40, 4, generator=random)  # more than the range
+    normalisation = Normalisation(kind, 4)
+    normalisation.mean.copy_(torch.tensor([-3.0, 0.0, 1.0, 5.0]))
+    assert normalisation.framewise
+    assert not Normalisation("utterance", 4).framewise
+    whole = normalisation(features, torch.tensor([40]))
+    each = [normalisation(features[:, t : t + 1], torch.tensor([1])) for t in range(40)]
+    assert torch.equal(whole, torch.cat(each, dim=1))
+    if kind == "corpus":
+        assert torch.equal(whole.amin(dim=(0, 1)), 5 - RANGE - normalisation.mean)
 
 
 @pytest.mark.parametrize(

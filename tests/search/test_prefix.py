@@ -96,7 +96,7 @@ def test_pruned_prefixes_are_freed():
     root = PrefixNode(None, 0, NoModel().start(), 0.0, log_blank=0.0)
     beam = [root]
     for log_probs_V in random_log_probs(1, 300, 6)[0].numpy():
-        beam = search._step(beam, log_probs_V, log_probs_V)
+        beam = search.step(beam, log_probs_V, log_probs_V)
     tree, waiting = 0, [root]
     while waiting:
         waiting += waiting.pop().children.values()
