@@ -241,7 +241,7 @@ class Recognizer:
             >>> for word in recognizer.stream().words(blocks):  # doctest: +SKIP
             ...     print(word.word, word.start_s, word.end_s, word.confidence)
         """
-        return self.stream_as(parse(DecoderChoice, overrides_of(options, {})), sample_rate)
+        return self.stream_as(parse(DecoderChoice, values_of(options)), sample_rate)
 
     def stream_as(self, config: DecoderChoice, sample_rate: int | None = None) -> Stream:
         """Recognise audio as it comes with a command's options; see `stream`."""
@@ -249,12 +249,14 @@ class Recognizer:
         topology = self.model.config.topology
         if config.decoder == "beam" or topology != "ctc":
             raise UserError(
-                f"decoder={config.decoder} of a model with loss.topology={topology} searches whole stretches: "
-                "expected greedy or prefix with ctc for audio as it comes"
+                f"decoder={config.decoder} with loss.topology={topology} searches whole stretches: for audio "
+                "as it comes, expected greedy or prefix with ctc"
             )
         search = start_stream(self.search(config)[0], self.model.frame_s)
         assert search is not None
-        return Stream(self.model, self.tokenizer, search, sample_rate or self.model.sample_rate)
+        return Stream(
+            self.model, self.tokenizer, search, self.model.sample_rate if sample_rate is None else sample_rate
+        )
 
     def transcribe_each(
         self,

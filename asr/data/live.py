@@ -14,7 +14,7 @@ LIVE = {"protocol_whitelist": "none", "analyzeduration": "1"}
 
 
 def raw_blocks(pipe: IO[bytes]) -> Iterator[NDArray[np.int16]]:
-    """Yield blocks of samples from a pipe with 16-bit little-endian samples of one channel, without header."""
+    """Yield blocks of a pipe's samples: 16-bit, little-endian, of one channel, without header."""
     rest = b""
     while content := _available(pipe, BLOCK_BYTES):
         content = rest + content
@@ -48,14 +48,18 @@ def container_blocks(pipe: IO[bytes], name: str) -> tuple[int, Iterator[NDArray[
 
     def blocks() -> Iterator[NDArray[np.float32]]:
         resampler = av.AudioResampler(format="fltp")
+        samples = 0
         try:
             for frame in container.decode(stream):
                 for part in resampler.resample(frame):
+                    samples += part.samples
                     yield part.to_ndarray().mean(axis=0, dtype=np.float32)
         except broken as error:
             raise UserError(
                 f"{name}: damaged, or a format that can't be read from front to back ({error})"
             ) from error
+        if not samples:
+            raise UserError(f"{name}: no samples")
 
     return stream.rate, blocks()
 

@@ -21,7 +21,7 @@ from asr.attention.multihead import SelfAttention
 from asr.attention.none import NoAttention
 from asr.attention.table import look_ahead
 from asr.model.acoustic_model import AcousticModel, evaluating
-from asr.model.blocks import Block, Branches, ConvolutionModule, DepthwiseConvolution, FeedForward, Residual
+from asr.model.blocks import Block, Branches, ConvolutionModule, FeedForward, Residual
 from asr.model.encoder import ConvolutionalPositions, Encoder, SinusoidalPositions
 from asr.model.features import FilterBanks, Normalisation
 from asr.model.frames import pool, restored
@@ -74,8 +74,10 @@ class StreamingModel:
         ...     "attention": "local-8:right=2", "features": {"normalise": "none"},
         ...     "model": {"layers": 2, "heads": 2, "head_dim": 8, "positions": "rotary"}}, "")
         >>> stream = StreamingModel(AcousticModel(config, 5))
-        >>> [len(stream.push(torch.zeros(1600))) for _ in range(4)], len(stream.push(torch.zeros(0), last=True))
-        ([4, 10, 10, 10], 4)
+        >>> [len(stream.push(torch.zeros(1600))) for _ in range(4)]
+        [4, 10, 10, 10]
+        >>> len(stream.push(torch.zeros(0), last=True))
+        4
         >>> stream.look_ahead_samples  # 2 layers of 2 frames, and a window 240 samples longer than a frame
         880
     """
@@ -208,7 +210,7 @@ class _Runs:
 
     stride = 1
 
-    def __init__(self, blocks: Sequence[Block], factor: int) -> None:
+    def __init__(self, blocks: Sequence[nn.Module], factor: int) -> None:
         self._factor = factor
         self._pool = _Layer(self._means, 0, factor - 1, stride=factor)
         self._chain = _Chain([layer for block in blocks for layer in _block_layers(block, self._rate)])
@@ -272,47 +274,50 @@ def _layers_of(model: AcousticModel) -> list[_Layer | _Runs]:
     )
     layers: list[_Layer | _Runs] = [frames]
     for convolution in encoder.subsampling.convolutions:
-        reach = convolution.kernel_size[0] // 2
+        reach = _reach(convolution)
         layers.append(_Layer(partial(_subsampled, convolution), reach, reach, stride=2))
     layers.append(_Layer(encoder.subsampling.projection))
     if isinstance(encoder.positions, ConvolutionalPositions):
-        reach = encoder.positions.convolution.kernel_size[0] // 2
+        reach = _reach(encoder.positions.convolution)
         layers.append(_Layer(partial(_whole, encoder.positions), reach, reach))
     conditioned = model.config.intermediate if model.condition is not None else []
-    numbered = list(enumerate(zip(encoder.blocks, encoder.factors, strict=True), start=1))
     # Where the states of a block are mapped to labels, each block has runs of its own.
-    for _, group in groupby(numbered, lambda own: (own[1][1], own[0] if conditioned else 0)):
-        run = list(group)
-        factor, blocks = run[0][1][1], [block for _, (block, _) in run]
+    keys = [(factor, number if conditioned else 0) for number, factor in enumerate(encoder.factors, start=1)]
+    done = 0
+    for (factor, _), group in groupby(keys):
+        blocks = list(encoder.blocks[done : done + len(list(group))])
+        done += len(blocks)
         if factor == 1:
             layers += [layer for block in blocks for layer in _block_layers(block)]
         else:
             layers.append(_Runs(blocks, factor))
-        if run[-1][0] in conditioned and run[-1][0] < len(numbered):
+        if done in conditioned and done < len(keys):
             layers.append(_Layer(partial(_conditioned, model)))
     return [*layers, _Layer(lambda states: model.head(encoder.norm(states)))]
 
 
-def _block_layers(block: Block, rate: Callable[[Tensor], FrameRate] | None = None) -> list[_Layer]:
+def _block_layers(block: nn.Module, rate: Callable[[Tensor], FrameRate] | None = None) -> list[_Layer]:
     """Return the sublayers of a block, which sees runs of frames at a rate; None: the encoder's frames."""
 
     def run(sublayer: Residual, x: Tensor) -> Tensor:
         return sublayer(x, _length(x), rate(x) if rate else None)
 
+    assert isinstance(block, Block)
     window = _window(next(x for x in block.modules() if isinstance(x, SelfAttentionLayer)))
     assert window is not None
     left, right, chunk = window
     layers = []
     for residual in block.sublayers:
+        assert isinstance(residual, Residual)
         apply = partial(run, residual)
         match residual.sublayer:
             case FeedForward():
                 layers.append(_Layer(apply))
             case ConvolutionModule(depthwise=depthwise):
-                layers.append(_Layer(apply, _reach(depthwise), _reach(depthwise)))
+                layers.append(_Layer(apply, _reach(depthwise.convolution), _reach(depthwise.convolution)))
             case Branches(local=local, depthwise=depthwise):
                 # The merging convolution reads frames of up to two other chunks.
-                own, reach = _reach(local.depthwise), _reach(depthwise)
+                own, reach = _reach(local.depthwise.convolution), _reach(depthwise.convolution)
                 before, after = (reach + max(own, x + chunk - 1) for x in (left, right))
                 layers.append(_Layer(apply, before, after, phase=chunk))
             case _:
@@ -330,8 +335,10 @@ def _window(layer: SelfAttentionLayer) -> tuple[int, int, int] | None:
     return None
 
 
-def _reach(convolution: DepthwiseConvolution) -> int:
-    return int(convolution.convolution.kernel_size[0]) // 2
+def _reach(convolution: nn.Module) -> int:
+    """Return how far a convolution sees on each side."""
+    assert isinstance(convolution, nn.Conv1d)
+    return convolution.kernel_size[0] // 2
 
 
 def _whole(module: nn.Module, x: Tensor) -> Tensor:

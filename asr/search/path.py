@@ -81,10 +81,18 @@ def join_paths(paths: Sequence[TokenPath], starts: Sequence[int] | None = None) 
         tokens += len(path.ids)
     return TokenPath(
         ids=[index for path in paths for index in path.ids],
-        frames=[frame + start for path, start in zip(paths, starts or itertools.repeat(0), strict=False) for frame in path.frames],
+        frames=[
+            frame + start
+            for path, start in zip(paths, starts or itertools.repeat(0), strict=False)
+            for frame in path.frames
+        ],
         confidences=[x for path in paths for x in path.confidences],
         words=None if paths[0].words is None else words,
-        ends=[end + start for path, start in zip(paths, starts or itertools.repeat(0), strict=False) for end in path.ends],
+        ends=[
+            end + start
+            for path, start in zip(paths, starts or itertools.repeat(0), strict=False)
+            for end in path.ends
+        ],
     )
 
 

@@ -122,7 +122,9 @@ class PrefixSearch(Search):
 
     def ranked(self, beam: list["PrefixNode"]) -> list[tuple[float, "PrefixNode"]]:
         """Return the prefixes with their scores as the end of the text, best first."""
-        scored = [(prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam if prefix.alive]
+        scored = [
+            (prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam if prefix.alive
+        ]
         return sorted(scored, key=lambda pair: -pair[0])
 
     def step(

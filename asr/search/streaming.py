@@ -15,7 +15,8 @@ from asr.search.prefix import PrefixNode, PrefixSearch
 from asr.search.words import WithWords, WordSearch
 from asr.text.tokenizer import Tokenizer
 
-# What the best hypothesis says about the time before this is final: several words of a language model's context.
+# What the best hypothesis says about the time before is final. It is as long as several words, the context of
+# a language model.
 PATIENCE_S = 1.5
 
 

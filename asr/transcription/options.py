@@ -167,7 +167,16 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
         if self.engine:
             refuse(self, ("shard",), f"with engine={self.engine}")
         if self.live:
-            unused = ("mode", "chunk_s", "overlap_s", "channels", "min_confidence", "output", "shard", "engine")
+            unused = (
+                "mode",
+                "chunk_s",
+                "overlap_s",
+                "channels",
+                "min_confidence",
+                "output",
+                "shard",
+                "engine",
+            )
             refuse(self, unused, "with live=true")
             if self.format not in ("text", "json"):
                 raise UserError(f"format={self.format}: expected text or json with live=true")

@@ -23,9 +23,9 @@ NAME = "stream"  # in messages
 
 
 def check_streamed(model: AcousticModel, name: str) -> None:
-    """Raise UserError, which begins with `name`, unless a model needs a bounded part of a recording at a time.
+    """Raise UserError unless a model needs only a bounded part of a recording at a time.
 
-    The message says what to set in training instead.
+    The message begins with `name`, and says what to set in training instead.
     """
     if reasons := why_not_streamed(model):
         raise UserError(f"{name}: this model can't recognise audio as it comes: {'; '.join(reasons)}")
@@ -65,12 +65,13 @@ class Stream:
             else soxr.ResampleStream(sample_rate, model.sample_rate, 1, dtype="float32")
         )
         self._labels = NO_LABELS  # labels of the word that isn't final
-        self._silent: list[TimedWord] | None = []  # words of a silent recording, which has none; None: it isn't
+        # Words of a recording that is silent so far; None: something was heard.
+        self._silent: list[TimedWord] | None = []
         self._closed = False
 
     @property
     def look_ahead_s(self) -> float:
-        """Audio that the model needs after a frame, in seconds; the search needs some of the next word, too."""
+        """Audio in seconds that the model needs after a frame; the search also waits for the next word."""
         return self._model.look_ahead_samples / self._model_rate
 
     def push(self, block: NDArray[Any] | torch.Tensor) -> list[TimedWord]:
@@ -84,7 +85,9 @@ class Stream:
         """
         samples = as_floats(block, NAME)
         if len(samples) != 1:
-            raise UserError(f"{NAME}: expected blocks of one channel, found {len(samples)}: a stream for each")
+            raise UserError(
+                f"{NAME}: expected blocks of one channel, found {len(samples)}: a stream for each"
+            )
         return self._next(checked_samples(samples[0], NAME) if samples.size else samples[0], last=False)
 
     def close(self) -> list[TimedWord]:

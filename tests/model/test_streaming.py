@@ -70,7 +70,15 @@ def test_a_stream_is_the_whole_recording(name: str) -> None:
     model = build(attention, given)
     assert why_not_streamed(model) == []
     random = torch.Generator().manual_seed(1)
-    for size, blocks in ((24000, 1600), (23111, 577), (12345, 7), (3000, 3000), (401, 100), (399, 50), (1, 1)):
+    for size, blocks in (
+        (24000, 1600),
+        (23111, 577),
+        (12345, 7),
+        (3000, 3000),
+        (401, 100),
+        (399, 50),
+        (1, 1),
+    ):
         samples = 0.1 * torch.randn(size, generator=random)
         stream = StreamingModel(model)
         found = [stream.push(block) for block in samples.split(blocks)]
@@ -108,7 +116,9 @@ def test_frames_come_as_early_as_said_and_no_earlier(name: str) -> None:
 
 
 def test_memory_does_not_grow() -> None:
-    model = build("local-5:right=3,chunk=4", {"frames": "1,2*2", "block": "conformer", "convolution_kernel": 5})
+    model = build(
+        "local-5:right=3,chunk=4", {"frames": "1,2*2", "block": "conformer", "convolution_kernel": 5}
+    )
     stream = StreamingModel(model)
 
     def kept() -> int:
@@ -140,8 +150,18 @@ def test_memory_does_not_grow() -> None:
         ("local-8:global=1", {}, {}, "attention local-8:global=1 looks ahead over the whole utterance"),
         ("full:causal=true", {}, {}, "attention full:causal=true looks back over all that came before"),
         (LOCAL, {"positions": "sinusoidal"}, {}, "positions=rotary, convolution or none"),
-        (LOCAL, {}, {"normalise": "utterance"}, "features.normalise=utterance .* train with .*=corpus or none"),
-        (LOCAL, {}, {"normalise": "window"}, "features.normalise=window takes its statistics from later audio"),
+        (
+            LOCAL,
+            {},
+            {"normalise": "utterance"},
+            "features.normalise=utterance .* train with .*=corpus or none",
+        ),
+        (
+            LOCAL,
+            {},
+            {"normalise": "window"},
+            "features.normalise=window takes its statistics from later audio",
+        ),
     ],
 )
 def test_why_a_model_is_not_streamed(

@@ -1,16 +1,21 @@
 """Audio as it comes, against the transcript of the whole recording."""
 
+import io
+import itertools
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from once import once
 from tone_corpora import LEXICON, TINY, tones
 
 from asr import Recognizer, UserError
+from asr.cli import main
 from asr.data.audio_file import Samples
 from asr.search.path import TimedWord
 from asr.transcription.posteriors import encode
@@ -91,7 +96,7 @@ def test_words_come_before_the_end_and_pending_ones_are_those_so_far(
     for end in range(RATE, len(samples), RATE):
         final += stream.push(samples[end - RATE : end])
         assert_same(final, whole[: len(final)])
-        # The first frames of what has been heard are those of the recording; the last ones have no look-ahead.
+        # The last frames of what has been heard have no look-ahead.
         heard = words_of(streamed.transcribe(samples[: end - ahead], RATE, decoder=decoder, mode="onepass"))
         late_s = (end - ahead) / RATE - 0.5
         early = [x.word for x in [*final, *stream.pending] if x.end_s < late_s]
@@ -148,7 +153,9 @@ def test_what_is_no_block_is_named(streamed: Recognizer) -> None:
     for call in (stream.close, lambda: stream.push(np.zeros(9, np.float32))):
         with pytest.raises(UserError, match="stream: closed; start another"):
             call()
-    with pytest.raises(UserError, match="decoder=beam .*searches whole stretches: expected greedy or prefix"):
+    with pytest.raises(
+        UserError, match=r"decoder=beam .*searches whole stretches: .* expected greedy or prefix"
+    ):
         streamed.stream(decoder="beam")
     with pytest.raises(UserError, match="chunk_s"):
         streamed.stream(chunk_s=3)
@@ -166,3 +173,46 @@ def test_a_model_without_bounded_look_ahead_is_refused(recognizer: Recognizer) -
         "attention full looks ahead over the whole utterance: train with attention=local-64:right=4 or",
     ):
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize("container", [True, False])
+def test_standard_input_is_transcribed_as_it_comes(
+    streamed: Recognizer,
+    container: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With a header, and without one; a pause of more than 0.7 s ends a line."""
+    soundfile.write(
+        tmp_path / "a.wav", np.concatenate([speech(3), speech(2, seed=9)]), RATE, subtype="PCM_16"
+    )
+    content = (tmp_path / "a.wav").read_bytes()
+    expected = words_of(streamed.transcribe(tmp_path / "a.wav", mode="onepass"))
+    given = ["transcribe", str(streamed.run_folder), "-", "live=true"]
+    given += [] if container else [f"rate={RATE}"]
+    printed = []
+    for form in ("text", "json"):
+        pipe = io.BytesIO(content if container else content[44:])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(pipe))
+        assert main([*given, f"format={form}"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0].split() == [word.word for word in expected]
+    pauses = sum(two.start_s - one.end_s >= 0.7 for one, two in itertools.pairwise(expected))
+    assert printed[0].count("\n") == pauses + 1
+    assert_same([TimedWord(**json.loads(line)) for line in printed[1].splitlines()], expected)
+
+
+def test_live_options_without_effect_are_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, message in (
+        (["-", "live=true", "mode=chunked"], "mode=chunked: has no effect with live=true"),
+        (["-", "live=true", "format=srt"], "format=srt: expected text or json with live=true"),
+        (["-", "rate=16000"], "rate=16000: has no effect"),
+        (["a.wav", "live=true"], "live=true: expected a model and - (standard input)"),
+        (["-", "live=true"], "this model can't recognise audio as it comes: features.normalise=utterance"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        assert main(["transcribe", str(trained), *given]) == 1
+        assert message in capsys.readouterr().err
