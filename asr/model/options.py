@@ -88,7 +88,8 @@ class FeatureConfig:
     )
     normalise: str = option(
         "utterance",
-        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}",
+        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}; corpus and none use no later "
+        "audio",
         affects="result",
         choices=NORMALISATIONS,
     )
