@@ -84,10 +84,9 @@ def _greedy(log_probs_TV: Tensor, first: int) -> TokenPath:
 class PrefixStream:
     """Prefix search that decides: what the best hypothesis says about the time some frames ago is final.
 
-    Hypotheses that say otherwise are dropped. Labels on which all agree are final before. The probability
-    of what follows depends on a label that long ago through a language model only, by its last words. Times
-    are those of the best hypothesis's alignment when a label becomes final. Only the frames since then are
-    kept.
+    Hypotheses that say otherwise are dropped. Labels on which all agree are final before. What follows says
+    little about a label that long ago: a language model links them, by its last words alone. Times are those
+    of the best hypothesis's alignment when a label becomes final. Only the frames since then are kept.
 
     Args:
         search: search, whose hypotheses are kept.
