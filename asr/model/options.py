@@ -88,8 +88,7 @@ class FeatureConfig:
     )
     normalise: str = option(
         "utterance",
-        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}; corpus and none use no later "
-        "audio",
+        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}; corpus and none don't see ahead",
         affects="result",
         choices=NORMALISATIONS,
     )
