@@ -67,8 +67,8 @@ def _follow_run(folder: Path, options: ReportOptions) -> Path:
 def _follow_results(path: Path, options: ReportOptions) -> Path:
     file = path / "results.json" if path.is_dir() else path
     folder, first = file.parent, True
-    if file.suffix == ".gz":  # stored results, of which a folder may have several
-        folder /= file.name.split(".")[0]
+    if file.suffix == ".gz":  # stored with a recipe, whose folder is no place for a page
+        folder = Path("exp", file.name.split(".")[0])
     while True:
         running = bool(options.refresh) and is_locked(folder)
         if "tasks" in read_json(file, "results of asr compare"):

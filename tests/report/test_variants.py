@@ -115,11 +115,12 @@ def test_a_sweep_over_layers_has_lines_and_a_table_in_order() -> None:
     assert accuracy.figure(results) is None
 
 
-def test_a_compressed_file_of_results_gets_a_page_beside_it(tmp_path: Path) -> None:
+def test_a_compressed_file_of_results_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only an unpacked results.json could be drawn."""
+    monkeypatch.chdir(tmp_path)
     stored = tmp_path / "sizes.json.gz"
     stored.write_bytes((STORED / "whisper-sizes.json.gz").read_bytes())
     assert main(["report", str(stored), "static=false"]) == 0
-    assert (tmp_path / "sizes" / "report.html").is_file()
+    assert (tmp_path / "exp" / "sizes" / "report.html").is_file()
     stored.write_bytes(gzip.compress(json.dumps({"format": 2}).encode())[:-9])
     assert main(["report", str(stored), "static=false"]) == 1
