@@ -14,18 +14,20 @@ from asr.config.names import alternatives
 from asr.console import Table, open_console, progress
 from asr.environment import pick_device, pick_precision
 from asr.experiment.bench import Bench, measured_names
-from asr.experiment.crossings import crossings, speed_ups
+from asr.experiment.crossings import crossings, fastest_by_length, speed_ups
 from asr.experiment.options import BenchOptions
 from asr.experiment.records import Evaluation
 from asr.experiment.results import Results
+from asr.experiment.variant import Variant, given_variants, mechanism_of
 from asr.files import check_writable, write_json
 from asr.measure import quartiles
 from asr.model.options import FeatureConfig, ModelConfig
+from asr.records.run_folder import RunFolder
 from asr.report.figure import export
 from asr.report.figures import benchmark as bench_chart
 from asr.report.words import look_ahead_text
 from asr.scoring.estimates import DASH
-from asr.training.config import train_options
+from asr.training.config import run_options, train_options
 
 
 def parse(overrides: list[str]) -> BenchOptions:
@@ -34,10 +36,15 @@ def parse(overrides: list[str]) -> BenchOptions:
     figure = given.get("figure")
     drawn = config.flat(config.group_values("figure", figure)) if figure else {}
     options = config.parse(BenchOptions, drawn | given)
-    options.attentions = [own.load(name) for name in alternatives(options.attentions)]
+    options.attentions = given_variants(options.attentions, _loaded)
     options.baseline = own.load(options.baseline)
     measured_names(options)  # refuses what can't be measured
     return options
+
+
+def _loaded(names: list[str]) -> list[str]:
+    """Return what names stand for, as they are written: `name@2` is no mechanism's."""
+    return [own.load(name) for name in alternatives(names)]
 
 
 def main(paths: list[str], overrides: list[str]) -> None:
@@ -64,12 +71,10 @@ def run(paths: Sequence[str | Path], options: BenchOptions, *, console: Console 
     options = replace(options, device=device, precision=precision.name)
     # Those that the user runs without kernels say so in their names.
     plain = [x for x in measured_names(options) if not x.startswith("peer:") and "@reference" not in x]
-    notice = missing_kernels((x.partition("@")[0] for x in plain), device)
+    notice = missing_kernels(map(mechanism_of, plain), device)
     if notice:
         console.print(notice, style="yellow", markup=False, soft_wrap=True)
-    # Composed with all other options of a training, because presets are a group of its configuration.
-    model = {"model": options.model, "model.frames": options.frames}
-    preset = train_options(model).model if options.unit == "model" else None
+    preset = _preset(options) if options.unit == "model" else None
     bench = Bench(options, out, preset)
     if bench.reused:
         console.print(f"{out}: reusing {bench.reused} results of an interrupted benchmark")
@@ -95,15 +100,26 @@ def run(paths: Sequence[str | Path], options: BenchOptions, *, console: Console 
     return results
 
 
+def _preset(options: BenchOptions) -> ModelConfig:
+    """Return the architecture of a preset, or of a run."""
+    run = RunFolder(options.model)
+    if run.options.exists():
+        model = run_options(run).model
+        return model if options.frames == "1" else replace(model, frames=options.frames)
+    # Composed with all other options of a training, because presets are a group of its configuration.
+    return train_options({"model": options.model, "model.frames": options.frames}).model
+
+
 def _look_ahead(name: str, preset: ModelConfig | None) -> str:
     """Return by how much attention looks ahead: a model's in ms, otherwise a layer's in positions."""
     if name.startswith("peer:"):
         return DASH
-    attention = name.partition("@")[0]
+    attention, variant = mechanism_of(name), Variant.read(name)
     if preset is None:
         return look_ahead_text(attention, 1, 1.0)
     position_ms = preset.subsampling * FeatureConfig().frame_shift_ms
-    return look_ahead_text(attention, preset.layers, position_ms, preset.frames)
+    frames, layers = variant.frames or preset.frames, variant.layers or preset.layers
+    return look_ahead_text(attention, layers, position_ms, frames)
 
 
 def _time_table(
@@ -124,7 +140,9 @@ def _time_table(
         shape = (str(row.length), row.variant, str(row.utterances))
         lines.append((*shape, *seconds, median, f"{low}–{high}", faster, _look_ahead(row.variant, preset)))
     found = crossings(rows, options.baseline, clock)
-    caption = "\n".join(f"{name}: {where}" for name, where in found.items())
+    notes = [f"{name}: {where}" for name, where in found.items()]
+    notes += fastest_by_length(rows, options.baseline, clock) if model else []
+    caption = "\n".join(notes)
     return replace(Table.of(title, columns, lines, caption=caption, numbers=False), sections=last)
 
 

@@ -25,6 +25,7 @@ from asr.experiment.peaks import TooLarge, largest_batch, peak_memory_bytes
 from asr.experiment.random_input import Problem
 from asr.experiment.records import Candidate, Evaluation
 from asr.experiment.results import Results
+from asr.experiment.variant import Variant, mechanism_of
 from asr.measure import Seconds, can_measure_memory, in_turns, torch_threads
 from asr.model.options import ModelConfig
 from asr.records.job import Job, identity
@@ -57,7 +58,10 @@ def measured_names(options: BenchOptions) -> list[str]:
 
 
 def _check_name(name: str, options: BenchOptions) -> None:
-    head, (_, threads) = name.partition("@")[0], split_threads(name)
+    variant = Variant.read(name)
+    head, (_, threads) = mechanism_of(name), split_threads(variant.attention)
+    if options.unit != "model" and name != variant.attention:
+        raise UserError(f"attentions={name}: expected unit=model, found {options.unit}")
     if threads == 0:
         raise UserError(f"attentions={name}: expected at least 1 thread")
     if threads and options.clock == "cpu":
@@ -73,14 +77,14 @@ def _check_name(name: str, options: BenchOptions) -> None:
 
 def has_own_parameters(name: str) -> bool:
     """Return whether a mechanism is measured as part of a layer only."""
-    return issubclass(class_named(name), OwnParameterLayer)
+    return issubclass(class_named(mechanism_of(name)), OwnParameterLayer)
 
 
 def groups_queries(name: str) -> bool:
     """Return whether a mechanism has groups of queries, which are measured alone by passes=grouping."""
     if name.startswith("peer:"):
         return False
-    return issubclass(class_named(name.partition("@")[0]), ClusteredAttention)
+    return issubclass(class_named(mechanism_of(name)), ClusteredAttention)
 
 
 def time_in_turns(
@@ -100,7 +104,7 @@ def time_in_turns(
 
     def turn(name: str) -> Seconds:
         once = partial(run_once, operations[name], *given[problems[name]], passes)
-        wanted = split_threads(name)[1] or threads
+        wanted = split_threads(Variant.read(name).attention)[1] or threads
         if torch.get_num_threads() != wanted:
             torch.set_num_threads(wanted)
             once()  # wakes the threads, which would slow the timed call
@@ -253,7 +257,7 @@ class Bench:
         candidate = Candidate(
             label=options.unit,
             attention=options.baseline,
-            mechanism=split_name(options.baseline.partition("@")[0])[0],
+            mechanism=split_name(mechanism_of(options.baseline))[0],
             size=None,
             layers=self.preset.layers if options.unit == "model" else 1,
             subsampling=self.preset.subsampling if options.unit == "model" else 1,

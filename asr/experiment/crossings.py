@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from asr.attention import parse_name
 from asr.config.names import split_name
 from asr.experiment.records import Evaluation
+from asr.experiment.variant import Variant, mechanism_of
+from asr.measure import quartiles
 
 # By mechanism, for a layer with C = 100 (forward and backward on a GPU), C = 100 and K = 32 (likewise), and 8
 # classes (forward on one core).
@@ -23,8 +25,12 @@ def causal_form(name: str) -> str | None:
         >>> causal_form("full@reference"), causal_form("agglomerative-8:tie=true"), causal_form("lsh-4")
         ('full:causal=true@reference', 'agglomerative-8:causal=true,tie=true', None)
     """
-    head, at, tail = name.partition("@")
-    if head.startswith("peer:") or parse_name(head).arguments.get("causal") is not False:
+    head, at, tail = Variant.read(name).attention.partition("@")
+    if (
+        head + at + tail != name
+        or head.startswith("peer:")
+        or parse_name(head).arguments.get("causal") is not False
+    ):
         return None
     separator = "," if split_name(head)[2] else ":"
     return parse_name(f"{head}{separator}causal=true").name + at + tail
@@ -33,7 +39,7 @@ def causal_form(name: str) -> str | None:
 def rival(name: str, baseline: str, names: Sequence[str]) -> str:
     """Return what a mechanism is compared with: the baseline, or its causal form if both are causal."""
     causal = causal_form(baseline) if baseline in names else None
-    is_causal = not name.startswith("peer:") and parse_name(name.partition("@")[0]).arguments.get("causal")
+    is_causal = not name.startswith("peer:") and parse_name(mechanism_of(name)).arguments.get("causal")
     return causal if causal and is_causal and causal in names else baseline
 
 
@@ -59,6 +65,41 @@ def speed_ups(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[flo
         base_us = times.get((row.split, rival(row.variant, baseline, beside)))
         found.append(None if base_us is None else base_us / times[row.split, row.variant])
     return found
+
+
+def fastest_by_length(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[str]:
+    """Return what is fastest at each length, in words; operations with overlapping quartiles are level.
+
+    Arguments as in `crossings`.
+
+    Example:
+        >>> from asr.experiment.bench import row_of
+        >>> from asr.experiment.random_input import Problem
+        >>> from asr.measure import Seconds
+        >>> problem = Problem(4, 8, "fp32", "cpu", 0, batch=1, length=100)
+        >>> times = {"full": (4, 4), "near-25": (2, 2), "local-64": (2, 3)}
+        >>> rows = [row_of(x, problem, "forward", [Seconds(y, y) for y in s]) for x, s in times.items()]
+        >>> fastest_by_length(rows, "full", "cpu")
+        ['fastest at N = 100: near-25 (0.50 of full), level with local-64']
+    """
+    lines = []
+    for split in dict.fromkeys(row.split for row in rows):
+        found = sorted((x for x in rows if x.split == split), key=lambda x: position_us(x, clock))
+        ranges = [[x / row.positions for x in quartiles(row.repeats_s(clock))] for row in found]
+        level = [
+            x.variant for x, (low, *_) in zip(found[1:], ranges[1:], strict=True) if low <= ranges[0][-1]
+        ]
+        full_us = next((position_us(x, clock) for x in found if x.variant == baseline), None)
+        if len(found) < 2 or full_us is None:
+            continue
+        share = (
+            ""
+            if found[0].variant == baseline
+            else f" ({position_us(found[0], clock) / full_us:.2f} of {baseline})"
+        )
+        also = f", level with {', '.join(level)}" if level else ""
+        lines.append(f"fastest at N = {found[0].length:,}: {found[0].variant}{share}{also}")
+    return lines
 
 
 def crossing(ratios: Mapping[int, float]) -> str:
@@ -104,7 +145,7 @@ def crossings(rows: Sequence[Evaluation], baseline: str, clock: str) -> dict[str
         if not ratios or name == against:
             continue
         found[name] = f"faster than {against} {crossing(ratios)}"
-        kind = "" if name.startswith("peer:") else parse_name(name.partition("@")[0]).mechanism
-        if kind in PUBLISHED and split_name(against.partition("@")[0])[0] == "full":
+        kind = "" if name.startswith("peer:") else parse_name(mechanism_of(name)).mechanism
+        if kind in PUBLISHED and split_name(mechanism_of(against))[0] == "full":
             found[name] += f"; paper: {PUBLISHED[kind]}"
     return found

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from asr.attention.clustered import ClusteredAttention
 from asr.experiment.options import GROUPING
 from asr.experiment.peers import Attend, build_peer
 from asr.experiment.random_input import MEL_BINS, VOCABULARY, Problem, markov_labels
+from asr.experiment.variant import Variant
 from asr.losses.loss import build_loss
 from asr.measure import Seconds, now, time_of
 from asr.model.blocks import Block
@@ -28,14 +29,16 @@ def build_operation(name: str, problem: Problem) -> Attend:
     """Return the function of a problem's inputs that a name stands for.
 
     Args:
-        name: a mechanism (`i-clustered-100`), a mechanism with a backend (`i-clustered-100@reference`), or
-            `peer:` and a name that `build_peer` takes. A trailing number of threads (`@2`) is ignored.
+        name: a variant (`i-clustered-100`, of a model also `full frames=1,2*8 precision=bf16`), perhaps with
+            a backend of its mechanism (`i-clustered-100@reference`), or `peer:` and a name that `build_peer`
+            takes. A trailing number of threads (`@2`) is ignored.
         problem: shapes.
 
     Raises:
         UserError: an unknown name or backend, or a library that isn't installed.
     """
-    name, _ = split_threads(name)
+    problem = _as_variant(problem, name)
+    name, _ = split_threads(Variant.read(name).attention)
     if name.startswith("peer:"):
         return build_peer(
             name.removeprefix("peer:"), length=problem.length, batch=problem.batch, device=problem.device
@@ -51,6 +54,13 @@ def build_operation(name: str, problem: Problem) -> Attend:
     root = problem.head_dim**0.5
     # Keys are made here from the queries, so that the time includes their normalisation.
     return lambda q, k, v: mechanism(q, torch.nn.functional.normalize(q, dim=-1) * root, v)
+
+
+def _as_variant(problem: Problem, name: str) -> Problem:
+    """Return a model's problem with the frames, layers and precision of a variant."""
+    variant, preset = Variant.read(name), problem.preset
+    preset = replace(preset, frames=variant.frames or preset.frames, layers=variant.layers or preset.layers)
+    return replace(problem, preset=preset, precision=variant.precision or problem.precision)
 
 
 def split_threads(name: str) -> tuple[str, int | None]:

@@ -358,7 +358,7 @@ class BenchOptions:
     figure: str = option(
         "",
         help="options of a paper's figure, conf/figure/<name>.yaml; other options override them: "
-        "clustered | agglomerative | cast",
+        "clustered | agglomerative | cast; map: what pays at which length",
         affects="result",
         suggested=partial(configurations, "figure"),
     )
@@ -366,7 +366,8 @@ class BenchOptions:
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
         help="mechanisms, or all; values in turn: i-clustered-25/100:topk=16/32; name@reference selects "
         "a backend, name@2 two threads (with clock=wall), "
-        "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch",
+        "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch; "
+        "with unit=model also 'full frames=1,2*8 precision=bf16'",
         affects="result",
         suggested=MECHANISMS,
     )
@@ -395,7 +396,7 @@ class BenchOptions:
     )
     model: str = option(
         "wsj",
-        help="preset in conf/model",
+        help="preset in conf/model, or the folder of a run",
         affects="result",
         only=("unit", "model"),
         suggested=partial(configurations, "model"),

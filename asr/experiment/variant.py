@@ -1,6 +1,7 @@
 """How a model runs: what can be exchanged in a trained or published model without training it again."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from asr.attention.table import canonical
@@ -67,8 +68,12 @@ def attention_only(text: str) -> str:
     return variant.attention
 
 
-def given_variants(texts: list[str]) -> list[str]:
-    """Return the canonical texts of variants that the user gives; see `asr.attention.table.canonical`.
+def given_variants(texts: list[str], names: Callable[[list[str]], list[str]] = canonical) -> list[str]:
+    """Return the canonical texts of variants that the user gives.
+
+    Args:
+        texts: variants.
+        names: function from mechanisms as they are given to those that they stand for.
 
     Raises:
         UserError: an unknown mechanism or precision, or a number of layers that is none.
@@ -79,5 +84,15 @@ def given_variants(texts: list[str]) -> list[str]:
         if wrong := [x for x in axes if not _GIVEN.fullmatch(x)]:
             known = "layers=<number>, precision=fp32 | bf16 | fp16 or frames=<schedule>"
             raise UserError(f"{text}: expected {known}, found {wrong[0]}")
-        found += [str(Variant.read(" ".join([name, *axes]))) for name in canonical([attention])]
+        found += [str(Variant.read(" ".join([name, *axes]))) for name in names([attention])]
     return found
+
+
+def mechanism_of(text: str) -> str:
+    """Return the mechanism of a variant, without the backend and the threads of `asr bench`.
+
+    Example:
+        >>> mechanism_of("near-25@reference frames=2"), mechanism_of("full@2")
+        ('near-25', 'full')
+    """
+    return Variant.read(text).attention.partition("@")[0]

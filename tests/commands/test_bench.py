@@ -138,6 +138,7 @@ def check_and_run(options: BenchOptions) -> None:
         ({"lengths": []}, "lengths="),
         ({"attentions": ["full@0"]}, "at least 1 thread"),
         ({"attentions": ["full@2"]}, "clock=wall"),
+        ({"attentions": ["full frames=2"]}, "full frames=2: expected unit=model, found mechanism"),
         ({"attentions": ["peer:clustered-4"]}, "pytorch-fast-transformers"),
         ({"attentions": ["peer:lsh-4"]}, "reformer-pytorch"),
     ],

@@ -1,6 +1,7 @@
 """`asr bench unit=model`: encoding and training steps of whole models, and the groups of queries alone."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,29 @@ def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
     assert figure is not None
     assert "The model of the preset tiny on random input (batch 1, fp32 on cpu)" in figure.caption
     assert figure.title == "Time and memory of a model per position"
+
+
+def test_frames_layers_and_precision_are_those_of_the_variant() -> None:
+    preset = replace(TINY, layers=3)
+    problem = replace(MODEL, preset=preset)
+    model = build_operation("local-4@reference frames=1,2*1 layers=2 precision=bf16", problem)
+    assert isinstance(model, MeasuredModel)
+    assert list(model.encoder.factors) == [1, 2]
+    assert model.problem.dtype == torch.bfloat16
+    (features,), _ = problem.tensors()
+    assert features.dtype == torch.float32  # the same input for all variants
+
+
+@pytest.mark.slow
+def test_a_runs_architecture_in_several_variants(trained: Path, tmp_path: Path) -> None:
+    names = ["full", "full frames=2", "near-4 precision=bf16"]
+    asked = ["unit=model", f"model={trained}", f"attentions={names}", "lengths=[48]", "peak_memory=false"]
+    shown = bench(tmp_path / "bench.json", *asked, "passes=forward")
+    results = read_results(tmp_path / "bench.json")
+    assert [row.variant for row in results.evaluations] == names
+    assert "fastest at N = 48: " in shown
+    with pytest.raises(UserError, match=r"frames=1,2\*7"):
+        bench(tmp_path / "other.json", *asked, "frames=1,2*7", "passes=forward")
 
 
 def test_a_step_trains_and_encoding_does_not() -> None:
