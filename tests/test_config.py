@@ -99,6 +99,20 @@ def test_control_characters_survive_as_overrides() -> None:
     assert config.parse(Outer, config.as_overrides({"inner.names": names})).inner.names == names
 
 
+def test_values_of_python_are_taken_as_they_are() -> None:
+    """They became text, YAML and OmegaConf. Text is read as on a command line."""
+    options = config.parse(Outer, {"name": "8", "rate": 2, "inner.size": "7", "inner.names": ["a,b", "null"]})
+    assert options == Outer("8", 2.0, Inner(7, ["a,b", "null"]))
+    assert config.parse(Ranged, {"sizes": 3, "clip": None}) == Ranged(sizes=[3])
+    for values, message in (
+        ({"inner.size": 2.5}, r"inner\.size=2\.5: expected a whole number"),
+        ({"name": None}, "name=null: expected text"),
+        ({"inner.size": [1]}, r"inner\.size=\[1\]: expected a whole number"),
+    ):
+        with pytest.raises(UserError, match=f"^{message}"):
+            config.parse(Outer, values)
+
+
 def test_composed_lists_need_no_brackets() -> None:
     """A comma meant several runs."""
     for override in ("data.train=a b/x,c's.gz", "data.train=['a b/x',\"c's.gz\"]"):

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.config.files import layers
 from asr.config.keys import CONFIGS, Given, attribute, by_key, config_groups, flat, nested, search_path
 from asr.config.schema import Affects, affecting, check, check_effect, describe, settings, written
-from asr.config.values import REFERENCE, expectation, literal, read_value
+from asr.config.values import REFERENCE, expectation, given_value, literal
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
 
@@ -198,7 +198,7 @@ def _merged(
         if read:
             _check_value(key, value, kinds[key])
         try:
-            found[key] = read_value(value, kinds[key]) if read and isinstance(value, str) else value
+            found[key] = given_value(value, kinds[key]) if read else value
         except yaml.YAMLError as error:
             raise _misfit(key, value, kinds[key], where) from error
         if REFERENCE in str(value) and not kinds[key].startswith(("str", "list[str", "list[Any")):

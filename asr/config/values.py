@@ -20,7 +20,7 @@ def read_value(text: str, kind: str) -> Any:
 
     Args:
         text: value as given; a list may lack its brackets, which shells such as zsh expand.
-        kind: type of the option as `asr.config.describe` gives it.
+        kind: type of the option as `asr.config.describe` gives it; `Any`: a value in YAML.
 
     Raises:
         YAMLError: a list with brackets that is none.
@@ -29,6 +29,8 @@ def read_value(text: str, kind: str) -> Any:
         >>> read_value("full,lsh-4:chunk=16,buckets=8", "list[str]"), read_value("0,1", "list[int]")
         (['full', 'lsh-4:chunk=16,buckets=8'], ['0', '1'])
     """
+    if kind == "Any":
+        return yaml.load(text, ANY)
     if not kind.startswith("list["):
         return None if "None" in kind and text in ("", "null") else text
     if kind.startswith("list[str]") and not text.startswith("["):
@@ -38,6 +40,22 @@ def read_value(text: str, kind: str) -> Any:
     if kind.startswith("list[str]") and isinstance(value, list) and all(isinstance(x, str) for x in value):
         return join_options(value)
     return value
+
+
+def given_value(value: Any, kind: str) -> Any:
+    """Return the value that a user gives: text is read, see `read_value`; a list may be its only entry.
+
+    Raises:
+        YAMLError: a list with brackets that is none.
+
+    Example:
+        >>> given_value("0,1", "list[int]"), given_value(7, "list[int]"), given_value(7, "int")
+        (['0', '1'], [7], 7)
+    """
+    if isinstance(value, str):
+        return read_value(value, kind)
+    alone = kind.startswith("list[") and not isinstance(value, list | dict | None)
+    return [value] if alone else value
 
 
 def literal(value: Any) -> Any:

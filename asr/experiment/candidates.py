@@ -2,16 +2,16 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-import yaml
-
+from asr import config
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import effective
 from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
-from asr.config import as_overrides, flat, to_dict
+from asr.config import as_overrides, by_key, flat, to_dict
 from asr.errors import UserError
-from asr.experiment.options import LARGEST_SEED, LENGTHS, STEPS
+from asr.experiment.options import LENGTHS, STEPS, CandidateOptions
 from asr.experiment.records import Candidate
 from asr.experiment.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
 from asr.experiment.variant import Variant
@@ -19,9 +19,7 @@ from asr.training.config import check_determined, sizes, train_options
 from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
-# Entries that are read here, not by `asr train`. By hand: two are no options of training, and no fact about
-# the others tells that a comparison gives them another form, such as a candidate's label in `init_from`.
-OWN_KEYS = ("attention", "label", "seeds", "init_from")
+OWN_KEYS = tuple(x.name for x in fields(CandidateOptions))  # the others are read by `asr train`
 LAYERWISE = "layers"  # in place of a family, with a mechanism for each layer
 
 
@@ -129,13 +127,7 @@ def _ties_keys(attention: str) -> list[bool]:
 def _keys(entry: Any) -> dict[str, Any]:
     """Return the options of an entry of `candidates`; `"full model.layers=6"` is the short form."""
     if isinstance(entry, str):
-        overrides = [x if "=" in x.partition(":")[0] else f"attention={x}" for x in entry.split()]
-        pairs = (x.partition("=") for x in overrides)
-        try:
-            # Seeds are a list; all other values remain text, as for asr train.
-            entry = {key: yaml.safe_load(value) if key == "seeds" else value for key, _, value in pairs}
-        except yaml.YAMLError:
-            raise UserError(f"candidate {entry!r}: expected seeds such as [0,1,2]") from None
+        entry = by_key(x if "=" in x.partition(":")[0] else f"attention={x}" for x in entry.split())
     if not isinstance(entry, dict):
         raise UserError(f"candidates: expected {{attention: full, model.layers: 6}}, found {entry!r}")
     entry = {str(key): value for key, value in flat(entry).items()}
@@ -144,16 +136,12 @@ def _keys(entry: Any) -> dict[str, Any]:
     # They would be without effect: a comparison sets them itself.
     for key in entry.keys() & {"seed", "run", "resume"}:
         raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
-    if "seeds" in entry:
-        seeds = [entry["seeds"]] if isinstance(entry["seeds"], int) else entry["seeds"]
-        valid = isinstance(seeds, list) and all(type(x) is int and 0 <= x <= LARGEST_SEED for x in seeds)
-        if not valid or not seeds or len(set(seeds)) < len(seeds):
-            raise UserError(
-                f"candidate {entry['attention']}: seeds={seeds!r}, expected a list of distinct integers "
-                f"0 … {LARGEST_SEED}"
-            )
-        entry["seeds"] = seeds
-    return entry
+    given = {key: value for key, value in entry.items() if key in OWN_KEYS}
+    try:
+        own = to_dict(config.parse(CandidateOptions, given))
+    except UserError as error:
+        raise UserError(f"candidate {entry['attention']}: {error}") from None
+    return entry | {key: own[key] for key in given}
 
 
 def _plan(

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import yaml
 
-from asr.config import user_code
+from asr.config import by_key, user_code
+from asr.config.values import read_value
 from asr.errors import UserError, in_words
 from asr.experiment.cell import Cell, is_done, read_cell, read_state, write_state
 from asr.experiment.jobs import POLL_S, run_job, show_progress
@@ -99,9 +100,8 @@ def launch(
     Raises:
         UserError: the launcher is not installed, or refuses the options.
     """
-    pairs = (x.partition("=") for x in options.launch)
     try:
-        values = {key: yaml.safe_load(value) for key, _, value in pairs}
+        values = {key: read_value(value, "Any") for key, value in by_key(options.launch).items()}
     except yaml.YAMLError:
         raise UserError(f"launch={options.launch}: expected values in YAML, such as mem_gb=8") from None
     executors = {"ray": _ray, "submitit_local": _submitit, "submitit_slurm": _submitit}

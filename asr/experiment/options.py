@@ -5,8 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asr.config import configurations, option, options_of
+from asr.config import configurations, describe, option, options_of
 from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
+from asr.config.schema import MISSING
 from asr.errors import UserError
 from asr.losses.options import LossConfig
 from asr.model.options import FRAMES
@@ -32,6 +33,25 @@ GROUPING = "grouping"  # a pass that only mechanisms with groups of queries have
 SIZED = ("mechanism", "layer")  # a model has the sizes of its preset
 ALL = "all"
 LARGEST_BATCH = 1_000_000
+
+
+@dataclass
+class CandidateOptions:
+    """What sets a candidate apart, beside options of training."""
+
+    attention: str = option(MISSING, help="mechanism", affects="result", suggested=MECHANISMS)
+    label: str = option("", help="name; empty: the mechanism and what differs", affects="result")
+    seeds: list[int] = option(
+        [], help="one training each; empty: those of all", affects="result", maximum=LARGEST_SEED
+    )
+    init_from: str = option(
+        "", help="run, or label of another candidate, whose model is finetuned", affects="result"
+    )
+
+    def check(self) -> None:
+        """Raise UserError for a seed that is given twice."""
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds={self.seeds}: expected distinct seeds")
 
 
 @dataclass
@@ -65,9 +85,10 @@ class CompareConfig(SearchOptions):
     )
     candidates: list[Any] = option(
         [],
-        help="further candidates with options of their own: {attention: full, model.layers: 6, "
-        "seeds: [0,1,2]}; init_from: <run or label of another candidate> finetunes that model; with data: "
-        "single ways to run it, e.g. ['near-25 frames=2']",
+        help="further candidates with options of training of their own, e.g. {attention: full, "
+        "model.layers: 6, seeds: [0,1,2]}, or 'full model.layers=6'; also: "
+        + "; ".join(f"{x.key} ({x.help})" for x in describe(CandidateOptions))
+        + "; with data: single ways to run it, e.g. ['near-25 frames=2']",
         affects="result",
     )
     frames: list[str] = option(

@@ -58,6 +58,20 @@ def test_a_candidate_without_seeds_takes_the_common_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{attention: full, seeds: [1, 1]}", r"candidate full: seeds=\[1, 1\]: expected distinct seeds"),
+        ("full seeds=-1", "candidate full: seeds=-1: expected a number ≥ 0"),
+        ("'full seeds=[1,x]'", r"candidate full: seeds=\[1,x\]: expected a list of whole numbers"),
+        ("{label: a}", "expected an attention"),
+    ],
+)
+def test_a_candidates_own_options_are_checked_as_those_of_a_command(entry: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        candidates(f"candidates=[{entry}]")
+
+
+@pytest.mark.parametrize(
     ("option", "instead"), [("seed: 3", "seeds="), ("run: exp/mine", "folder="), ("resume: auto", "nothing")]
 )
 def test_a_candidate_with_options_that_cannot_differ_is_refused(option: str, instead: str) -> None:
