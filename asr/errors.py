@@ -134,7 +134,7 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
         except BaseException as error:
             # A library may turn the interruption of an import into an error of its own.
             if not received and not isinstance(error, KeyboardInterrupt):
-                if lack := LIMITS.search(str(error)):
+                if lack := LIMITS.search(" ".join(map(str, _with_causes(error)))):
                     limit = f"a limit of the system or its memory is reached ({lack[0]}): see ulimit -a"
                     return report(limit, 1)
                 raise
@@ -142,6 +142,13 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
             if isinstance(error, SystemExit):  # the work has said that it was stopped
                 return 128 + number
             return report("terminated" if number == signal.SIGTERM else "interrupted", 128 + number)
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it hides: a library that cleans up after one may fail at that."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager

@@ -185,6 +185,20 @@ def test_output_that_nobody_reads_ends_the_command_silently() -> None:
     assert ended.stderr == ""
 
 
+def test_a_limit_that_a_library_hides_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With `ulimit -n 7`, no data process could start, and Lightning failed to clean up: 97 lines."""
+
+    def fail() -> None:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        finally:
+            raise RuntimeError("Please call `iter(combined_loader)` first.")
+
+    assert run_program("asr", fail) == 1
+    limit = "asr: a limit of the system or its memory is reached (Too many open files): see ulimit -a\n"
+    assert capsys.readouterr().err == limit
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
