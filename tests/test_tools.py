@@ -8,17 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from asr import config
-from asr.approximation.run import WRITTEN
 from asr.commands import bench
 from asr.errors import UserError
-from asr.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
@@ -149,72 +146,3 @@ def test_the_installation_shows_its_progress(fails: str, tmp_path: Path) -> None
     assert "compiling attention_ext/hashing/cpu.cpp\n" in done.stdout
     assert ("ready" in done.stdout, done.returncode) == (not fails, bool(fails))
     assert ("no such package" in done.stderr) == bool(fails)
-
-
-def answered(folder: Path, texts: dict[str, list[str]]) -> None:
-    """Write what `accuracy.py pretrained` leaves of four questions on two contexts."""
-    contexts = ["Anna moved to Rome. Boris moved to Oslo.", "Clara bought a boat. David bought a lamp."]
-    answers = [["Rome", "Oslo"], ["boat", "lamp"]]
-    paragraphs = [
-        {
-            "context": context,
-            "qas": [
-                {
-                    "id": f"{number}{index}",
-                    "question": "?",
-                    "answers": [{"text": own, "answer_start": context.index(own)}],
-                }
-                for index, own in enumerate(found)
-            ],
-        }
-        for number, (context, found) in enumerate(zip(contexts, answers, strict=True))
-    ]
-    write_json({"data": [{"paragraphs": paragraphs}]}, folder / "data/squad/dev-v1.1.json")
-    rows = [{"attention": name, "time_ratio": 1.0} for name in texts]
-    write_json({"tasks": [{"rows": rows}]}, folder / "result/results.json")
-    for name, found in texts.items():
-        path = folder / f"result/squad/predictions-{name.translate(WRITTEN)}.json"
-        write_json({"predictions": dict(zip(("00", "01", "10", "11"), found, strict=True))}, path)
-
-
-def test_questions_are_pooled_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    right = ["Rome", "Oslo", "boat", "lamp"]
-    near = "near-4:topk=2"
-    answered(tmp_path / "0", {"full": right, near: ["Rome", "Rome", "boat", "lamp"]})
-    answered(tmp_path / "1", {"full": right, near: ["Rome", "Rome", "boat", "boat"]})
-    saved = tmp_path / "scores.json"
-    assert run("accuracy", "seeds", f"folders=[{tmp_path / '0'},{tmp_path / '1'}]", f"save={saved}") == 0
-    printed = capsys.readouterr().out
-    assert run("accuracy", "seeds", f"stored={saved}") == 0
-    assert capsys.readouterr().out == printed
-    assert run("accuracy", "seeds", f"folders=[{tmp_path / '0'}]") != 0
-    assert "expected two folders or more" in capsys.readouterr().err
-    assert "F1 on 4 questions, 2 seeds\n\n" in printed
-    assert "| full | 1.000, 1.000 | 1.000 | 1 | 1.00, 1.00 |" in printed
-    assert f"| {near} | 0.750, 0.500 | 0.625 | 0.625 (-0.963 … 2.213) | 1.00, 1.00 |" in printed
-    assert re.search(rf"\| full \| {near} \| \+0\.375 \(-\d\.\d+ … \+\d\.\d+\) \|  \|", printed)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda folder: answered(folder, {"full": ["Rome"] * 4, "near-4": ["Rome"] * 4}),
-            "the same mechanisms",
-        ),
-        (
-            lambda folder: [
-                path.write_text(path.read_text().replace("Oslo", "Rome")) for path in folder.glob("data/*/*")
-            ],
-            "the same questions",
-        ),
-    ],
-)
-def test_other_fine_tunings_are_not_pooled(
-    change: Callable[[Path], object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for seed in "01":
-        answered(tmp_path / seed, {"full": ["Rome"] * 4})
-    change(tmp_path / "1")
-    assert run("accuracy", "seeds", f"folders=[{tmp_path / '0'},{tmp_path / '1'}]") != 0
-    assert message in capsys.readouterr().err

@@ -115,6 +115,11 @@ def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
     return list(dict.fromkeys([Variant(FULL), *single[:1], *crossed, *single[1:]]))
 
 
+def file_of(folder: Path, name: str, variant: str) -> Path:
+    """Return the file with the predictions, or other content, of a variant in the folder of a workload."""
+    return folder / f"{name}-{variant.translate(WRITTEN)}.json"
+
+
 def swept(attentions: Sequence[str], layers: int) -> list[str]:
     """Return every mechanism but full attention in one layer at a time.
 
@@ -320,7 +325,7 @@ class Exchange:
                 kept[index] = item
         scored = self.workload.score(kept)
         for file, content in scored.files.items():
-            write_json({file: content}, self.folder / f"{file}-{str(variant).translate(WRITTEN)}.json")
+            write_json({file: content}, file_of(self.folder, file, str(variant)))
         units, measures = self.workload.units, scored.measures.items()
         return Outcome(
             values={name: float(x(np.arange(units)[None])[0]) for name, x in measures},

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,7 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
 
 
-def pooled(amounts: Sequence[float] | Values, sizes: Sequence[float] | Values) -> Statistic:
+def pooled(amounts: Sequence[float] | NDArray[Any], sizes: Sequence[float] | NDArray[Any]) -> Statistic:
     """Return the statistic that divides the sum of the drawn items' amounts by that of their sizes.
 
     Such as errors by reference tokens. A draw whose items have no size has no value.

@@ -182,7 +182,7 @@ def pair(rng: random.Random, most: int = 8) -> tuple[str, str, int]:
 def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int], text: list[str]) -> None:
     """Write `squad/dev-v1.1.json` and `RTE/dev.tsv`; the seeds are not those of training."""
     rng, rng_pairs = random.Random("questions"), random.Random("pairs")
-    contexts = []
+    contexts: list[dict[str, Any]] = []
     while sum(len(x["qas"]) for x in contexts) < sizes[0]:
         asked = questions(rng, 100, 480, tokenizer, 2, text)
         context = asked[0].pop("context")

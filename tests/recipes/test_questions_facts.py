@@ -1,15 +1,11 @@
-"""The generated tasks of `tools/facts.py`, checked by reading the contexts again."""
+"""Generated questions and entailment, checked by reading the contexts again."""
 
-import importlib.util
 import random
 import re
-from pathlib import Path
-from types import ModuleType
 
-import pytest
+from asr_recipes.questions import facts as tool
 
-TOOL = Path(__file__).parents[2] / "tools" / "facts.py"
-# Facts as regular expressions, independent of the tool's templates.
+# Facts as regular expressions, independent of the recipe's templates.
 FACTS = {
     "born": r"(?P<person>\w+ \w+) was born in (?P<city>\w+) in (?P<year>\d+)",
     "move": r"(?P<person>\w+ \w+) moved to (?P<city>\w+) in (?P<year>\d+)",
@@ -38,16 +34,6 @@ CLAIMED = {
 }
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("facts", TOOL)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def tokenizer(text: str, verbose: bool) -> dict[str, list[str]]:
     """Return words and marks as tokens."""
     return {"input_ids": re.findall(r"\w+|[^\w\s]", text)}
@@ -61,7 +47,7 @@ def matching(kind: str, words: dict[str, str], context: str) -> list[dict[str, s
     return [fact for fact in facts(context, kind) if words.items() <= fact.items()]
 
 
-def test_each_question_has_one_answer_and_distractors_of_its_type(tool: ModuleType) -> None:
+def test_each_question_has_one_answer_and_distractors_of_its_type() -> None:
     rng = random.Random(0)
     distractors = []
     for _ in range(40):
@@ -78,7 +64,7 @@ def test_each_question_has_one_answer_and_distractors_of_its_type(tool: ModuleTy
     assert sum(distractors) / len(distractors) > 3
 
 
-def test_facts_stand_in_a_passage_of_a_text(tool: ModuleType) -> None:
+def test_facts_stand_in_a_passage_of_a_text() -> None:
     text = [f"Line {number} of the text has no fact." for number in range(500)]
     rng = random.Random(0)
     places = set()
@@ -98,7 +84,7 @@ def test_facts_stand_in_a_passage_of_a_text(tool: ModuleType) -> None:
     assert len(places) > 10
 
 
-def test_pairs_are_labelled_right_and_balanced(tool: ModuleType) -> None:
+def test_pairs_are_labelled_right_and_balanced() -> None:
     rng = random.Random(0)
     labels = []
     for _ in range(300):

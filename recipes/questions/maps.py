@@ -1,20 +1,23 @@
 """Attention from the tokens of a question to its input, under several mechanisms (Figure 8 of the paper)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from asr_recipes.questions.model import TextModel
+from asr_recipes.questions.options import WorkloadOptions
+from asr_recipes.questions.spans import Window
+from asr_recipes.questions.squad import Question
 from torch import Tensor
 
-from asr.approximation.options import FULL, Options
-from asr.approximation.run import TaskEvaluation
-from asr.approximation.spans import Window
-from asr.approximation.tasks import SquadTask
 from asr.attention import build_mechanism
 from asr.attention.maps import differing_heads
 from asr.attention.softmax import SoftmaxMechanism
 from asr.errors import UserError
+from asr.experiment.options import FULL
 from asr.files import checked_entries
 
 TOP = 3  # tokens named per token of the question
@@ -106,41 +109,50 @@ class QuestionMap:
         return cls(*places, weights_QN, stored.layer, stored.head, stored.difference)
 
 
-def check_choice(evaluation: TaskEvaluation, options: Options) -> None:
-    """Raise UserError if SQuAD or the model lack the question, layer or head of the map."""
-    assert isinstance(evaluation.task, SquadTask)
-    config = evaluation.model.model.config
+def check_choice(own: WorkloadOptions, config: Any, questions: Sequence[Question], path: Path) -> None:
+    """Raise UserError if SQuAD or the model lack the question, layer or head of the map.
+
+    Args:
+        own: options of the recipe: `question`, `layer`, `head`.
+        config: configuration of the model.
+        questions, path: questions, and their file.
+    """
     limits = {"layer": config.num_hidden_layers, "head": config.num_attention_heads}
     for name, most in limits.items():
-        if (value := getattr(options, name)) > most:
-            raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
-    ident = options.question
-    if ident and all(question.id != ident for question in evaluation.task.examples):
-        raise UserError(f"question={ident}: no question of {evaluation.task.path} has this id")
+        if (value := getattr(own, name)) > most:
+            raise UserError(f"recipe.{name}={value}: expected 1 to {most}, or 0 to choose one")
+    if own.question and all(question.id != own.question for question in questions):
+        raise UserError(f"recipe.question={own.question}: no question of {path} has this id")
 
 
-def question_maps(evaluation: TaskEvaluation, options: Options) -> list[QuestionMap]:
+def question_maps(
+    model: TextModel,
+    questions: Sequence[Question],
+    windows: Sequence[Window],
+    names: list[str],
+    own: WorkloadOptions,
+    backend: str,
+) -> list[QuestionMap]:
     """Return the weights of heads for one question, on the queries and keys under full attention.
 
     Args:
-        evaluation: evaluation of SQuAD.
-        options: `question`, `layer`, `head` and `attentions`; see `check_choice` and `differing_heads`.
+        model: fine-tuned model.
+        questions, windows: questions, and the inputs of all.
+        names: mechanisms, full attention first.
+        own: `question`, `layer` and `head`; see `check_choice` and `differing_heads`.
+        backend: `auto`, `reference` or `native`.
     """
-    model, task = evaluation.model, evaluation.task
-    assert isinstance(task, SquadTask)
-    window = _choose(task, evaluation.windows, options.question)
+    window = _choose(questions, windows, own.question)
     # All mechanisms get the queries and keys of full attention: the maps show what a mechanism does, not how
     # errors of earlier layers change its input.
-    projections = model.projections(model.batch([window]), options.backend)
+    projections = model.projections(model.batch([window]), backend)
     layers = [
-        partial(_weights, backend=options.backend, q_1HND=q_1HND, k_1HND=k_1HND)
-        for q_1HND, k_1HND, _ in projections
+        partial(_weights, backend=backend, q_1HND=q_1HND, k_1HND=k_1HND) for q_1HND, k_1HND, _ in projections
     ]
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]
     rows = [at for at, place in enumerate(window.offsets) if place is None and ids[at] not in special]
-    names = list(dict.fromkeys([FULL, *options.attentions]))
-    question = task.examples[window.example]
+    question = questions[window.example]
     start, end = question.start, question.start + len(question.answers[0])
     places = list(enumerate(window.offsets)) if start >= 0 else []
     answer = [at for at, place in places if place and place[0] < end and place[1] > start]
@@ -155,15 +167,15 @@ def question_maps(evaluation: TaskEvaluation, options: Options) -> list[Question
             head,
             difference,
         )
-        for layer, head, difference in differing_heads(layers, names, options.layer, options.head, rows)
+        for layer, head, difference in differing_heads(layers, names, own.layer, own.head, rows)
     ]
 
 
-def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:
+def _choose(questions: Sequence[Question], windows: Sequence[Window], ident: str) -> Window:
     """Return the first window of a question; without an id, the window of median length."""
     if not ident:
         return sorted(windows, key=lambda window: window.length)[len(windows) // 2]
-    names = [question.id for question in task.examples]
+    names = [question.id for question in questions]
     return next(window for window in windows if window.example == names.index(ident))
 
 

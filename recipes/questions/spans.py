@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from asr_recipes.questions.squad import Question
 from torch import Tensor
 
-from asr.approximation.squad import Question
 from asr.errors import UserError
 
 LONGEST_QUESTION = 64  # tokens; longer ones are cut, as in BERT's script
@@ -57,7 +57,7 @@ def question_windows(
     room = max_length - taken - tokenizer.num_special_tokens_to_add(pair=True)
     if room < 1:
         raise UserError(
-            f"max_length={max_length}: question {question.id} of {taken} tokens leaves no room "
+            f"recipe.max_length={max_length}: question {question.id} of {taken} tokens leaves no room "
             "for its context"
         )
     encoded = tokenizer(

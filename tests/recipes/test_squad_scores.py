@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from asr.approximation.squad import (
+from asr_recipes.questions.squad import (
     Question,
     best,
     exact_match,
@@ -15,6 +14,7 @@ from asr.approximation.squad import (
     read_squad,
     token_f1,
 )
+
 from asr.errors import UserError
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.approximation.records import RawExample, find_data, read_records
+from asr_recipes.questions.files import RawExample, find_data, read_records
+
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class Format:
             empty.
         label: columns of the label.
         classes: names of the classes in GLUE's order; empty: the label is a number.
-        metrics: scores, see `asr.approximation.metrics`; the first is that of Table 4.
+        metrics: scores, see `asr_recipes.questions.metrics`; the first is that of Table 4.
         files: names of the evaluation set, without suffix.
         header: names of the columns where the public table has no header line.
     """
@@ -61,7 +62,7 @@ TASKS: dict[str, Format] = {
         (),
         LABEL,
         ("unacceptable", "acceptable"),
-        ("Matthews", "accuracy"),
+        ("matthews", "accuracy"),
         header=("source", "label", "mark", "sentence"),
     ),
     "sst2": Format("SST-2", ("sentence",), (), LABEL, ("negative", "positive"), ACCURACY),
@@ -71,17 +72,17 @@ TASKS: dict[str, Format] = {
         ("#2 String", "sentence2"),
         ("Quality", "label"),
         ("not_equivalent", "equivalent"),
-        ("accuracy", "F1"),
+        ("accuracy", "f1"),
         ("dev", "validation", "msr_paraphrase_test"),
     ),
-    "stsb": Format("STS-B", ONE, TWO, ("score", "label"), (), ("Pearson", "Spearman")),
+    "stsb": Format("STS-B", ONE, TWO, ("score", "label"), (), ("pearson", "spearman")),
     "qqp": Format(
         "QQP",
         ("question1",),
         ("question2",),
         ("is_duplicate", "label"),
         ("not_duplicate", "duplicate"),
-        ("accuracy", "F1"),
+        ("accuracy", "f1"),
     ),
     "mnli": _mnli("matched"),
     "mnli-mm": _mnli("mismatched"),
@@ -186,6 +187,6 @@ def output_of_classes(classes: Sequence[str], names: Sequence[str], source: str)
     if sorted(found) != sorted(classes):
         raise UserError(
             f"{source}: expected outputs {', '.join(classes)}, found {', '.join(names)[:80]}; "
-            "name them with labels="
+            "name them with recipe.labels="
         )
     return [found.index(name) for name in classes]

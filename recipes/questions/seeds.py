@@ -1,16 +1,26 @@
-"""Compare mechanisms by F1 on the same questions, over fine-tunings that differ in their seed."""
+"""Compare mechanisms by F1 on the same questions, over fine-tunings that differ in their seed.
+
+    python -m asr_recipes.questions.seeds folders=[exp/questions/facts-0,exp/questions/facts-1]
+
+Prints F1 with its ratio to full attention, interval over seeds, and the difference of F1 of each pair of
+mechanisms, interval over seeds and questions. With save=<file>, it keeps what these tables are made from, and
+stored=<file> prints them again.
+"""
 
 import itertools
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from asr_recipes.questions.squad import best, find_squad, read_squad, token_f1
 
-from asr.approximation.run import WRITTEN
-from asr.approximation.squad import best, find_squad, read_squad, token_f1
+from asr import config
 from asr.config import option
 from asr.console import Table
-from asr.errors import UserError
+from asr.errors import UserError, run_program
+from asr.experiment.exchange import file_of
+from asr.experiment.results import read_results
 from asr.files import read_as, read_json, write_json
 from asr.scoring.estimates import over_seeds, paired_difference
 
@@ -22,7 +32,7 @@ BETWEEN = " … "
 class Seeds:
     """Options of `seeds`."""
 
-    folders: list[str] = option([], help="folders of `pretrained`, one for each seed", affects="result")
+    folders: list[str] = option([], help="folders of fine-tunings, one for each seed", affects="result")
     save: str = option("", help="JSON file for the scores that the tables are made from", affects="place")
     stored: str = option("", help="file of `save`, in place of folders", affects="result")
 
@@ -68,8 +78,8 @@ def read_scores(folders: list[Path]) -> QuestionScores:
     Raises:
         UserError: a folder has other questions or mechanisms than the first one.
     """
-    results = [read_json(folder / "result/results.json") for folder in folders]
-    rows = [{row["attention"]: row for row in result["tasks"][0]["rows"]} for result in results]
+    results = [read_results(folder / "result") for folder in folders]
+    rows = [{x.variant: x for x in result.evaluations} for result in results]
     questions = [read_squad(find_squad(folder / "data")) for folder in folders]
     for folder, other, asked in zip(folders, rows, questions, strict=True):
         if list(other) != list(rows[0]):
@@ -82,15 +92,14 @@ def read_scores(folders: list[Path]) -> QuestionScores:
     paragraphs = np.array([question.paragraph for question in questions[0]])
 
     def f1(folder: Path, attention: str) -> list[float]:
-        path = folder / "result/squad" / f"predictions-{attention.translate(WRITTEN)}.json"
-        texts = read_json(path)["predictions"]
+        texts = read_json(file_of(folder / "result/squad", "predictions", attention))["predictions"]
         scores = [best(token_f1, texts[question.id], question.answers) for question in questions[0]]
         return np.bincount(paragraphs, weights=scores).tolist()
 
     return QuestionScores(
         np.bincount(paragraphs).tolist(),
         {name: [f1(folder, name) for folder in folders] for name in rows[0]},
-        {name: [row[name]["time_ratio"] for row in rows] for name in rows[0]},
+        {name: [row[name].ratios["time"]["rate"] for row in rows] for name in rows[0]},
     )
 
 
@@ -115,3 +124,7 @@ def tables(scores: QuestionScores) -> list[Table]:
         Table.of(f"F1 on {int(questions.sum())} questions, {len(f1[FULL])} seeds", heads, rows),
         Table.of("Differences of F1 by pair", ["attention", "less", "difference of F1", "shown"], pairs),
     ]
+
+
+if __name__ == "__main__":
+    sys.exit(run_program("seeds", lambda: measure_seeds(config.parse(Seeds, sys.argv[1:]))))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.approximation.records import RawExample, find_data, read_records
+from asr_recipes.questions.files import RawExample, find_data, read_records
+
 from asr.errors import UserError
 
 SPLITS = ("validation", "dev")

@@ -6,8 +6,8 @@ import types
 from pathlib import Path
 
 import pytest
+from asr_recipes.questions.glue import TASKS, Example, find_glue, output_of_classes, read_glue
 
-from asr.approximation.glue import TASKS, Example, find_glue, output_of_classes, read_glue
 from asr.errors import UserError
 
 MNLI = (

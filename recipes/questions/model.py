@@ -1,14 +1,13 @@
-"""A trained transformers model from a local folder, run with any mechanism."""
+"""A fine-tuned encoder of text from a local folder of transformers, run with any mechanism."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from asr_recipes.questions.spans import Window
 from torch import Tensor
 
-from asr.approximation.options import FULL
-from asr.approximation.spans import Window
 from asr.attention.transformers_adapter import (
     ReplacedAttention,
     import_transformers,
@@ -17,18 +16,18 @@ from asr.attention.transformers_adapter import (
     register_attention,
 )
 from asr.errors import UserError, in_words
+from asr.experiment.options import FULL
 from asr.files import file_digest
 
 LOCAL = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
 
 
-class TransformersModel:
-    """A model with what prepares its input.
+class TextModel:
+    """A model with its tokenizer.
 
     Args:
-        folder: what `save_pretrained` wrote: model (in safetensors) and tokenizer or processor.
+        folder: what `save_pretrained` wrote: model (in safetensors) and tokenizer.
         model_class: class of transformers that loads the model, e.g. `AutoModelForQuestionAnswering`.
-        processor_class: class that loads the tokenizer or processor.
         device: device to compute on.
 
     Raises:
@@ -36,13 +35,13 @@ class TransformersModel:
             its attention can't be exchanged.
     """
 
-    def __init__(self, folder: Path, model_class: str, processor_class: str, device: str) -> None:
+    def __init__(self, folder: Path, model_class: str, device: str) -> None:
         require_model(folder)
         transformers = import_transformers()
         self.folder, self.device = folder, device
         with quiet():
             try:
-                self.processor = getattr(transformers, processor_class).from_pretrained(folder, **LOCAL)
+                self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOCAL)
                 self.model, report = getattr(transformers, model_class).from_pretrained(
                     folder, output_loading_info=True, dtype=torch.float32, use_safetensors=True, **LOCAL
                 )
@@ -56,14 +55,46 @@ class TransformersModel:
                 f"model={folder}: expected a model fine-tuned for {kind}, found no weights "
                 f"{', '.join(missing)[:80]}"
             )
-        tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        # Without files, transformers makes a tokenizer that knows no text.
-        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-            raise UserError(f"model={folder}: expected a tokenizer (tokenizer.json), found none")
         if not self.model._can_set_attn_implementation():
             raise UserError(f"model={folder}: {type(self.model).__name__} doesn't take attention functions")
+        self._check_tokenizer()
+        # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
+        self.tokenizer.padding_side = "right"
         self.model.eval().to(device)
         self._used: dict[str, ReplacedAttention] = {}
+        self._attention = FULL
+
+    def _check_tokenizer(self) -> None:
+        """Raise UserError for a tokenizer that prepares no input of the model."""
+        tokenizer = self.tokenizer
+        # Without files, transformers makes a tokenizer that knows no text.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            raise UserError(f"model={self.folder}: expected a tokenizer (tokenizer.json), found none")
+        if not tokenizer.is_fast:
+            raise UserError(
+                f"model={self.folder}: expected a fast tokenizer (tokenizer.json), found a slow one"
+            )
+        names = tokenizer.model_input_names
+        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not listed or "input_ids" not in names:
+            raise UserError(
+                f"model={self.folder}: expected a list with input_ids as the tokenizer's model_input_names, "
+                f"found {str(names)[:60]}"
+            )
+        if tokenizer.pad_token is None:
+            raise UserError(f"model={self.folder}: expected a tokenizer with a padding token, found none")
+
+    def check_length(self, longest: int) -> None:
+        """Raise UserError if inputs of this length have no position embeddings."""
+        limit = min(
+            getattr(self.model.config, "max_position_embeddings", None) or longest,
+            self.tokenizer.model_max_length,  # RoBERTa's positions start at 2
+        )
+        if longest > limit:
+            raise UserError(
+                f"recipe.max_length={longest}: expected at most {limit} tokens, the longest input of "
+                f"{self.folder}"
+            )
 
     def digest(self) -> list[str]:
         """Return hashes of all files that decide on the output."""
@@ -77,26 +108,30 @@ class TransformersModel:
         if attention not in self._used:
             name = register_attention(attention, backend)
             self._used[attention] = AttentionInterface()[name]
-        self.model.set_attn_implementation(self._used[attention].name)
+        self._attention, found = attention, self._used[attention]
+        AttentionInterface.register(found.name, found)  # another model may have registered its own
+        self.model.set_attn_implementation(found.name)
+
+    def batch(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+        """Return the padded inputs of a batch, [B, N] each."""
+        rows = [window.inputs for window in windows]
+        batch = {name: [row[name] for row in rows] for name in rows[0]}
+        return dict(self.tokenizer.pad(batch, return_tensors="pt").to(self.device))
 
     @torch.inference_mode()
-    def run(self, inputs: dict[str, Tensor], attention: str) -> Any:
-        """Return the output of the part whose attention is exchanged.
+    def run(self, inputs: dict[str, Tensor]) -> Any:
+        """Return the model's output.
 
         Raises:
             UserError: no layer called the mechanism, so that the score would be that of another one.
         """
-        output = self.forward(inputs)
-        if not self._used[attention].mechanisms:
+        output = self.model(**inputs)
+        if not self._used[self._attention].mechanisms:
             raise UserError(
-                f"model={self.folder}: no layer of {type(self.model).__name__} used attention {attention!r}; "
-                "expected an encoder without causal attention"
+                f"model={self.folder}: no layer of {type(self.model).__name__} used attention "
+                f"{self._attention!r}; expected an encoder without causal attention"
             )
         return output
-
-    def forward(self, inputs: dict[str, Tensor]) -> Any:
-        """Return the model's output."""
-        return self.model(**inputs)
 
     def projections(self, inputs: dict[str, Tensor], backend: str) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return queries, keys and values of every layer, [B, H, N, D] each, under full attention.
@@ -118,48 +153,10 @@ class TransformersModel:
 
         AttentionInterface.register(FULL, record)
         try:
-            self.run(inputs, FULL)
+            self.run(inputs)
         finally:
             AttentionInterface.register(FULL, attend)
         return found
-
-
-class TextModel(TransformersModel):
-    """An encoder of text, whose processor is a tokenizer; arguments and errors as in `TransformersModel`."""
-
-    def __init__(self, folder: Path, model_class: str, device: str) -> None:
-        super().__init__(folder, model_class, "AutoTokenizer", device)
-        self.tokenizer = self.processor
-        if not self.tokenizer.is_fast:
-            raise UserError(f"model={folder}: expected a fast tokenizer (tokenizer.json), found a slow one")
-        names = self.tokenizer.model_input_names
-        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        if not listed or "input_ids" not in names:
-            raise UserError(
-                f"model={folder}: expected a list with input_ids as the tokenizer's model_input_names, found "
-                f"{str(names)[:60]}"
-            )
-        # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
-        self.tokenizer.padding_side = "right"
-        if self.tokenizer.pad_token is None:
-            raise UserError(f"model={folder}: expected a tokenizer with a padding token, found none")
-
-    def check_length(self, longest: int) -> None:
-        """Raise UserError if inputs of this length have no position embeddings."""
-        limit = min(
-            getattr(self.model.config, "max_position_embeddings", None) or longest,
-            self.tokenizer.model_max_length,  # RoBERTa's positions start at 2
-        )
-        if longest > limit:
-            raise UserError(
-                f"max_length={longest}: expected at most {limit} tokens, the longest input of {self.folder}"
-            )
-
-    def batch(self, windows: Sequence[Window]) -> dict[str, Tensor]:
-        """Return the padded inputs of a batch, [B, N] each."""
-        rows = [window.inputs for window in windows]
-        batch = {name: [row[name] for row in rows] for name in rows[0]}
-        return dict(self.tokenizer.pad(batch, return_tensors="pt").to(self.device))
 
 
 def require_model(folder: Path) -> None:

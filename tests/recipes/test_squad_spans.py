@@ -6,10 +6,10 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
+from asr_recipes.questions.spans import best_spans, merged_spans, question_windows
+from asr_recipes.questions.squad import Question
 from tiny_transformers import tokenizer
 
-from asr.approximation.spans import best_spans, merged_spans, question_windows
-from asr.approximation.squad import Question
 from asr.errors import UserError
 
 CONTEXT = "Anna bought a boat in Paris. " * 12

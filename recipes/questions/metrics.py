@@ -1,12 +1,10 @@
-"""Scores of GLUE's tasks, their bootstrap intervals, and ratios of two systems."""
+"""Scores of GLUE's tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from asr.scoring import estimates
-from asr.scoring.estimates import Interval, Values, percentiles
+from asr.scoring.estimates import Values
 
 Metric = Callable[[Values, Values], float]
 
@@ -48,33 +46,8 @@ def _ranks(values: Values) -> Values:
 
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
-    "F1": f1,
-    "Matthews": matthews,
-    "Pearson": pearson,
-    "Spearman": spearman,
+    "f1": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
 }
-
-
-def bootstrap_scores(
-    score: Callable[[NDArray[np.intp]], float], groups: Sequence[NDArray[np.intp]], samples: int, seed: int
-) -> Values:
-    """Return the scores of `samples` sets of examples drawn with replacement.
-
-    Args:
-        score: function of the indices of the examples drawn.
-        groups: indices of examples that are drawn together, because they share a text.
-        samples: number of sets; the same seed draws the same sets, for paired comparisons.
-        seed: random seed.
-    """
-    alone = all(len(group) == 1 for group in groups)
-
-    def scores(drawn: NDArray[np.intp]) -> Values:
-        rows = drawn if alone else (np.concatenate([groups[i] for i in row]) for row in drawn)
-        return np.array([score(row) for row in rows])
-
-    return estimates.bootstrap(scores, len(groups), samples, seed)
-
-
-def ratio_interval(scores: Values, baseline: Values) -> Interval | None:
-    """Return the 95 % interval of the ratio of paired scores; None if the baseline isn't always positive."""
-    return percentiles(scores / baseline) if (baseline > 0).all() else None

@@ -1,8 +1,10 @@
-"""`asr approximate` end to end on tiny random models."""
+"""`asr compare recipe=questions` end to end on tiny random models, and what its programs print."""
 
+import gzip
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ from safetensors.torch import load_file, save_file
 from tiny_transformers import save_model, tokenizer, write_rte, write_squad
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
-from asr.approximation.options import Options  # noqa: E402
-from asr.approximation.pretrained import TextModel  # noqa: E402
-from asr.approximation.run import TaskEvaluation  # noqa: E402
+from asr_recipes.questions import seeds  # noqa: E402
+from asr_recipes.questions.model import TextModel  # noqa: E402
+
 from asr.cli import main  # noqa: E402
 from asr.errors import UserError  # noqa: E402
-from asr.files import file_digest  # noqa: E402
+from asr.experiment.exchange import Exchange, file_of, run_exchange, workloads  # noqa: E402
+from asr.experiment.request import parse  # noqa: E402
+from asr.files import file_digest, write_json  # noqa: E402
 
 ATTENTIONS = "full,clustered-3,i-clustered-3:topk=4,i-clustered-64:topk=64"
+STORED = Path(__file__).parents[2] / "recipes/language/results/facts-0.json.gz"
 LABELS = {
     "id2label": {0: "not_entailment", 1: "entailment"},
     "label2id": {"not_entailment": 0, "entailment": 1},
@@ -29,7 +34,7 @@ LABELS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with models and data of both kinds of task."""
-    made = tmp_path_factory.mktemp("approximation")
+    made = tmp_path_factory.mktemp("questions")
     save_model(made / "models" / "rte", "BertForSequenceClassification", **LABELS)
     save_model(made / "models" / "squad", "BertForQuestionAnswering")
     write_rte(made / "data")
@@ -40,17 +45,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def arguments(folder: Path, out: Path, *more: str, task: str = "rte,squad") -> list[str]:
     """Return the arguments of a command that evaluates both tasks."""
     return [
-        "approximate",
+        "compare",
+        "recipe=questions",
         f"model={folder / 'models' / '{task}'}",
         f"data={folder / 'data'}",
-        f"task={task}",
+        f"recipe.task={task}",
         f"attentions={ATTENTIONS}",
         f"folder={out}",
-        "max_length=40",
+        "recipe.max_length=40",
         "samples=20",
         "batch=120",
         "device=cpu",
-        *(["stride=10"] if "squad" in task else []),
+        *(["recipe.stride=10"] if "squad" in task else []),
         *more,
     ]
 
@@ -61,6 +67,13 @@ def results(out: Path) -> dict[str, Any]:
     return content
 
 
+def request(model: Path, task: str, data: Path, out: Path) -> Any:
+    """Return the request to evaluate full attention on a task."""
+    where = {"model": str(model), "data": str(data), "folder": str(out)}
+    own = {"recipe": "questions", "recipe.task": [task], "recipe.max_length": 40}
+    return parse(where | own | {"attentions": ["full"], "samples": 10, "device": "cpu"})
+
+
 @pytest.fixture(scope="module")
 def evaluated(folder: Path) -> Path:
     """Output folder of both tasks."""
@@ -69,54 +82,31 @@ def evaluated(folder: Path) -> Path:
     return out
 
 
+def rows(out: Path, task: str) -> dict[str, Any]:
+    """Return the evaluations of a task by variant."""
+    return {x["variant"]: x for x in results(out)["evaluations"] if x["split"] == task}
+
+
 def test_results_have_scores_intervals_ratios_and_times(evaluated: Path) -> None:
-    rte, squad = results(evaluated)["tasks"]
-    assert (rte["task"], rte["examples"], rte["windows"]) == ("rte", 12, 12)
-    assert squad["examples"] == 6
-    assert squad["windows"] > 6
-    for task, names in ((rte, ["accuracy"]), (squad, ["F1", "EM"])):
-        assert [row["attention"] for row in task["rows"]] == ATTENTIONS.split(",")
-        for row in task["rows"]:
-            assert list(row["scores"]) == names
-            low, high = row["scores"][names[0]]["interval"]
-            assert 0 <= low <= row["scores"][names[0]]["value"] <= high <= 1
-            assert row["example_s"] > 0
-            assert row["peak_bytes"] is None or 0 <= row["peak_bytes"] < 2**30
-        full, *_, exact = task["rows"]
-        assert all(ratio is None or ratio["value"] == 1.0 for ratio in full["ratios"].values())
+    content = results(evaluated)
+    assert (content["recipe"], content["trainings"]) == ("questions", [])
+    sizes = content["protocol"]["sizes"]
+    assert (list(sizes), sizes["rte"]["inputs"]) == (["rte", "squad"], 12)
+    assert sizes["squad"]["inputs"] > 6
+    for task, examples, names in (("rte", 12, ["accuracy"]), ("squad", 6, ["f1", "em"])):
+        found = rows(evaluated, task)
+        assert list(found) == ATTENTIONS.split(",")
+        for row in found.values():
+            assert list(row["rates"]) == names
+            low, high = row["rates"][names[0]]["interval"]
+            assert 0 <= low <= row["rates"][names[0]]["rate"] <= high <= 1
+            assert row["utterances"] == examples
+            assert row["forward_cpu_s"] > 0
+            assert row["peak_mib"] is None or 0 <= row["peak_mib"] < 1024
+        full, *_, exact = found.values()
+        assert all(ratio["rate"] == 1.0 for ratio in full["ratios"].values())
         # As many clusters and keys as positions: the approximation is exact.
-        assert exact["scores"] == full["scores"]
-
-
-@pytest.mark.slow
-def test_tables_and_figures_are_redrawn_from_results_alone(evaluated: Path, tmp_path: Path) -> None:
-    """They were lost with the terminal: `asr report` refused the folder."""
-    shutil.copy(evaluated / "results.json", tmp_path)
-    assert main(["report", str(tmp_path)]) == 0
-    drawn = {path.name for path in tmp_path.iterdir()}
-    assert {"results.md", "report.html", "exchange-rte.png", "question-map.png"} <= drawn
-    for name in drawn - {path.name for path in tmp_path.glob("*.pdf")} - {"report.html"}:
-        assert (tmp_path / name).read_bytes() == (evaluated / name).read_bytes(), name
-    pages = [re.sub(r"data:[^\"]*", "", (x / "report.html").read_text()) for x in (tmp_path, evaluated)]
-    assert pages[0] == pages[1]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"windows": 12', '"windows": "12"', "results.json: tasks: windows: expected int, found '12'"),
-        ('"layer": 1', '"layer": "1"', "results.json: maps: expected int, found layer='1'"),
-    ],
-)
-def test_damaged_results_are_one_line(
-    evaluated: Path, tmp_path: Path, old: str, new: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (evaluated / "results.json").read_text()
-    assert old in text
-    (tmp_path / "results.json").write_text(text.replace(old, new))
-    assert main(["report", str(tmp_path)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+        assert exact["rates"] == full["rates"]
 
 
 def test_scores_equal_those_of_transformers_alone(folder: Path, evaluated: Path) -> None:
@@ -135,7 +125,7 @@ def test_scores_equal_those_of_transformers_alone(folder: Path, evaluated: Path)
     found = json.loads((evaluated / "rte" / "predictions-full.json").read_text())["predictions"]
     assert found == predicted
     right = sum(label == row[3] for label, row in zip(predicted, rows, strict=True)) / len(rows)
-    assert results(evaluated)["tasks"][0]["rows"][0]["scores"]["accuracy"]["value"] == right
+    assert rows(evaluated, "rte")["full"]["rates"]["accuracy"]["rate"] == right
 
 
 def test_answers_equal_those_of_transformers_alone(folder: Path, evaluated: Path) -> None:
@@ -155,67 +145,41 @@ def test_answers_equal_those_of_transformers_alone(folder: Path, evaluated: Path
 
 
 def test_the_map_names_the_top_tokens(evaluated: Path) -> None:
-    maps = results(evaluated)["maps"]
+    maps = results(evaluated)["drawn"]["maps"]
     assert maps[0]["difference"] >= maps[1]["difference"] > 0
     for found in maps:
         assert found["tokens"][:2] == ["who", "bought"]
         assert found["same_top"]["full"] == 1.0
         assert found["same_top"]["i-clustered-64:topk=64"] == 1.0
         assert all(len(row) == 3 for row in found["top"]["clustered-3"])
-    assert (evaluated / "question-map.png").stat().st_size > 10_000
-    assert (evaluated / "question-map.pdf").read_bytes()[:4] == b"%PDF"
-    assert "Figure 8" in (evaluated / "question-map.txt").read_text()
 
 
 @pytest.mark.slow
 def test_finished_work_is_not_repeated(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A further mechanism runs alone; other options start again."""
+    """A further mechanism runs alone, after full attention; other options start again."""
     given = arguments(folder, tmp_path, task="rte")
     assert main(given) == 0
     before = results(tmp_path)
     ran: list[str] = []
-    original = TaskEvaluation._timed
+    original = Exchange._checked
 
-    def timed(self: TaskEvaluation, inputs: Any, attention: str) -> Any:
-        ran.append(attention)
-        return original(self, inputs, attention)
+    def checked(self: Exchange, output: Any, variant: Any) -> Any:
+        ran.append(str(variant))
+        return original(self, output, variant)
 
-    monkeypatch.setattr(TaskEvaluation, "_timed", timed)
+    monkeypatch.setattr(Exchange, "_checked", checked)
     assert main(given) == 0
     assert "rte: reusing" in capsys.readouterr().out
     assert ran == []
-    assert results(tmp_path)["tasks"] == before["tasks"]
+    assert results(tmp_path)["evaluations"] == before["evaluations"]
     assert main([x + ",local-2" if x.startswith("attentions") else x for x in given]) == 0
-    assert set(ran) == {"local-2"}
-    assert results(tmp_path)["tasks"][0]["rows"][:4] == before["tasks"][0]["rows"]
+    assert set(ran) == {"full", "local-2"}
+    assert results(tmp_path)["evaluations"][:4] == before["evaluations"]
     ran.clear()
     assert main([*given, "examples=5"]) == 0
     assert set(ran) == set(ATTENTIONS.split(","))
-
-
-@pytest.mark.slow
-def test_an_interrupted_evaluation_continues(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = TaskEvaluation._timed
-    calls = []
-
-    def timed(self: TaskEvaluation, inputs: Any, attention: str) -> Any:
-        calls.append(attention)
-        if len(calls) == 11:
-            raise KeyboardInterrupt
-        return original(self, inputs, attention)
-
-    monkeypatch.setattr(TaskEvaluation, "_timed", timed)
-    assert main(arguments(folder, tmp_path, task="rte")) == 130
-    stored = len((tmp_path / "rte" / "outputs.jsonl").read_text().splitlines()) - 1
-    assert stored == 10 - 4  # each mechanism's first call is a warm-up
-    assert main(arguments(folder, tmp_path, task="rte")) == 0
-    total = len((tmp_path / "rte" / "outputs.jsonl").read_text().splitlines()) - 1
-    memory = 4  # each mechanism's peak has a line, too
-    assert len(calls) - 11 == total - memory - stored + 4
 
 
 @pytest.mark.parametrize(
@@ -226,12 +190,15 @@ def test_an_interrupted_evaluation_continues(
         ("attentions=lsh-1", "attention 'lsh-1' needs keys tied to the queries"),
         ("attentions=cast-8", "attention 'cast-8' has parameters of its own"),
         ("attentions=nonsense-3", "nonsense"),
-        ("attentions=", "attentions=[]: expected at least one"),
-        ("task=rte,sst3", "task=sst3: expected one of cola"),
-        ("max_length=100", "max_length=100: expected at most 64 tokens"),
-        ("max_length=4", "max_length=4: expected at least 5 tokens"),
-        ("stride=64", "stride=64: has no effect without task=squad"),
-        ("labels=yes,no", "labels: expected outputs entailment, not_entailment, found yes, no"),
+        ("attentions=", "nothing to compare: attentions="),
+        ("recipe.task=rte,sst3", "task=sst3: expected one of cola"),
+        ("recipe.max_length=100", "recipe.max_length=100: expected at most 64 tokens"),
+        ("recipe.max_length=4", "recipe.max_length=4: expected at least 5 tokens"),
+        ("recipe.stride=64", "stride=64: has no effect without task=squad"),
+        ("recipe.task=", "recipe.task=[]: expected cola"),
+        ("frames=2", "frames=2: has an effect on recordings only"),
+        ("join_s=2", "join_s=2.0: has an effect on recordings only"),
+        ("recipe.labels=yes,no", "recipe.labels: expected outputs entailment, not_entailment, found yes, no"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -255,16 +222,8 @@ def test_models_that_know_nothing_have_no_accuracy(folder: Path, tmp_path: Path)
     weights["classifier.bias"] *= float("nan")
     save_file(weights, tmp_path / "weights" / "model.safetensors", {"format": "pt"})
     for name, message in (("words", r"expected a tokenizer \(tokenizer.json\)"), ("weights", "found NaN")):
-        options = Options(
-            model=str(tmp_path / name),
-            task=["rte"],
-            data=str(folder / "data"),
-            max_length=40,
-            attentions=["full"],
-            device="cpu",
-        )
         with pytest.raises(UserError, match=message):
-            TaskEvaluation("rte", options, tmp_path / "out").run(lambda _: None)
+            run_exchange(request(tmp_path / name, "rte", folder / "data", tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -277,11 +236,8 @@ def test_models_that_know_nothing_have_no_accuracy(folder: Path, tmp_path: Path)
 def test_a_model_of_another_kind_is_refused(model: str, message: str, folder: Path, tmp_path: Path) -> None:
     """Its head would be random; transformers only warns."""
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1.5\n")
-    options = Options(
-        model=str(folder / "models" / model), task=["stsb"], data=str(tmp_path), max_length=40, device="cpu"
-    )
     with pytest.raises(UserError, match=message):
-        TaskEvaluation("stsb", options, tmp_path)
+        workloads(request(folder / "models" / model, "stsb", tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize("names", ["x", [0], ["token_type_ids"], ["input_ids", {}], [["input_ids"]]])
@@ -297,11 +253,8 @@ def test_names_of_inputs_that_are_none_are_refused(names: Any, folder: Path, tmp
 def test_a_causal_model_is_refused(folder: Path, tmp_path: Path) -> None:
     """Its attention stays as it is, so that every mechanism would have the same score."""
     causal = save_model(tmp_path / "causal", "BertForSequenceClassification", is_decoder=True, **LABELS)
-    options = Options(
-        model=str(causal), task=["rte"], data=str(folder / "data"), max_length=40, device="cpu", samples=10
-    )
     with pytest.raises(UserError, match="no layer of BertForSequenceClassification used attention 'full'"):
-        TaskEvaluation("rte", options, tmp_path).run(lambda what: None)
+        run_exchange(request(causal, "rte", folder / "data", tmp_path / "out"))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -312,18 +265,9 @@ def test_regression_and_padding(side: str, folder: Path, tmp_path: Path) -> None
     (model / "tokenizer_config.json").write_text(json.dumps(config | {"padding_side": side}))
     texts = [f"{'a boat ' * (i % 7)}anna\tboris {'a ' * i}\t{i % 5}.5" for i in range(9)]
     (tmp_path / "dev.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *texts]) + "\n")
-    options = Options(
-        model=str(model),
-        task=["stsb"],
-        data=str(tmp_path),
-        max_length=40,
-        device="cpu",
-        samples=10,
-        attentions=["full"],
-    )
-    result = TaskEvaluation("stsb", options, tmp_path / "out").run(lambda what: None)
-    assert list(result.rows[0].scores) == ["Pearson", "Spearman"]
-    found = json.loads((tmp_path / "out" / "predictions-full.json").read_text())["predictions"]
+    out, found_results = run_exchange(request(model, "stsb", tmp_path, tmp_path / "out"))
+    assert list(found_results.evaluations[0].rates) == ["pearson", "spearman"]
+    found = json.loads((out / "stsb" / "predictions-full.json").read_text())["predictions"]
     plain = transformers.BertForSequenceClassification.from_pretrained(model).eval()
     with torch.inference_mode():
         for text, value in zip(texts, found, strict=True):
@@ -338,8 +282,78 @@ def test_a_mechanism_of_ones_own(folder: Path, tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "docs" / "examples" / "nystrom.py"
     name = f"{source}:Nystrom-64:iterations=20"
     assert main(arguments(folder, tmp_path, f"attentions=full,{name}", task="rte")) == 0
-    (task,) = results(tmp_path)["tasks"]
-    full, own = task["rows"]
-    assert own["attention"] == "nystrom:Nystrom-64:iterations=20"
-    assert own["scores"] == full["scores"]
+    full, own = results(tmp_path)["evaluations"]
+    assert own["variant"] == "nystrom:Nystrom-64:iterations=20"
+    assert own["rates"] == full["rates"]
     assert results(tmp_path)["environment"]["code"] == {"nystrom": file_digest(source)}
+
+
+def answered(folder: Path, texts: dict[str, list[str]]) -> None:
+    """Write what a fine-tuning leaves of four questions on two contexts."""
+    contexts = ["Anna moved to Rome. Boris moved to Oslo.", "Clara bought a boat. David bought a lamp."]
+    answers = [["Rome", "Oslo"], ["boat", "lamp"]]
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [
+                {
+                    "id": f"{number}{index}",
+                    "question": "?",
+                    "answers": [{"text": own, "answer_start": context.index(own)}],
+                }
+                for index, own in enumerate(found)
+            ],
+        }
+        for number, (context, found) in enumerate(zip(contexts, answers, strict=True))
+    ]
+    write_json({"data": [{"paragraphs": paragraphs}]}, folder / "data/squad/dev-v1.1.json")
+    stored = json.loads(gzip.decompress(STORED.read_bytes()))
+    of_variant = stored["evaluations"][0] | {"ratios": {"time": {"rate": 1.0, "interval": None}}}
+    stored["evaluations"] = [of_variant | {"variant": name} for name in texts]
+    write_json(stored, folder / "result/results.json")
+    for name, found in texts.items():
+        path = file_of(folder / "result" / "squad", "predictions", name)
+        write_json({"predictions": dict(zip(("00", "01", "10", "11"), found, strict=True))}, path)
+
+
+def test_questions_are_pooled_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right = ["Rome", "Oslo", "boat", "lamp"]
+    near = "near-4:topk=2"
+    answered(tmp_path / "0", {"full": right, near: ["Rome", "Rome", "boat", "lamp"]})
+    answered(tmp_path / "1", {"full": right, near: ["Rome", "Rome", "boat", "boat"]})
+    saved = tmp_path / "scores.json"
+    seeds.measure_seeds(seeds.Seeds(folders=[str(tmp_path / "0"), str(tmp_path / "1")], save=str(saved)))
+    printed = capsys.readouterr().out
+    seeds.measure_seeds(seeds.Seeds(stored=str(saved)))
+    assert capsys.readouterr().out == printed
+    with pytest.raises(UserError, match="expected two folders or more"):
+        seeds.Seeds(folders=[str(tmp_path / "0")]).check()
+    assert "F1 on 4 questions, 2 seeds\n\n" in printed
+    assert "| full | 1.000, 1.000 | 1.000 | 1 | 1.00, 1.00 |" in printed
+    assert f"| {near} | 0.750, 0.500 | 0.625 | 0.625 (-0.963 … 2.213) | 1.00, 1.00 |" in printed
+    assert re.search(rf"\| full \| {near} \| \+0\.375 \(-\d\.\d+ … \+\d\.\d+\) \|  \|", printed)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda folder: answered(folder, {"full": ["Rome"] * 4, "near-4": ["Rome"] * 4}),
+            "the same mechanisms",
+        ),
+        (
+            lambda folder: [
+                path.write_text(path.read_text().replace("Oslo", "Rome")) for path in folder.glob("data/*/*")
+            ],
+            "the same questions",
+        ),
+    ],
+)
+def test_other_fine_tunings_are_not_pooled(
+    change: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    for seed in "01":
+        answered(tmp_path / seed, {"full": ["Rome"] * 4})
+    change(tmp_path / "1")
+    with pytest.raises(UserError, match=message):
+        seeds.read_scores([tmp_path / "0", tmp_path / "1"])
