@@ -30,7 +30,7 @@ LAYERS = [
     {"attention"},
     {"model", "losses", "data", "augmentation", "lm", "preparation"},
     {"search", "scoring"},
-    {"transcription", "approximation"},
+    {"transcription"},
     {"training", "recognizer"},
     {"experiment", "report"},
     {"library"},
@@ -129,7 +129,7 @@ def test_packages_import_in_one_direction() -> None:
 
 def test_options_import_options_errors_and_tables_of_names_only() -> None:
     """Ten recipes had their options beside their work: `asr prepare wsj --help` took 0.4 s."""
-    tables = {"asr.training.budget", "asr.approximation.glue", "recipes.librispeech.parts"}
+    tables = {"asr.training.budget", "recipes.questions.glue", "recipes.librispeech.parts"}
     tables |= {name for name in modules("asr") if name.startswith("asr.search.decoder")}
     graph = imports(modules("asr") | modules("recipes"))
     described = {name for name in graph if name.endswith(".options")}

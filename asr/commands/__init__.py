@@ -224,7 +224,7 @@ COMMANDS = {
         reads=True,
     ),
     "compare": Command(
-        "train, decode and time mechanisms side by side: "
+        "train, decode and time mechanisms side by side, or run a trained model with them: "
         "asr compare recipe=demo attentions=full,i-clustered-25",
         "asr.experiment.options:CompareConfig",
         "[options of asr train for all candidates]",
@@ -246,17 +246,11 @@ COMMANDS = {
         details=attention_details,
         reads=True,
     ),
-    "approximate": Command(
-        "evaluate a fine-tuned transformers model with its attention exchanged: "
-        "asr approximate model=models/rte task=rte",
-        "asr.approximation.options:Options",
-        reads=True,
-    ),
     "report": Command(
         "write the page of a comparison or a training, finished or running: "
         "asr report exp/demo/full refresh=10",
         "asr.report.options:ReportOptions",
-        "<folder of asr train, compare or approximate>",
+        "<folder of asr train or compare>",
     ),
     "export": Command(
         "export a model: asr export exp/demo/full out=model",

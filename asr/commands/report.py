@@ -1,4 +1,4 @@
-"""`asr report`: write the page of a comparison, an exchange of attention or a training, while it runs too."""
+"""`asr report`: write the page of a comparison or a training, finished or running."""
 
 import time
 import webbrowser
@@ -11,11 +11,10 @@ from asr.config import refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.experiment.results import read_results
-from asr.files import is_locked, read_json
+from asr.files import is_locked
 from asr.records.run_folder import RunFolder
-from asr.report.exchange_page import write_exchange
 from asr.report.options import ReportOptions
-from asr.report.page import FILE, write_report
+from asr.report.page import write_report
 from asr.report.run_page import run_results, watched, write_run_page
 from asr.report.tables import heard
 
@@ -35,12 +34,12 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
         if not RunFolder(path).options.exists():
             if is_locked(path):
                 raise UserError(
-                    f"{path}: no results yet: a comparison has them when its first model is evaluated, an "
-                    "exchange of attention at its end"
+                    f"{path}: no results yet: a comparison has them when its first model is evaluated, that "
+                    "of a trained model at its end"
                 )
             raise UserError(
-                f"{path}: expected a folder of asr train, compare or approximate, found neither config.yaml "
-                "nor results.json"
+                f"{path}: expected a folder of asr train or compare, found neither config.yaml nor "
+                "results.json"
             )
         refuse(options, OF_COMPARISONS, "with a run of asr train")
         return _follow_run(path, options)
@@ -71,12 +70,8 @@ def _follow_results(path: Path, options: ReportOptions) -> Path:
         folder = Path("exp", file.name.split(".")[0])
     while True:
         running = bool(options.refresh) and is_locked(folder)
-        if "tasks" in read_json(file, "results of asr compare"):
-            refuse(options, OF_COMPARISONS, "with results of asr approximate")
-            page = next(x for x in write_exchange(folder)[1] if x.name == FILE)
-        else:
-            shown = replace(options, refresh=options.refresh if running else 0)
-            page = write_report(read_results(path), folder, shown)
+        shown = replace(options, refresh=options.refresh if running else 0)
+        page = write_report(read_results(path), folder, shown)
         if first:
             _announce(page, options)
         first = False

@@ -43,7 +43,7 @@ def _read_tokenizer(folder: Path, pretrained: dict[str, Any]) -> tuple[Published
     if pretrained["transformers"]["model_type"] == WHISPER:
         raise UserError(
             f"{folder}: expected a model with a CTC head, found Whisper: train a head with asr train "
-            f"model.encoder={folder}, or measure exchanged attention with asr approximate task=transcription"
+            f"model.encoder={folder}, or run it with other mechanisms by asr compare model={folder} data=…"
         )
     read = read_pieces if "mel" in pretrained else read_vocabulary
     return read(folder, pretrained["transformers"]["vocab_size"])

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
+from asr_recipes.questions.maps import QuestionMap
 
-from asr.approximation.question_map import QuestionMap
 from asr.attention.maps import described_choice
 from asr.experiment.results import Results
 from asr.report.figure import Figure, Panel, spec_of

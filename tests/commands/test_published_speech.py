@@ -94,9 +94,9 @@ def test_attention_is_exchanged_in_a_table(corpus: Path, published: Path, tmp_pa
     options = [f"model={published}", f"data={corpus}", "splits=test,test_voices", "samples=20", "device=cpu"]
     names = ["full", "local-999", "local-1", "i-clustered-4:topk=2"]
     options += [f"attentions={','.join(names)}", f"folder={tmp_path}"]
-    assert main(["approximate", "task=transcription", *options]) == 0
-    (task,) = json.loads((tmp_path / "results.json").read_text())["tasks"]
-    divergence = {row["attention"]: row["scores"]["KL"]["value"] for row in task["rows"]}
+    assert main(["compare", *options]) == 0
+    evaluations = json.loads((tmp_path / "results.json").read_text())["evaluations"]
+    divergence = {x["variant"]: x["rates"]["kl"]["rate"] for x in evaluations}
     assert list(divergence) == names
     assert abs(divergence["local-999"]) < 1e-7
     assert min(divergence["local-1"], divergence["i-clustered-4:topk=2"]) > 1e-4

@@ -32,7 +32,7 @@ def test_scores_of_questions_are_shown_as_their_program_prints_them(tmp_path: Pa
     assert scores
     for stored, shown in scores:
         (tmp_path / "scores.json").write_bytes(gzip.decompress(stored.read_bytes()))
-        command = [sys.executable, ROOT / "tools/accuracy.py", "seeds", f"stored={tmp_path / 'scores.json'}"]
+        command = [sys.executable, "-m", "asr_recipes.questions.seeds", f"stored={tmp_path / 'scores.json'}"]
         drawn = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         assert shown.strip() in drawn
 

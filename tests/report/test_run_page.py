@@ -120,4 +120,4 @@ def test_options_without_effect_on_a_run(
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path}: expected a folder of asr train, compare or approximate" in line
+    assert f"{tmp_path}: expected a folder of asr train or compare" in line

@@ -1,1 +1,0 @@
-"""Fine-tuned transformers models whose attention is exchanged, without retraining."""
