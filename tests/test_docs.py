@@ -37,7 +37,8 @@ SMALL = {
 # Arguments of commands that are parsed but not run, with what they need.
 NEEDS = {
     "wsj": "a licensed corpus",
-    "approximate": "a fine-tuned model; tests/commands/test_approximate.py runs it with tiny ones",
+    "recipe=questions": "a fine-tuned model; tests/recipes/test_questions.py runs it with tiny ones",
+    "whisper": "a published model; tests/experiment/test_transcription.py runs a tiny one",
     "book": "a recording that the model fits; tests/commands/test_segment.py divides one",
     "figure=": "minutes; tests/commands/test_bench_layers.py runs them small",
     "switchboard": "a licensed corpus",

@@ -82,7 +82,7 @@ def evaluated(folder: Path) -> Path:
     return out
 
 
-def rows(out: Path, task: str) -> dict[str, Any]:
+def of_task(out: Path, task: str) -> dict[str, Any]:
     """Return the evaluations of a task by variant."""
     return {x["variant"]: x for x in results(out)["evaluations"] if x["split"] == task}
 
@@ -94,7 +94,7 @@ def test_results_have_scores_intervals_ratios_and_times(evaluated: Path) -> None
     assert (list(sizes), sizes["rte"]["inputs"]) == (["rte", "squad"], 12)
     assert sizes["squad"]["inputs"] > 6
     for task, examples, names in (("rte", 12, ["accuracy"]), ("squad", 6, ["f1", "em"])):
-        found = rows(evaluated, task)
+        found = of_task(evaluated, task)
         assert list(found) == ATTENTIONS.split(",")
         for row in found.values():
             assert list(row["rates"]) == names
@@ -125,7 +125,7 @@ def test_scores_equal_those_of_transformers_alone(folder: Path, evaluated: Path)
     found = json.loads((evaluated / "rte" / "predictions-full.json").read_text())["predictions"]
     assert found == predicted
     right = sum(label == row[3] for label, row in zip(predicted, rows, strict=True)) / len(rows)
-    assert rows(evaluated, "rte")["full"]["rates"]["accuracy"]["rate"] == right
+    assert of_task(evaluated, "rte")["full"]["rates"]["accuracy"]["rate"] == right
 
 
 def test_answers_equal_those_of_transformers_alone(folder: Path, evaluated: Path) -> None:
