@@ -1,4 +1,4 @@
-"""`asr bench`: results for every name, length and pass, and errors that name the option."""
+"""`asr bench`: mechanisms, layers and models by length; papers' figures; errors that name the option."""
 
 import io
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import asr_conf
 import pytest
 import torch
 from processes import result_of_a_fork
@@ -14,18 +15,37 @@ from torch import Tensor
 
 import attention_ext
 from asr import config
+from asr.attention import MECHANISMS, default_names
 from asr.attention.table import missing_kernels
 from asr.commands import bench
-from asr.commands.bench import run
+from asr.commands.bench import parse, run
 from asr.errors import UserError
 from asr.experiment import bench as experiment
+from asr.experiment.bench import measured_names, time_in_turns
 from asr.experiment.crossings import speed_ups
+from asr.experiment.operations import PARTS
 from asr.experiment.options import BenchOptions
+from asr.experiment.peaks import TooLarge
 from asr.experiment.random_input import Problem
+from asr.experiment.records import Evaluation
 from asr.experiment.results import read_results
 from asr.measure import can_measure_memory
 from asr.model.options import ModelConfig
 from asr.report.figures import benchmark as bench_chart
+
+LAYER = Problem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
+FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
+SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def shown(out: Path, *overrides: str) -> str:
+    text = io.StringIO()
+    run([], parse([*overrides, "rounds=1", "seconds=0", f"out={out}"]), console=Console(file=text, width=200))
+    return text.getvalue()
 
 
 @pytest.mark.slow
@@ -150,3 +170,220 @@ def test_errors_name_the_option(change: dict[str, object], message: str) -> None
     options = BenchOptions(**{"lengths": [8], "peak_memory": False, **change})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         check_and_run(options)
+
+
+def test_a_name_for_every_row() -> None:
+    assert len(default_names()) == len(MECHANISMS)
+    options = BenchOptions(attentions=["all"], unit="layer")
+    assert measured_names(options) == default_names()
+    own = {"cast-8", "agglomerative-8"}
+    assert own.isdisjoint(measured_names(replace(options, unit="mechanism")))
+    assert own <= set(measured_names(options))
+
+
+@pytest.mark.slow
+def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`full` needs N² bytes for a sequence, so that its batch shrinks faster, and none fits at N = 40."""
+
+    def peak(name: str, problem: Problem, passes: str, limit: int) -> int:
+        each = problem.length**2 if name == "full" else 20 * problem.length
+        size = problem.batch * each * 8192
+        if size > limit:
+            raise TooLarge(name)
+        return size
+
+    monkeypatch.setattr(experiment, "peak_memory_bytes", peak)
+    out = tmp_path / "bench.json"
+    names = "attentions=[full,cast-2]"
+    overrides = [names, "unit=layer", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
+    console = quiet()
+    run([], parse([*overrides, *SMALL, "passes=[forward]"]), console=console)
+    results = read_results(out)
+    rows = [row for row in results.evaluations if row.status == "done"]
+
+    def problem(row: Evaluation) -> Problem:
+        return replace(LAYER, length=row.length, batch=row.utterances or 0)
+
+    batches = {(row.variant, row.length): row.utterances for row in rows}
+    assert batches == {
+        ("full", 10): 13,
+        ("full", 20): 3,
+        ("cast-2", 10): 6,
+        ("cast-2", 20): 3,
+        ("cast-2", 40): 1,
+    }
+    assert all(row.peak_mib == peak(row.variant, problem(row), "", 10**9) / 2**20 for row in rows)
+    assert speed_ups(rows, "full", "cpu")[-1] is None
+    assert [row.error for row in results.evaluations if row.status == "failed"] == [
+        "one sequence needs more than 0.01 GiB"
+    ]
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "N=40: memory of full, forward: one sequence needs more than 0.01 GiB" in shown
+    figure = bench_chart.figure(results)
+    assert figure is not None
+    assert "the largest batch that fits into 0.01 GiB, 1 to 13" in figure.caption
+    assert (figure.title, len(figure.panels)) == ("Time and memory of a transformer layer per position", 2)
+
+
+@pytest.mark.slow
+def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption in the last of several hours lost all of them."""
+    asked: list[int] = []
+
+    def interrupted(problems: dict[str, Problem], *rest: object) -> list[Evaluation]:
+        length = problems["full"].length
+        asked.append(length)
+        if asked == [10, 20, 30]:
+            raise KeyboardInterrupt
+        return time_in_turns(problems, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(experiment, "time_in_turns", interrupted)
+    monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
+    out = tmp_path / "bench.json"
+    overrides = [
+        "attentions=[full]",
+        "unit=layer",
+        "lengths=[10,20,30]",
+        "passes=[forward]",
+        "peak_memory=false",
+    ]
+    options = parse([*overrides, *SMALL, f"out={out}"])
+    with pytest.raises(KeyboardInterrupt):
+        run([], options, console=quiet())
+    assert not out.exists()
+    assert (tmp_path / "bench.unfinished.jsonl").exists()
+    again = quiet()
+    assert [row.length for row in run([], options, console=again).evaluations] == [10, 20, 30]
+    assert asked == [10, 20, 30, 30]
+    assert "reusing 2 results" in again.file.getvalue()  # type: ignore[attr-defined]
+    assert not (tmp_path / "bench.unfinished.jsonl").exists()
+    run([], replace(options, seed=1), console=quiet())
+    assert asked[4:] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_option_sets_that_other_options_override(name: str) -> None:
+    options = parse([f"figure={name}"])
+    assert (options.unit, options.figure) == ("layer", name)
+    assert options.out == f"exp/bench-{name}.json"
+    assert parse(["lengths=[7]", f"figure={name}", "out=x.json"]).lengths == [7]
+
+
+def test_the_figures_are_those_of_the_papers() -> None:
+    assert FIGURES == ["agglomerative", "cast", "clustered"]
+    clustered, agglomerative = parse(["figure=clustered"]), parse(["figure=agglomerative"])
+    assert (clustered.batch, clustered.heads, clustered.head_dim, clustered.feedforward) == (
+        "max",
+        6,
+        64,
+        1536,
+    )
+    assert clustered.lengths == [2**power for power in range(9, 16)]
+    assert (agglomerative.batch, agglomerative.heads * agglomerative.head_dim) == ("32", 512)
+    assert measured_names(agglomerative)[1::2] == ["full:causal=true", "agglomerative-8:causal=true"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["figure=clusterd"], "did you mean 'clustered'"),
+        (["out=b.png"], "out=b.png: expected a name that ends in .json"),  # the plot replaced the results
+        (["batch=0"], "batch=0: expected max or a number 1 … 1000000"),
+        (["batch=many"], "batch=many: expected max"),
+        (["memory=4"], "memory=4: has no effect with batch=1, only with batch=max"),
+        (["feedforward=8"], "with unit=mechanism, only with unit=layer"),
+        (["attentions=[cast-8]"], "attentions=cast-8: has parameters of its own; use unit=layer"),
+        (
+            ["unit=layer", "attentions=[peer:lsh-1]"],
+            "attentions=peer:lsh-1: expected a mechanism of this program",
+        ),
+        (["passes=[]"], "passes=[]: expected at least one"),
+        (["passes=[backward]"], "expected one of forward, forward+backward"),
+        (["causal=never"], "expected one of named, both"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(overrides)
+    assert message in caught.value.line
+
+
+@pytest.mark.slow
+def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    text = shown(
+        out, "unit=model", "model=tiny", "attentions=[full,cast-4]", "lengths=[48]", "peak_memory=false"
+    )
+    results = read_results(out)
+    assert [(row.passes, row.variant) for row in results.evaluations] == [
+        (passes, name) for passes in ("forward", "forward+backward") for name in ("full", "cast-4")
+    ]
+    for row in results.evaluations:
+        assert list(row.parts_s) == (list(PARTS) if row.passes == "forward+backward" else [])
+        if row.parts_s:
+            assert sum(row.parts_s.values()) == pytest.approx(row.forward_cpu_s)
+    assert all(part in text for part in PARTS)
+    figure = bench_chart.figure(results)
+    assert figure is not None
+    assert "The model of the preset tiny on random input (batch 1, fp32 on cpu)" in figure.caption
+    assert figure.title == "Time and memory of a model per position"
+
+
+@pytest.mark.slow
+def test_a_runs_architecture_in_several_variants(trained: Path, tmp_path: Path) -> None:
+    names = ["full", "full frames=2", "near-4 precision=bf16"]
+    asked = ["unit=model", f"model={trained}", f"attentions={names}", "lengths=[48]", "peak_memory=false"]
+    text = shown(tmp_path / "bench.json", *asked, "passes=forward")
+    results = read_results(tmp_path / "bench.json")
+    assert [row.variant for row in results.evaluations] == names
+    assert "fastest at N = 48: " in text
+    with pytest.raises(UserError, match=r"frames=1,2\*7"):
+        shown(tmp_path / "other.json", *asked, "frames=1,2*7", "passes=forward")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+def test_memory_of_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process, as test_bench_layers.py starts, spends most of its time on imports."""
+    monkeypatch.setattr("asr.experiment.peaks.in_new_process", result_of_a_fork)
+    out = tmp_path / "bench.json"
+    shown(out, "unit=model", "model=tiny", "attentions=[full]", "lengths=[2000]")
+    sizes = {row.passes: row.peak_mib or 0.0 for row in read_results(out).evaluations}
+    assert 0 < sizes["forward"] < sizes["forward+backward"]
+
+
+@pytest.mark.slow
+def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    names = ["i-clustered-4:grouping=hash", "i-clustered-4:grouping=keys"]
+    sizes = ["lengths=[40]", "heads=2", "head_dim=8", "peak_memory=false"]
+    shown(out, f"attentions=[{','.join(names)}]", f"baseline={names[0]}", "passes=[grouping]", *sizes)
+    results = read_results(out)
+    assert [(row.variant, row.passes) for row in results.evaluations] == [(x, "grouping") for x in names]
+    assert all(ratio and ratio > 0 for ratio in speed_ups(results.evaluations, names[0], "cpu"))
+    figure = bench_chart.figure(results)
+    assert figure is not None
+    assert len(figure.panels) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["heads=4", "unit=model"], "heads=4: has no effect with unit=model"),
+        (["model=tiny"], "model=tiny: has no effect with unit=mechanism, only with unit=model"),
+        (["loss.name=mmi"], "loss.name=mmi: has no effect with unit=mechanism, only with unit=model"),
+        (["unit=model", "loss.order=3"], "loss.order=3: has no effect with loss=ctc"),
+        (["unit=model", "loss.consistency=0.2"], "loss.consistency"),
+        (["unit=model", "loss.name=mmi", "passes=[forward]"], "loss.name=mmi: has no effect without passes="),
+        (
+            ["causal=both", "attentions=[lsh-1,near-8]"],
+            "causal=both: has no effect: none of lsh-1, near-8 has",
+        ),
+        (["unit=layer", "passes=[grouping]"], "passes=grouping: expected unit=mechanism"),
+        (["passes=[grouping]"], "attentions=full: expected groups of queries with passes=grouping"),
+    ],
+)
+def test_options_without_effect_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(overrides)
+    assert message in caught.value.line

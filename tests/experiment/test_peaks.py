@@ -1,17 +1,19 @@
-"""Peak memory of an operation."""
+"""Peak memory of an operation, and the largest batch that fits."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from asr.experiment import peaks
-from asr.experiment.peaks import peak_memory_bytes
+from asr.experiment.peaks import TooLarge, largest_batch, peak_memory_bytes
 from asr.experiment.random_input import Problem
 from asr.measure import can_measure_memory, peak_bytes_of
 
 MIB = 2**20
+LAYER = Problem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 
 
 @pytest.fixture
@@ -53,3 +55,35 @@ def test_no_operation_is_called_with_another_length(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     problem = Problem(1, 8, "fp32", "cpu", 0, batch=2, length=100)
     assert peak_memory_bytes("peer:clustered-4", problem, "forward") >= 0
+
+
+@pytest.mark.parametrize("first", [1, 5, 300])
+@pytest.mark.parametrize("fixed", [0, 7_000_000, 90_000_000])
+@pytest.mark.parametrize("each", [90_000, 3_000_000, 40_000_000])
+def test_the_largest_batch_is_found_in_few_attempts(fixed: int, each: int, first: int) -> None:
+    """Allocators round: here to 4 MB, which isn't linear."""
+    limit, tried = 100_000_000, []
+
+    def peak(batch: int) -> int | None:
+        tried.append(batch)
+        size = -(-(fixed + each * batch) // 4_000_000) * 4_000_000
+        return size if size < 2 * limit else None
+
+    found = largest_batch(peak, limit, first)
+    most = next(batch for batch in range(1, 2000) if (peak(batch) or limit + 1) > limit) - 1
+    if most == 0:
+        assert found is None
+        return
+    assert found is not None
+    batch, size = found
+    assert size == peak(batch) <= limit
+    assert batch == most or size > 0.95 * limit
+    assert len(tried) - most - 2 <= 12
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
+    """Weights of 8 heads and 6,000 positions take 1.1 GB in plain PyTorch."""
+    with pytest.raises(TooLarge, match="full@reference at length 6000"):
+        peak_memory_bytes("full@reference", replace(LAYER, length=6000), "forward", limit=20_000_000)
