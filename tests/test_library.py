@@ -176,6 +176,7 @@ def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "again",
         "watched",
         "csv",
+        "live",
     }
 
 
