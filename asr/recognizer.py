@@ -230,7 +230,7 @@ class Recognizer:
             options: `decoder`, greedy or prefix, and `beam`, as in `transcribe`.
 
         Returns:
-            A stream that takes blocks of samples and returns words, those of `transcribe(mode="onepass")`.
+            A stream that takes blocks of samples and returns words, those of `transcribe`.
 
         Raises:
             UserError: the model looks ahead without bound, or the search does; the message says what to set

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.data.audio_file import Samples
 from asr.data.sampler import plan_by_length
 from asr.model.acoustic_model import AcousticModel
+from asr.model.streaming import why_not_streamed
 from asr.records.options import Shard
 from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, EncodingOptions
 
@@ -67,9 +68,13 @@ def encoded_together(duration_s: float, longest_s: float, options: EncodingOptio
 def longest_like_training_s(model: AcousticModel) -> float:
     """Return the duration of the longest training audio in seconds; 0: unknown.
 
+    It is infinite for a model that recognises audio as it comes: to its frames, all recordings are alike.
+
     For an encoder with a limited number of positions, it is at most what lets `LONGER_THAN_TRAINING` times as
     long a recording fit into them.
     """
+    if not why_not_streamed(model):
+        return math.inf
     known_s, limit_s = model.config.longest_s, model.longest_input_s
     return known_s if limit_s == math.inf else min(known_s or LONGEST_CHUNK_S, limit_s / LONGER_THAN_TRAINING)
 

@@ -35,7 +35,7 @@ class Stream:
     """The recognition of one recording as it comes.
 
     A word is final when no later audio can change it: not before the next one has begun. The words are those
-    of `Recognizer.transcribe` in one pass, whatever the blocks. Memory and work for a block don't grow with
+    of `Recognizer.transcribe`, whatever the blocks. Memory and work for a block don't grow with
     the stream.
 
     Args:

@@ -78,7 +78,7 @@ def test_words_are_those_of_the_recording(streamed: Recognizer, decoder: str) ->
         if len(samples) < 400:  # too short for `transcribe`
             assert found == []
             continue
-        expected = streamed.transcribe(samples, RATE, decoder=decoder, mode="onepass")
+        expected = streamed.transcribe(samples, RATE, decoder=decoder)
         assert_same(found, words_of(expected))
         assert len(found) > len(samples) / RATE / 2
 
@@ -90,14 +90,14 @@ def test_words_come_before_the_end_and_pending_ones_are_those_so_far(
     """The oracle transcribes what has been heard again and again."""
     samples = speech(9, seed=3)
     stream = streamed.stream(decoder=decoder)
-    whole = words_of(streamed.transcribe(samples, RATE, decoder=decoder, mode="onepass"))
+    whole = words_of(streamed.transcribe(samples, RATE, decoder=decoder))
     final: list[TimedWord] = []
     ahead = round(stream.look_ahead_s * RATE)
     for end in range(RATE, len(samples), RATE):
         final += stream.push(samples[end - RATE : end])
         assert_same(final, whole[: len(final)])
         # The last frames of what has been heard have no look-ahead.
-        heard = words_of(streamed.transcribe(samples[: end - ahead], RATE, decoder=decoder, mode="onepass"))
+        heard = words_of(streamed.transcribe(samples[: end - ahead], RATE, decoder=decoder))
         late_s = (end - ahead) / RATE - 0.5
         early = [x.word for x in [*final, *stream.pending] if x.end_s < late_s]
         assert early == [x.word for x in heard if x.end_s < late_s]
@@ -116,7 +116,7 @@ def test_arrays_tensors_integers_and_other_rates(streamed: Recognizer) -> None:
         assert list(streamed.stream().words([given])) == expected
     twice = np.repeat(samples, 2)
     found = list(streamed.stream(2 * RATE).words(blocks(twice, 999)))
-    assert_same(found, words_of(streamed.transcribe(twice, 2 * RATE, mode="onepass")))
+    assert_same(found, words_of(streamed.transcribe(twice, 2 * RATE)))
     assert len(found) > 2
 
 
@@ -126,7 +126,7 @@ def test_a_silent_recording_has_no_words(streamed: Recognizer) -> None:
     assert list(streamed.stream().words(blocks(quiet, 1000))) == []
     beginning = np.concatenate([quiet, speech(3)])
     found = list(streamed.stream().words(blocks(beginning, 1000)))
-    assert_same(found, words_of(streamed.transcribe(beginning, RATE, mode="onepass")))
+    assert_same(found, words_of(streamed.transcribe(beginning, RATE)))
 
 
 def test_silence_is_not_cut_out_of_the_recording(streamed: Recognizer) -> None:
@@ -188,7 +188,7 @@ def test_standard_input_is_transcribed_as_it_comes(
         tmp_path / "a.wav", np.concatenate([speech(3), speech(2, seed=9)]), RATE, subtype="PCM_16"
     )
     content = (tmp_path / "a.wav").read_bytes()
-    expected = words_of(streamed.transcribe(tmp_path / "a.wav", mode="onepass"))
+    expected = words_of(streamed.transcribe(tmp_path / "a.wav"))
     given = ["transcribe", str(streamed.run_folder), "-", "live=true"]
     given += [] if container else [f"rate={RATE}"]
     printed = []
