@@ -267,6 +267,27 @@ def test_a_phone_does_not_scroll_sideways(browser: Any, written: Path) -> None:
     visit.context.close()
 
 
+def test_no_table_is_cut_on_a_wide_screen(browser: Any, written: Path) -> None:
+    """Half of the main table's columns were beyond the edge, with nothing to tell."""
+    visit = Visit(browser, written, viewport={"width": 1400, "height": 900})
+    widths = visit.page.locator(".scroll").evaluate_all("all => all.map(x => [x.scrollWidth, x.clientWidth])")
+    assert len(widths) > 6
+    assert all(inner <= outer for inner, outer in widths)
+    assert visit.page.locator(".scroll.more").count() == 0
+    visit.page.set_viewport_size({"width": 420, "height": 900})
+    visit.page.wait_for_selector("#outcome .scroll.more")
+    visit.context.close()
+
+
+def test_figures_and_tables_are_numbered_in_page_order(visit: Visit) -> None:
+    """They were Figure 1, Tables 2 and 3, Table 1, Figure 7, Figure 8, Figure 8b."""
+    shown = visit.page.locator("h2 .label").all_inner_texts()
+    for kind in ("Figure", "Table"):
+        numbers = [int(text.split()[1]) for text in shown if text.startswith(kind)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) > 3
+
+
 def test_hostile_text_never_ran(visit: Visit) -> None:
     """Runs last: hovering, filtering and sorting caused no dialog and no console message."""
     assert visit.messages == []

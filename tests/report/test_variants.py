@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparison import forward_times, make_comparison
+from comparison import forward_times, make_comparison, write_bench
 
 from asr.cli import main
 from asr.experiment.results import Results, read_results
@@ -113,6 +113,13 @@ def test_a_sweep_over_layers_has_lines_and_a_table_in_order() -> None:
     assert [cell.text for cell in table.rows[3][:3]] == ["i-clustered-100", "4", "12.28"]
     assert [line.key for line in figure.series] == list(dict.fromkeys(row[0].text for row in table.rows))
     assert accuracy.figure(results) is None
+
+
+def test_a_benchmark_has_a_page_with_its_figure_alone(tmp_path: Path) -> None:
+    results = read_results(write_bench(tmp_path / "bench.json"))
+    html = write_report(results, tmp_path, ReportOptions(static=False)).read_text()
+    assert re.findall(r'<span class="label">(\w+ \d+)</span>', html) == ["Figure 1"]
+    assert 'data-figure="figure-bench"' in html
 
 
 def test_a_compressed_file_of_results_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,8 +143,9 @@ def _cell(text: str, estimate: Estimate | None) -> TableCell:
 
 
 def _systems(results: Results, split: str) -> dict[str, System]:
-    """Return the systems of a split by name, if they were compared with a baseline."""
-    return results.systems(split) if "baseline" in results.protocol else {}
+    """Return the systems of a split by name, if something but their time was compared with a baseline."""
+    compared = "baseline" in results.protocol and results.metrics(split)
+    return results.systems(split) if compared else {}
 
 
 def _examples(results: Results, split: str) -> int:
