@@ -61,9 +61,9 @@ def table(results: Results) -> Table | None:
 
 def _times_caption(results: Results) -> str:
     return (
-        f"Forward: {clock_words(results.clock)} of encoder and head over the split, median with the range of "
-        "its repeats. Level: the range overlaps with that of the lowest median, so there is no winner. Front: "
-        "no other model is both faster and more accurate. "
+        f"Forward: {clock_words(results.clock)} of encoder and head over the split, median with the range "
+        "of its repeats. Level: the range overlaps with that of the lowest median, so there is no winner. "
+        "Front: no other model is both faster and more accurate. "
     )
 
 
