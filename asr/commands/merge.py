@@ -1,71 +1,20 @@
 """`asr merge`: join what the shards of prepare, decode, transcribe or align have written."""
 
-import shutil
 from pathlib import Path
 
-from asr import config
 from asr.commands import COMMANDS, NoOptions
 from asr.errors import UserError
-from asr.files import locked
-from asr.preparation.recipes import is_own, preparation_module
-from asr.preparation.record import whole_job
-from asr.records.job import Job, read_shards
-from asr.records.options import FOLDER
-from asr.records.results import Results
-from asr.records.run_folder import HYPOTHESES
-from asr.scoring.hypotheses import write_decoded
+from asr.library.merging import merge
 from asr.scoring.run import rates_line
-from asr.transcription import align
-from asr.transcription.decode import joined_record
 
 
 def run(paths: list[Path], options: NoOptions) -> None:
-    """Write the files that one process would have written, and remove the shards.
-
-    Raises:
-        UserError: a shard is missing or of another job, or items of the shards failed.
-    """
+    """Join the shards; the errors of their items are reported at the end."""
     if len(paths) not in (1, 2):
         raise UserError(f"asr merge takes one {COMMANDS['merge'].takes}, found {len(paths)}")
-    folder, own = Path(paths[0]), str(paths[1]) if len(paths) == 2 else ""
-    job = read_shards(folder)
-    command = job.identity["command"]
-    if own and command != "prepare":
-        raise UserError(f"{own}: has no effect: {folder} holds shards of asr {command}")
-    work = Results(job, [] if command == "prepare" else sorted(job.stored, key=int), again=False)
-    with locked(folder, "asr merge"):
-        match command:
-            case "prepare":
-                prepare(folder, job, own)
-            case "decode":
-                record = joined_record(job.record or {}, work)
-                write_decoded(folder, work.files().get(HYPOTHESES, ""), record)
-            case "align":
-                align.write(work, folder)
-            case _:
-                work.write(folder)
-        shutil.rmtree(folder / FOLDER)
+    folder, recipe = Path(paths[0]), str(paths[1]) if len(paths) == 2 else ""
+    work = merge(folder, recipe)
     print(f"joined: {folder}")
-    if command == "decode":
+    if work.job.identity["command"] == "decode":
         print(f"error rates: {rates_line(folder)}")
     work.report()
-
-
-def prepare(folder: Path, job: Job, own: str = "") -> None:
-    """Prepare a folder with the results of all shards as the journal of an interrupted run.
-
-    Code of a user's own recipe runs only if its folder is given as `own`.
-    """
-    source, recipe = f"{folder / FOLDER}: job", job.identity["recipe"]
-    try:
-        if not own and is_own(recipe):
-            raise UserError(f"expected the name of a recipe, found {recipe!r}: name its folder, too")
-        module = preparation_module(own or recipe)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-    options = config.from_dict(module.Options, job.identity["options"], source)
-    whole = whole_job(folder, job.identity)
-    for key, result in job.stored.items():
-        whole.add(key, result)
-    whole.close()
-    module.prepare(options, folder)

@@ -137,6 +137,11 @@ def posteriors(
     return sound.with_silence(checked_posteriors(torch.cat(parts), name))
 
 
+def identity_of(model: AcousticModel) -> dict[str, str]:
+    """Return what posteriors depend on besides the audio, as inputs of a job."""
+    return {"model": model.digest(), "device": model.device.type, "computed": model.precision.name}
+
+
 def checked_posteriors(log_probs_TV: Tensor, name: str) -> Tensor:
     """Return the log-probabilities of a recording; raise UserError if one is NaN."""
     if log_probs_TV.isnan().any():

@@ -11,8 +11,8 @@ import pytest
 from processes import in_a_fork
 
 from asr.cli import main
-from asr.commands.transcribe import JOURNAL
 from asr.errors import UserError
+from asr.library.transcribing import JOURNAL
 from asr.lm.arpa import write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.records.job import Job
