@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.audio_file import Samples
+from asr.data.cuts import Cuts
 from asr.data.sampler import plan_by_length
 from asr.model.acoustic_model import AcousticModel
 from asr.model.streaming import why_not_streamed
@@ -55,6 +56,13 @@ def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]
         Positions of the recordings of each batch.
     """
     return [batch.tolist() for batch in plan_by_length(lengths, budget)] if len(lengths) else []
+
+
+def length_groups(model: AcousticModel, cuts: Cuts, frames_per_batch: int) -> list[list[int]]:
+    """Divide a manifest into batches of at most `frames_per_batch` feature frames, by the durations in it."""
+    shift_ms = model.config.features.frame_shift_ms
+    frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / shift_ms)).astype(np.int64)
+    return groups_by_length(frames, frames_per_batch)
 
 
 def encoded_together(duration_s: float, longest_s: float, options: EncodingOptions) -> bool:

@@ -1,14 +1,12 @@
 """Decoding of a split: hypotheses for all utterances of a manifest."""
 
-import random
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from asr.config import values_affecting
@@ -23,22 +21,21 @@ from asr.records.job import Job, identity
 from asr.records.options import Shard
 from asr.records.results import Result, Results
 from asr.records.run_folder import HYPOTHESES, RunFolder
-from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import hypothesis_line, write_decoded
-from asr.scoring.score import scored_words
-from asr.scoring.word_filter import rules_beside
+from asr.scoring.word_filter import WordFilterRules, rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
-from asr.search.decoder import Decoder, WeightedDecoder, Weights
+from asr.search.decoder import Decoder, WeightedDecoder
 from asr.search.options import DecodeOptions
-from asr.search.path import TokenPath, text_of
+from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
-from asr.search.tune import Trial, record, tune, tuned
+from asr.search.tune import tuned
 from asr.text.known_words import KnownWords
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
-from asr.transcription.batches import groups_by_length, unfinished
-from asr.transcription.pipeline import Encoded, encoded
-from asr.transcription.sources import CutSource
+from asr.transcription.batches import length_groups, unfinished
+from asr.transcription.pipeline import encoded_cuts
+from asr.transcription.posteriors import identity_of
+from asr.transcription.tuning import tune_weights
 
 
 def system_name(attention: str, decoder: Decoder, frames: str = "1") -> str:
@@ -77,88 +74,126 @@ def decode_split(
         UserError: conflicting options, a missing manifest, or audio that can't be read.
     """
     weights_in = weights_in or run_folder
-    data = options.data or training_folder(run_folder)
-    manifest = manifest_path(data, options.split)
-    cuts = read_cuts(manifest)
-    references = None
-    if isinstance(tokenizer, PhoneTokenizer):
-        languages = (cut.supervisions[0].language for cut in cuts)
-        references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
-    frames = model.config.model.frames
-    name = system_name(model.config.attention, options.chosen_decoder, frames)
+    split = _Split.read(manifest_path(options.data or training_folder(run_folder), options.split))
+    references = split.pronounced(tokenizer, options.g2p)
+    name = system_name(model.config.attention, options.chosen_decoder, model.config.model.frames)
     folder = Path(options.output or RunFolder(run_folder).decoded(options.split, name))
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
-        topology = model.config.topology
-        with SearchPool(options.chosen_decoder, tokenizer, options.jobs, topology) as pool:
+        with SearchPool(options.chosen_decoder, tokenizer, options.jobs, model.config.topology) as pool:
             prepare_s = time.perf_counter() - started
             if options.tune:
-                split = options.tune
-                dev = Path(split) if is_manifest(split) else split_beside(str(manifest), split)
-                _tune(model, tokenizer, dev, pool, weights_in, options)
+                tune_weights(model, tokenizer, pool, split.beside(options.tune), weights_in, options)
             decoder, source = tuned(weights_in, options.chosen_decoder)
             if source:
                 print(f"decoder weights from {source}")
             if isinstance(decoder, WeightedDecoder):
                 pool.reweight(decoder.weights())
-            # All shards count all words.
-            spoken = [reference_tokens(tokenizer, cut, references) for cut in cuts]
-            words = pool.search.vocabulary
-            texts = (cut.supervisions[0].text or "" for cut in cuts)
-            known = None if words is None else KnownWords.of(words, texts)
-            rules = rules_beside(manifest)
-            beam = asdict(decoder.complete()) or None
-            about = {
-                "checkpoint": str(checkpoint),
-                "manifest": str(manifest),
-                "attention": model.config.attention,
-                "frames": frames,
-                "backend": model.backend_on(model.device.type),
-                "decoder": options.decoder,
-                "beam": beam,
-                "weights_from": source,
-                "device": str(model.device),
-                "precision": asdict(model.precision),
-                "threads": torch.get_num_threads(),
-                "jobs": options.jobs,
-                "commit": git_commit(),
-                "lexicon": references.digest if references else None,
-                "pronunciations": asdict(references.counts) if references else None,
-                "known_words": asdict(known) if known else None,
-                "word_filter": asdict(rules) if rules else None,
-                "prepare_s": prepare_s,
-            }
-            inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
-            inputs["computed"] = model.precision.name
-            inputs |= decoder.digests()
-            if references:
-                inputs["pronunciations"] = references.digest
-            same = identity("decode", values_affecting(options, "result") | {"beam": beam}, **inputs)
-            work = Results(Job.in_folder(folder, same, shard), [str(i) for i in range(len(cuts))])
+            # All shards count the words, and pronounce the references, of the whole split.
+            spoken = [reference_tokens(tokenizer, cut, references) for cut in split.cuts]
+            known = split.known_words(pool.search.vocabulary)
+            job = _job(folder, shard, model, decoder, split, references, options)
+            work = Results(job, [str(i) for i in range(len(split.cuts))])
 
             def line(position: int, path: TokenPath) -> str:
+                cut, said = split.cuts[position], spoken[position]
                 return hypothesis_line(
-                    hypothesis_of(
-                        tokenizer, model.frame_s, path, cuts[position], spoken[position], decoder.nbest
-                    )
+                    hypothesis_of(tokenizer, model.frame_s, path, cut, said, decoder.nbest)
                 )
 
-            _search(model, cuts, pool, options, work, line, advance)
+            _search(model, split.cuts, pool, options, work, line, advance)
+        about = {
+            "checkpoint": str(checkpoint),
+            "manifest": str(split.manifest),
+            **_system(model, decoder),
+            "weights_from": source,
+            "threads": torch.get_num_threads(),
+            "jobs": options.jobs,
+            "commit": git_commit(),
+            "lexicon": references.digest if references else None,
+            "pronunciations": asdict(references.counts) if references else None,
+            "known_words": asdict(known) if known else None,
+            "word_filter": asdict(split.rules) if split.rules else None,
+            "prepare_s": prepare_s,
+        }
         times = joined_record(about, work)
         if not shard:
             write_decoded(folder, work.files().get(HYPOTHESES, ""), times)
         work.job.finish(about)
-    audio_s = times["audio_s"]
-    print(
-        f"decoded {len(work.found)} utterances, {duration(audio_s)} of audio, in "
-        f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
-        f"{_ratio(times['encode_s'], audio_s):.4f}, search {_ratio(times['search_s'], audio_s):.4f})"
-    )
+    print(_summary(len(work.found), times))
     if known and not shard:
         print(known)
     if references and not shard:
-        references.report(manifest)
+        references.report(split.manifest)
     return folder
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A manifest with its utterances and the scoring rules beside it."""
+
+    manifest: Path
+    cuts: Cuts
+    rules: WordFilterRules | None
+
+    @classmethod
+    def read(cls, manifest: Path) -> "_Split":
+        return cls(manifest, read_cuts(manifest), rules_beside(manifest))
+
+    def beside(self, split: str) -> Path:
+        """Return the manifest of another split, which is beside this one unless it is named by its path."""
+        return Path(split) if is_manifest(split) else split_beside(str(self.manifest), split)
+
+    def pronounced(self, tokenizer: Tokenizer, g2p: bool) -> ReferencePhones | None:
+        """Return the pronunciations of the references for a model of phones."""
+        if not isinstance(tokenizer, PhoneTokenizer):
+            return None
+        languages = (cut.supervisions[0].language for cut in self.cuts)
+        return ReferencePhones.of_data(tokenizer, self.manifest.parent, languages, g2p)
+
+    def known_words(self, vocabulary: Collection[str] | None) -> KnownWords | None:
+        """Return how many words of the references are in a vocabulary; None: the search has none."""
+        texts = (cut.supervisions[0].text or "" for cut in self.cuts)
+        return None if vocabulary is None else KnownWords.of(vocabulary, texts)
+
+
+def _system(model: AcousticModel, decoder: Decoder) -> dict[str, Any]:
+    """Return how hypotheses are made, as entries of decode.json."""
+    return {
+        "attention": model.config.attention,
+        "frames": model.config.model.frames,
+        "backend": model.backend_on(model.device.type),
+        "decoder": decoder.name,
+        "beam": asdict(decoder.complete()) or None,
+        "device": str(model.device),
+        "precision": asdict(model.precision),
+    }
+
+
+def _job(
+    folder: Path,
+    shard: Shard | None,
+    model: AcousticModel,
+    decoder: Decoder,
+    split: _Split,
+    references: ReferencePhones | None,
+    options: DecodeOptions,
+) -> Job:
+    """Return the job, known by all that the hypotheses depend on."""
+    inputs = identity_of(model) | {"data": manifest_digest(split.manifest)} | decoder.digests()
+    if references:
+        inputs["pronunciations"] = references.digest
+    settings = values_affecting(options, "result") | {"beam": asdict(decoder.complete())}
+    return Job.in_folder(folder, identity("decode", settings, **inputs), shard)
+
+
+def _summary(utterances: int, times: dict[str, Any]) -> str:
+    audio_s = times["audio_s"]
+    return (
+        f"decoded {utterances} utterances, {duration(audio_s)} of audio, in "
+        f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
+        f"{_ratio(times['encode_s'], audio_s):.4f}, search {_ratio(times['search_s'], audio_s):.4f})"
+    )
 
 
 def joined_record(record: dict[str, Any], work: Results) -> dict[str, Any]:
@@ -214,82 +249,9 @@ def _search(
             bars.update(row, completed=len(work.found))
             advance(len(work.found) / len(cuts))
 
-        for batch in _encoded(model, cuts, options, work.job.shard, work.found):
+        groups = unfinished(length_groups(model, cuts, options.frames_per_batch), work.job.shard, work.found)
+        for batch in encoded_cuts(model, cuts, groups, options.resample):
             encode_s |= dict.fromkeys(batch.positions, batch.encode_s / len(batch.positions))
-            _put(pool, batch)
+            pool.put(batch.positions, batch.posteriors.log_probs_BTV, batch.posteriors.lengths_B)
             collect(pool.ready())
         collect(pool.results())
-
-
-def _encoded(
-    model: AcousticModel,
-    cuts: Cuts,
-    options: DecodeOptions,
-    shard: Shard | None = None,
-    done: Container[int] = (),
-) -> Iterator[Encoded]:
-    """Yield the cuts in batches by length, as known from the manifest, so that they are planned unread."""
-    shift_ms = model.config.features.frame_shift_ms
-    frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / shift_ms)).astype(np.int64)
-    groups = unfinished(groups_by_length(frames, options.frames_per_batch), shard, done)
-    return encoded(model, [CutSource(cuts, i, options.resample) for i in range(len(cuts))], groups)
-
-
-def _put(pool: SearchPool, batch: Encoded) -> None:
-    pool.put(batch.positions, batch.posteriors.log_probs_BTV, batch.posteriors.lengths_B)
-
-
-def _tune(
-    model: AcousticModel,
-    tokenizer: Tokenizer,
-    manifest: Path,
-    pool: SearchPool,
-    weights_in: Path,
-    options: DecodeOptions,
-) -> None:
-    """Tune the decoder's weights on a split and store them."""
-    decoder = options.chosen_decoder
-    assert isinstance(decoder, WeightedDecoder)
-    cuts = read_cuts(manifest)
-    if len(cuts) > options.tune_utterances > 0:
-        cuts = cuts.select(random.Random(0).sample(range(len(cuts)), options.tune_utterances))
-    references = [cut.supervisions[0].text for cut in cuts]
-    rules = rules_beside(manifest)
-    started = time.perf_counter()
-    batches = list(_encoded(model, cuts, options))
-    with progress() as bars:
-        row = bars.add_task(f"tuning on {options.tune}", total=None)
-
-        def evaluate(weights: Weights) -> Trial:
-            pool.reweight(weights)
-            for batch in batches:
-                _put(pool, batch)
-            found = list(pool.results())
-            texts = [text_of(result.path, tokenizer) or "" for result in found]
-            spoken = [references[result.key] for result in found]
-            counts = ErrorCounts.between(scored_words(spoken, rules), scored_words(texts, rules))
-            trial = Trial(weights, counts.errors, counts.length, sum(result.cpu_s for result in found))
-            bars.update(row, advance=1, description=f"tuning on {options.tune}: {_describe(trial)}")
-            return trial
-
-        best, trials = tune(evaluate, decoder.weights(), pool.search.tunable)
-    about: dict[str, Any] = {
-        "split": options.tune,
-        "manifest": str(manifest),
-        "utterances": len(cuts),
-        "attention": model.config.attention,
-        "commit": git_commit(),
-    }
-    path = record(weights_in, decoder, best, trials, about)
-    print(
-        f"tuned on {len(cuts)} utterances of {options.tune} in {duration(time.perf_counter() - started)}, "
-        f"{len(trials)} trials: {_describe(trials[0])} → {_describe(best)}, stored in {path}"
-    )
-
-
-def _describe(trial: Trial) -> str:
-    weights = trial.weights
-    return (
-        f"WER {100 * trial.rate:.2f} % (lm_weight {weights.lm_weight:g}, word_score {weights.word_score:g}, "
-        f"size {weights.size})"
-    )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asr.data.audio_file import Samples
+from asr.data.cuts import Cuts
 from asr.data.recording import is_silent
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
@@ -32,7 +33,7 @@ from asr.transcription.posteriors import (
     is_out_of_memory,
     posteriors,
 )
-from asr.transcription.sources import Source
+from asr.transcription.sources import CutSource, Source
 
 READERS = 2  # further threads, which read the next recordings while others are encoded
 ENCODING_SHARE = 0.9  # the encoder's share of the time of a long recording, for progress
@@ -208,10 +209,10 @@ class Pipeline(Generic[Found]):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch of sources with one channel each.
+    """A batch of utterances.
 
     Attributes:
-        positions: [B] positions of the sources.
+        positions: [B] positions of the utterances.
         posteriors: log-probabilities.
         encode_s: time of features and encoder in seconds, divided by the number of groups that are encoded
             at the same time.
@@ -222,16 +223,20 @@ class Encoded:
     encode_s: float
 
 
-def encoded(model: AcousticModel, sources: Sequence[Source], groups: list[list[int]]) -> Iterator[Encoded]:
-    """Yield each group of sources, encoded as one batch in one pass; the first error ends the work.
+def encoded_cuts(
+    model: AcousticModel, cuts: Cuts, groups: list[list[int]], resample: bool = True
+) -> Iterator[Encoded]:
+    """Yield each group of utterances, encoded as one batch in one pass; the first error ends the work.
 
     This is for a search in other processes, or on the device of the log-probabilities.
 
     Args:
         model: acoustic model.
-        sources: recordings with one channel each.
-        groups: positions of the sources of each batch.
+        cuts: utterances, with one channel each.
+        groups: positions of the utterances of each batch.
+        resample: whether utterances may have another sample rate than the model.
     """
+    sources = [CutSource(cuts, i, resample) for i in range(len(cuts))]
 
     def encode_group(group: list[list[Channel] | Exception]) -> Encoded:
         channels = [channel for own in group for channel in _raised(own)]
