@@ -1,4 +1,4 @@
-"""Transcription of audio files, in this process or on a Ray cluster, without those that are finished; and live."""
+"""Transcription of audio files that are not finished, here or on a Ray cluster; and of live audio."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
