@@ -26,7 +26,7 @@ from asr.records.run_folder import RunFolder
 from asr.report.figure import export
 from asr.report.figures import benchmark as bench_chart
 from asr.report.words import look_ahead_text
-from asr.scoring.estimates import DASH
+from asr.scoring.statistics import DASH
 from asr.training.config import run_options, train_options
 
 

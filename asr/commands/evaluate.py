@@ -10,8 +10,8 @@ from asr.console import Table, open_console, progress
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import check_writable, write_json
-from asr.scoring.estimates import DASH, Estimate
 from asr.scoring.measures import is_share
+from asr.scoring.statistics import DASH, Estimate
 from asr.training.labelling import evaluate, load_task
 from asr.training.options import EvaluateOptions
 

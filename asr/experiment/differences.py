@@ -8,7 +8,7 @@ import numpy as np
 
 from asr.experiment.records import Difference, Evaluation, ItemErrors
 from asr.experiment.results import Results, System
-from asr.scoring.estimates import Estimate, paired_difference
+from asr.scoring.statistics import Estimate, paired_difference
 
 Measured = tuple[Evaluation, ItemErrors]
 

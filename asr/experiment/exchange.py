@@ -33,7 +33,7 @@ from asr.files import check_writable, locked, write_json
 from asr.measure import peak_bytes_of, usual_clock
 from asr.records.job import Job
 from asr.records.run_folder import RunFolder
-from asr.scoring.estimates import Interval, Values, bootstrap, percentiles, ratio_interval
+from asr.scoring.statistics import Interval, Values, bootstrap, percentiles, ratio_interval
 from asr.training.options import recipe_module
 
 FORMAT = 1  # of the journal; another one when what is kept of a batch changes its meaning

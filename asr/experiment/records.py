@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asr.records.metrics import MetricsRow
-from asr.scoring.estimates import Estimate
+from asr.scoring.statistics import Estimate
 
 
 @dataclass
@@ -288,7 +288,7 @@ class ItemErrors:
 
 @dataclass(frozen=True)
 class Difference:
-    """Error rate of a system minus that of another one; see `asr.scoring.estimates.paired_difference`.
+    """Error rate of a system minus that of another one; see `asr.scoring.statistics.paired_difference`.
 
     Attributes:
         split, metric: what was measured.

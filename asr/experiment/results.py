@@ -23,8 +23,8 @@ from asr.experiment.records import (
 )
 from asr.experiment.variant import Variant
 from asr.files import build, read_json, write_json
-from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
 from asr.scoring.measures import is_share, measure_of
+from asr.scoring.statistics import Estimate, over_seeds, pareto_front, spread
 from asr.text.files import write_table
 
 FORMAT = 2

@@ -23,7 +23,7 @@ from asr.model.hub import local_folder
 from asr.model.whisper import Whisper, is_whisper
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.estimates import pooled
+from asr.scoring.statistics import pooled
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer
 

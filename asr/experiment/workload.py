@@ -11,7 +11,7 @@ from asr.experiment.cell import Cell
 from asr.experiment.records import Evaluation, SplitData
 from asr.experiment.timing import Passes
 from asr.experiment.variant import Variant
-from asr.scoring.estimates import Statistic
+from asr.scoring.statistics import Statistic
 from asr.training.options import TrainConfig
 
 

@@ -17,8 +17,8 @@ from asr.report.words import (
     metric_words,
     scored,
 )
-from asr.scoring.estimates import Estimate, fastest
 from asr.scoring.measures import is_share, measure_of
+from asr.scoring.statistics import Estimate, fastest
 
 DIVERGENCE = "kl"
 MANY = 6  # names in a sentence

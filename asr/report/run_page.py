@@ -19,8 +19,8 @@ from asr.report.drawing import drawn
 from asr.report.findings import Finding
 from asr.report.page import PAGE, write_page
 from asr.report.words import metric_words
-from asr.scoring.estimates import percent
 from asr.scoring.measures import is_share
+from asr.scoring.statistics import percent
 from asr.training.config import run_options
 
 

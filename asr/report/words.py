@@ -9,8 +9,8 @@ from asr.console import duration
 from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions
 from asr.experiment.results import Results
-from asr.scoring.estimates import DASH, Estimate, percent
 from asr.scoring.measures import is_share, measure_of
+from asr.scoring.statistics import DASH, Estimate, percent
 from asr.training.options import task_options
 
 LOOK_AHEAD = "of the attention of all layers; convolutions and normalisation come on top"
@@ -68,7 +68,7 @@ def duration_range(estimate: Estimate) -> str:
     """Format the range of several times; return an empty string if lowest and highest look the same.
 
     Example:
-        >>> from asr.scoring.estimates import spread
+        >>> from asr.scoring.statistics import spread
         >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
         '4.00–4.20 s'
     """

@@ -9,9 +9,9 @@ from rich.markup import escape
 from asr.console import Table
 from asr.scoring.alignment import render
 from asr.scoring.error_rates import ErrorCounts, ErrorRate
-from asr.scoring.estimates import DASH, percent
 from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score, by_length, confusions
 from asr.scoring.significance import PairedScores
+from asr.scoring.statistics import DASH, percent
 
 MOST_FREQUENT, WORST = 10, 5  # errors and utterances shown; the files beside score.json have all
 

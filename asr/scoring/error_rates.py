@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from asr.scoring.alignment import Edit, levenshtein
-from asr.scoring.estimates import Estimate, Interval, bootstrap, percentiles, pooled
+from asr.scoring.statistics import Estimate, Interval, bootstrap_interval
 
 
 @dataclass(frozen=True)
@@ -84,36 +84,3 @@ def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: 
     several = len(utterances) > 1
     interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed) if several else None
     return ErrorRate(sum(utterances, ErrorCounts()), interval)
-
-
-def bootstrap_interval(
-    errors: np.ndarray, lengths: np.ndarray, *, samples: int = 1000, seed: int = 0
-) -> Interval:
-    """Return the 95 % percentile bootstrap interval of the pooled error rate.
-
-    Utterances, not words, are resampled, because errors within an utterance are correlated (Bisani and Ney,
-    *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004). Utterances of one
-    speaker are correlated too, which the bootstrap ignores: with few speakers, the interval holds for these
-    speakers only.
-
-    Args:
-        errors: [U] errors per utterance (U utterances here).
-        lengths: [U] reference tokens per utterance; the sum must be positive.
-        samples: number of resampled corpora.
-        seed: random seed for the resampling.
-
-    Raises:
-        ValueError: there is no reference token.
-    """
-    return percentiles(resampled_rates(errors, lengths, samples=samples, seed=seed))
-
-
-def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, seed: int) -> np.ndarray:
-    """Return the pooled rates of `samples` corpora drawn with replacement.
-
-    A draw without a reference token is repeated. Arguments and errors as in `bootstrap_interval`.
-    """
-    if lengths.sum() <= 0:
-        raise ValueError("an error rate needs at least one reference token")
-
-    return bootstrap(pooled(errors, lengths), len(errors), samples, seed)

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.estimates import DASH, percent
 from asr.scoring.score import UtteranceScore
+from asr.scoring.statistics import DASH, percent
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from asr.records.run_folder import (
     RunFolder,
 )
 from asr.scoring.display import print_comparison, print_pairs, print_score, short_names
-from asr.scoring.estimates import percent
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.listed_words import ListedWords
 from asr.scoring.official import official_score, print_official
@@ -38,6 +37,7 @@ from asr.scoring.options import FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
 from asr.scoring.plain_files import are_plain, in_order, score_files, write_ctm_and_stm
 from asr.scoring.score import HEADLINES, Score, pooled, score, scored_words
 from asr.scoring.significance import compare_systems, group_systems
+from asr.scoring.statistics import percent
 from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules

@@ -9,9 +9,8 @@ import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignment import Edit
-from asr.scoring.error_rates import resampled_rates
-from asr.scoring.estimates import Interval, percentiles
 from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score
+from asr.scoring.statistics import BootstrapTest, bootstrap_test
 from asr.scoring.trn import check_same_ids
 
 GOOD_WORDS = 2  # consecutive words right in both systems that end a segment (sc_stats' default)
@@ -34,22 +33,6 @@ class MatchedPairs:
     mean: float
     deviation: float
     z: float
-    p: float
-
-
-@dataclass(frozen=True)
-class BootstrapTest:
-    """Error rate of the first system minus that of the second, as fractions.
-
-    Attributes:
-        difference: difference of the pooled error rates.
-        interval: 95 % bootstrap interval.
-        p: two-sided p-value: twice the smaller share of resampled corpora on one side of zero, at least
-            2 / (samples + 1).
-    """
-
-    difference: float
-    interval: Interval
     p: float
 
 
@@ -231,9 +214,4 @@ def bootstrap_difference(
         np.array([sum(edit.operation != "=" for edit in edits) for edits in system])
         for system in (first, second)
     ]
-    more = errors[0] - errors[1]
-    differences = resampled_rates(more, lengths, samples=samples, seed=seed)
-    # With one more than counted, no p-value is zero: Davison and Hinkley 1997, equation 4.11.
-    counts = [int((differences <= 0).sum()), int((differences >= 0).sum())]
-    p = min(1.0, 2 * (min(counts) + 1) / (samples + 1))
-    return BootstrapTest(float(more.sum() / lengths.sum()), percentiles(differences), p)
+    return bootstrap_test(errors[0] - errors[1], lengths, samples=samples, seed=seed)

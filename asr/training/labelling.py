@@ -18,8 +18,8 @@ from asr.files import require_file
 from asr.model import checkpoint
 from asr.model.attention_model import AttentionModel, model_state, restore
 from asr.records.run_folder import RunFolder
-from asr.scoring.error_rates import bootstrap_interval
 from asr.scoring.measures import is_share
+from asr.scoring.statistics import bootstrap_interval
 from asr.training.config import run_options
 from asr.training.options import TrainConfig, recipe_task
 from asr.training.task import TrainingTask

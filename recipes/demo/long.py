@@ -31,8 +31,8 @@ from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.files import atomic_path, write_json
 from asr.scoring.alignment import align_all
-from asr.scoring.error_rates import ErrorCounts, bootstrap_interval
-from asr.scoring.estimates import Estimate, Interval, percent
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.statistics import Estimate, Interval, bootstrap_interval, percent
 from asr.search.greedy import greedy_search
 
 PAUSE_S = (0.3, 1.5)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asr.scoring.estimates import Values
+from asr.scoring.statistics import Values
 
 Metric = Callable[[Values, Values], float]
 

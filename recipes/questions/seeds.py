@@ -22,7 +22,7 @@ from asr.errors import UserError, run_program
 from asr.experiment.exchange import file_of
 from asr.experiment.results import read_results
 from asr.files import read_as, read_json, write_json
-from asr.scoring.estimates import over_seeds, paired_difference
+from asr.scoring.statistics import over_seeds, paired_difference
 
 FULL = "full"
 BETWEEN = " … "

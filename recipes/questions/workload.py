@@ -18,7 +18,7 @@ from asr.errors import UserError
 from asr.experiment.options import FULL, CompareConfig
 from asr.experiment.variant import Variant, attention_only
 from asr.experiment.workload import Exchanged, Scored
-from asr.scoring.estimates import Draws, Statistic, Values, pooled
+from asr.scoring.statistics import Draws, Statistic, Values, pooled
 
 
 def workloads(options: CompareConfig, own: WorkloadOptions) -> list[Exchanged]:

@@ -9,7 +9,7 @@ import pytest
 from asr.experiment.differences import Measured, differences
 from asr.experiment.records import Candidate, Evaluation, ItemErrors, SplitData
 from asr.experiment.results import Results, read_results, write_results
-from asr.scoring.estimates import over_seeds, paired_difference
+from asr.scoring.statistics import over_seeds, paired_difference
 
 LENGTHS = [10.0, 20, 5, 15]
 

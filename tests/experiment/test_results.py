@@ -22,7 +22,7 @@ from asr.experiment.timing import OtherProcesses
 from asr.report.summary import print_results
 from asr.report.tables import costs, outcome
 from asr.report.words import conditions_words, duration_range
-from asr.scoring.estimates import Estimate, fastest, over_seeds, pareto_front, spread
+from asr.scoring.statistics import Estimate, fastest, over_seeds, pareto_front, spread
 
 QUIET = Conditions("cpu", 1, wall_s=10.0, cpu_s=9.97, other_cpus=0.03)
 

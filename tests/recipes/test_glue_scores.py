@@ -5,7 +5,7 @@ import pytest
 from asr_recipes.questions.metrics import METRICS
 from asr_recipes.questions.workload import drawn_score
 
-from asr.scoring.estimates import bootstrap
+from asr.scoring.statistics import bootstrap
 
 RANDOM = np.random.default_rng(0)
 LABELS = [RANDOM.integers(0, 2, size=(2, n)).astype(float) for n in (2, 7, 100)]

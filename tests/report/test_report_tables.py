@@ -22,7 +22,7 @@ from asr.report.tables import costs, differences, exchange, outcome, search, see
 from asr.report.tables.cells import tone
 from asr.report.tables.exchange import gap
 from asr.report.words import candidate_look_ahead, changed
-from asr.scoring.estimates import Estimate
+from asr.scoring.statistics import Estimate
 
 
 @pytest.fixture(scope="module")

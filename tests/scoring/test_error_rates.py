@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from asr.scoring.display import rate_cells
-from asr.scoring.error_rates import ErrorCounts, bootstrap_interval, error_rate
+from asr.scoring.error_rates import ErrorCounts, error_rate
+from asr.scoring.statistics import bootstrap_interval
 
 
 def naive_interval(errors, lengths, samples, seed):

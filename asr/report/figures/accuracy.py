@@ -23,8 +23,8 @@ from asr.report.words import (
     metric_words,
     scored,
 )
-from asr.scoring.estimates import Estimate
 from asr.scoring.measures import is_share, measure_of
+from asr.scoring.statistics import Estimate
 
 EXCHANGED = "exchanged at evaluation"
 HEIGHT = 400

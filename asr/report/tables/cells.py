@@ -7,7 +7,7 @@ from asr.console import Table, TableCell, duration
 from asr.experiment.records import Candidate
 from asr.report import theme
 from asr.report.words import changed, duration_range, measured
-from asr.scoring.estimates import DASH, Estimate, fastest
+from asr.scoring.statistics import DASH, Estimate, fastest
 
 
 def model_cell(candidate: Candidate) -> TableCell:

@@ -7,7 +7,7 @@ from asr.experiment.records import Training
 from asr.experiment.results import Results
 from asr.report.tables.cells import filled, model_cell, time_cells
 from asr.report.words import clock_words, count, counterpart, mebibytes
-from asr.scoring.estimates import DASH, spread
+from asr.scoring.statistics import DASH, spread
 
 
 def table(results: Results) -> Table | None:

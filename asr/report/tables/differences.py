@@ -4,8 +4,8 @@ from asr.console import Column, Table, TableCell
 from asr.experiment.results import Results, System
 from asr.report.tables.cells import difference_cell
 from asr.report.words import changed, metric_words
-from asr.scoring.estimates import DASH
 from asr.scoring.measures import is_share, measure_of
+from asr.scoring.statistics import DASH
 
 
 def table(results: Results, split: str) -> Table | None:

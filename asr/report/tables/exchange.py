@@ -11,8 +11,8 @@ from asr.experiment.results import Results
 from asr.experiment.variant import Variant
 from asr.report.tables.cells import difference_cell, model_cell, rate_cell, tone
 from asr.report.words import counterpart, metric_words
-from asr.scoring.estimates import DASH
 from asr.scoring.measures import is_share
+from asr.scoring.statistics import DASH
 
 
 def table(results: Results, split: str) -> Table | None:

@@ -14,7 +14,7 @@ from asr.report.words import (
     metric_heading,
     split_heading,
 )
-from asr.scoring.estimates import DASH, Estimate
+from asr.scoring.statistics import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:

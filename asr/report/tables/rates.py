@@ -3,7 +3,7 @@
 from asr.console import Column, Table, TableCell
 from asr.experiment.results import Results
 from asr.report.words import measured, metric_heading
-from asr.scoring.estimates import DASH, Estimate
+from asr.scoring.statistics import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:

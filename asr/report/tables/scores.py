@@ -9,7 +9,7 @@ from asr.experiment.results import Results, System
 from asr.experiment.variant import Variant
 from asr.report import theme
 from asr.report.words import clock_words, metric_heading, metric_words, scored
-from asr.scoring.estimates import DASH, Estimate
+from asr.scoring.statistics import DASH, Estimate
 
 FULL = "full"
 

@@ -6,7 +6,7 @@ from asr.console import Column, Table, TableCell
 from asr.experiment.results import Results
 from asr.report.tables.cells import model_cell
 from asr.report.words import measured, metric_heading, split_heading
-from asr.scoring.estimates import DASH, Estimate
+from asr.scoring.statistics import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:
