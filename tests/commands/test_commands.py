@@ -134,6 +134,18 @@ def test_transcribe_prints_one_line_per_file(
     assert all(line["text"] and line["times_s"] for line in lines)
 
 
+def test_transcribe_says_once_that_it_resamples(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of the recordings' sample rates had a line of its own."""
+    files = [str(tmp_path / f"{rate}.wav") for rate in (8007, 8009, 8011)]  # of no other test
+    for file, rate in zip(files, (8007, 8009, 8011), strict=True):
+        soundfile.write(file, 0.1 * np.random.default_rng(rate).standard_normal(rate), rate)
+    assert main(["transcribe", str(trained), *files]) == 0
+    (line,) = [x.getMessage() for x in caplog.records if "resampled" in x.getMessage()]
+    assert line == "audio at 8007 Hz is resampled to the model's 16000 Hz (and 2 more)"
+
+
 @pytest.mark.slow
 def test_a_file_name_that_is_not_utf8_is_shown_with_escapes(
     trained: Path, tone_corpus: Path, tmp_path: Path

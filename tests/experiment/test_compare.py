@@ -20,6 +20,7 @@ from processes import Asr
 from runs import in_process
 from tone_corpora import TINY
 
+import attention_ext
 from asr.cli import main
 from asr.config import flat
 from asr.errors import UserError
@@ -141,6 +142,22 @@ def test_the_only_step_of_a_training_is_timed(
     assert main([short.get(x, x) for x in asked]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"\b1 timed step of [1-9]\d* ms", shown)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fast")
+def test_missing_kernels_are_said_once(
+    trained: Path,
+    tone_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": "no compiler", "cuda": "no nvcc"}.get)
+    assert main(reusing(trained, tone_corpus, tmp_path)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("clustered runs without compiled kernels: times say nothing about the mechanism") == 1
+    assert [x.head for x in findings(read_results(tmp_path))].count("No kernels") == 1
 
 
 @pytest.mark.slow
