@@ -359,7 +359,7 @@ class AdviceConfig:
         maximum=1_000_000,
     )
     seconds: float = option(
-        10.0,
+        20.0,
         help="time limit for the rounds of one length; at least five rounds run",
         affects="result",
         unit="s",

@@ -80,6 +80,9 @@ def test_full_attention_is_recommended_unless_a_difference_is_shown() -> None:
     text = reason([full, noisy], full, 400, 100, "cpu")
     assert "the quartiles of their times overlap: no difference is shown" in text
     assert recommend([full, clear]) is clear
+    near = MechanismCost("clustered-25", {100: 1.0}, 0.5, 8.6, None, 9, (8.5, 8.7))
+    assert recommend([full, near]) is full  # 8.7 isn't 5 % less than 8.9
+    assert "and the quartiles of their times show no 5 % less" in reason([full, near], full, 400, 100, "cpu")
     few = [replace(x, rounds=4) for x in (full, clear)]
     assert recommend(few) is few[0]
     assert "and rounds=4 show no difference: at least 5 do" in reason(few, few[0], 400, 100, "cpu")
