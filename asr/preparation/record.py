@@ -1,7 +1,6 @@
 """The job of a preparation, and the record of what a folder holds, which shows whether it is up to date."""
 
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -72,7 +71,7 @@ def recipe_identity(
 def fingerprint(recipe: dict[str, Any]) -> str:
     """Return the hash of a `recipe_identity`, without the problems that are accepted."""
     options = {key: value for key, value in recipe["options"].items() if key != "allow_partial"}
-    return digest(json.dumps({**recipe, "options": options}, sort_keys=True), 64)
+    return Job(None, {**recipe, "options": options}).key
 
 
 def whole_job(folder: Path, recipe: dict[str, Any]) -> Job:
