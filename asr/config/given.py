@@ -34,7 +34,8 @@ def values_of(
     """
     first, others = nested_values(options), nested_values(keywords)
     found = flat(first) | flat(others)
-    whole = first | others | found  # an empty dictionary has no keys
+    # An empty dictionary has no keys; another one may be a group: `model` of a comparison is both.
+    whole = {key: x for key, x in (first | others).items() if x == {}} | found
     for x in settings(schema()) if schema else ():
         given = whole.get(x.key)
         if x.kind is str and not isinstance(given, str | None):
