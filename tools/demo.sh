@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# From a fresh clone to a report and a model: install, make the demo corpus, train, decode, score, export, compare.
+# From a fresh clone to a trained model and a report: install, make the demo corpus, train, decode, score, export, and
+# exchange the attention of the trained model.
 #
 #   bash tools/demo.sh
 #
-# The first run takes about eleven minutes on two cores, mostly installation, two trainings and the comparison.
-# Existing results are reused, and an interrupted run resumes.
+# The first run takes about seven minutes on two cores, mostly installation and the training. Existing results are
+# reused, and an interrupted run resumes.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo
 
@@ -14,18 +15,15 @@ echo "1. Corpus: about 15 seconds"
 asr prepare demo
 echo "2. Training: about two minutes"
 asr train recipe=demo attention=full resume=auto
-echo "3. Decoding, scoring and export: about a minute"
-for split in test test_voices; do
-    for attention in full i-clustered-25; do
-        asr decode "$run" split="$split" attention="$attention"
-    done
-    asr decode "$run" split="$split" decoder=beam
-done
+echo "3. Decoding, scoring and export: about half a minute"
+asr decode "$run" split=test decoder=beam
 asr score "$run/decode/test/full-beam"
 asr export "$run" out=exp/demo/model
-echo "4. Comparison: two minutes for a second training, then timing and the report"
-# Reuses the model trained above and trains the second one.
-asr compare recipe=demo attentions=[full,i-clustered-25] evaluate=[full,clustered-25,i-clustered-25] folder=exp/demo/compare
+echo "4. Time and memory of the model by length, from a second to five minutes of audio: about a minute"
+asr bench unit=model model="$run" attentions=full,near-25,i-clustered-100,local-64 lengths=100,1000,6000,30000 \
+    passes=forward rounds=5 seconds=1 out=exp/demo/bench.json
+echo "5. The attention of the trained model exchanged, on its test set joined to a minute each: half a minute"
+asr compare model="$run" data=data/demo join_s=60 attentions=full,near-25,i-clustered-25,local-64 folder=exp/demo/exchange
 python - "$run" <<END
 import json, sys
 from pathlib import Path
@@ -38,10 +36,11 @@ cat <<END
 
 The speech is synthetic: these error rates show that everything works, not how well real speech is recognised.
   $run/                       configuration, metrics.csv, checkpoints, training.json, TensorBoard events
-  $run/decode/<split>/<attention>-<decoder>/  hyp.jsonl, score.json, alignments.txt, speakers.tsv
-  exp/demo/compare/report.html      the comparison, for a browser; results.json and results.csv are beside it
+  $run/decode/test/full-beam/ hyp.jsonl, score.json, alignments.txt, speakers.tsv
   exp/demo/model/                   the model alone, with its lexicon, for any machine with this package
+  exp/demo/exchange/report.html     for a browser: what each mechanism costs, and from which length it pays
 
 In each new shell, run: source .venv/bin/activate
-next: asr transcribe exp/demo/model <recording>, or asr prepare folder audio=<recordings> transcripts=<table>
+next: asr transcribe exp/demo/model <recording>, or asr prepare folder audio=<recordings> transcripts=<table>,
+or train and compare mechanisms: asr compare recipe=demo attentions=full,i-clustered-25 budget=10min
 END
