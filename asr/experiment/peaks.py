@@ -126,7 +126,8 @@ def largest_batch(
             return fits if most else None
         # Allocations are rounded, so that two close batches may need the same memory.
         slope = max((size - before[1]) / (most - before[0]), size / most / STEEPEST) if most else limit
-        guess = most + int((limit - size) / max(slope, 1))
+        # Nothing is seen of what fits into pages that the process holds already.
+        guess = most + int((limit - size) / max(slope, 1)) if size or not most else STEEPEST * most
         if refused and guess >= refused:
             guess = (most + refused) // 2
         batch = max(most + 1, guess)

@@ -81,6 +81,20 @@ def test_the_largest_batch_is_found_in_few_attempts(fixed: int, each: int, first
     assert len(tried) - most - 2 <= 12
 
 
+def test_a_batch_too_small_to_be_seen_grows_step_by_step() -> None:
+    """A tiny layer's first batch took no new page; the next one had as many sequences as the limit bytes."""
+    tried = []
+
+    def peak(batch: int) -> int:
+        tried.append(batch)
+        return max(0, 1000 * batch - 50_000)
+
+    batch, size = largest_batch(peak, 20_000_000) or (0, 0)
+    assert 0.95 * 20_000_000 < size == 1000 * batch - 50_000 <= 20_000_000
+    assert tried[:3] == [1, 16, 256]
+    assert max(tried) < 2 * batch
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
 def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
