@@ -6,6 +6,7 @@ from rich.console import Console
 
 from asr.console import Table
 from asr.experiment.results import Results
+from asr.report.protocol import protocol_line
 from asr.report.tables import costs, differences, exchange, outcome, rates, scores
 from asr.report.words import conditions_words
 
@@ -17,6 +18,7 @@ def print_results(results: Results, console: Console) -> None:
         matrix = exchange.table(results, split)
         tables += [_compact(matrix) if matrix else None, differences.table(results, split)]
         tables += [draw(results, split) for draw in (scores.table, scores.ratios, scores.by_layer)]
+    console.print(protocol_line(results), markup=False, soft_wrap=True)
     for table in filter(None, tables):
         console.print(table)
     for split, conditions in results.conditions.items():
