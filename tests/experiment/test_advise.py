@@ -160,7 +160,7 @@ def test_mechanisms_are_measured_up_to_the_longest_length(monkeypatch: pytest.Mo
     """Measuring full attention at the length of an utterance of one hour would take hours."""
 
     def timed(problems: dict[str, Problem], passes: str, clock: str, *limits: float) -> list[Evaluation]:
-        assert (passes, clock, limits) == ("forward+backward", "cpu", (1, 25, 10.0))
+        assert (passes, clock, limits) == ("forward+backward", "cpu", (1, 25, 20.0))
         return [given_row(name, x.length, x.batch, 1.0) for name, x in problems.items()]
 
     monkeypatch.setattr(advice, "time_in_turns", timed)
