@@ -246,12 +246,14 @@ class Recognizer:
     def stream_as(self, config: DecoderChoice, sample_rate: int | None = None) -> Stream:
         """Recognise audio as it comes with a command's options; see `stream`."""
         check_streamed(self.model, str(self.run_folder or "stream"))
-        search = start_stream(self.search(config)[0], self.model.frame_s)
-        if search is None:
+        topology = self.model.config.topology
+        if not config.chosen_decoder.streams or topology != "ctc":
             raise UserError(
-                f"decoder={config.decoder} with loss.topology={self.model.config.topology} searches whole "
-                "stretches: for audio as it comes, expected greedy or prefix with ctc"
+                f"decoder={config.decoder} with loss.topology={topology} searches whole stretches: for audio "
+                "as it comes, expected greedy or prefix with ctc"
             )
+        search = start_stream(self.search(config)[0], self.model.frame_s)
+        assert search is not None
         return Stream(
             self.model, self.tokenizer, search, self.model.sample_rate if sample_rate is None else sample_rate
         )

@@ -69,10 +69,12 @@ class Decoder:
     Attributes:
         name: value of `decoder=`.
         meaning: what the search returns, for `--help`.
+        streams: whether `start_stream` knows the search, with CTC's topology.
     """
 
     name: ClassVar[str]
     meaning: ClassVar[str]
+    streams: ClassVar[bool] = False
 
     def build(self, tokenizer: "Tokenizer", topology: str = "ctc") -> Search:
         """Return the search for a model.

@@ -15,6 +15,7 @@ class Greedy(Decoder):
 
     name = "greedy"
     meaning = "the best label of each frame"
+    streams = True
 
     def build(self, tokenizer: "Tokenizer", topology: str = "ctc") -> Search:
         """See `Decoder`."""

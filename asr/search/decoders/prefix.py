@@ -17,6 +17,7 @@ class Prefix(WeightedDecoder):
 
     name = "prefix"
     meaning = "the most probable label sequence, with 50 hypotheses"
+    streams = True
     usual_size = 50
 
     token_threshold: float = option(
