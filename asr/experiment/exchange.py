@@ -223,9 +223,9 @@ class Exchange:
     def _measure_batch(
         self, number: int, items: list[Any], variants: list[Variant], advance: Advance
     ) -> None:
+        self.workload.use(Variant(FULL))  # before the inputs, which no variant changes
         inputs = self.workload.batch(items)
         # Also where nothing is compared with it: the first pass over a batch takes longer.
-        self.workload.use(Variant(FULL))
         reference = self.workload.reference(self._checked(self.workload.run(inputs), Variant(FULL)), items)
         device = self.workload.device
         for variant in variants:
@@ -247,6 +247,7 @@ class Exchange:
         missing = [x for x in self.variants if f"{x} memory" not in self.journal.stored]
         missing = [x for x in missing if not self.runners[x].error]
         items = [self.workload.items[index] for index in self.batches[-1]]
+        self.workload.use(Variant(FULL))
         inputs = self.workload.batch(items) if missing else {}
         for variant in missing:
             self.workload.use(variant)
