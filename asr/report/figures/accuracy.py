@@ -207,13 +207,18 @@ def _add_labels(rows: list[dict[str, Any]], plot_width: float, log: Collection[s
 def _spec(rows: list[dict[str, Any]], metric: str, title: str, log: Collection[str]) -> dict[str, Any]:
     families = theme.in_family_order(list({row["family"]: None for row in rows}))
     trained = [name for name in families if any(row["own"] and row["family"] == name for row in rows)]
-    legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
-    error = metric_title(metric)
+    # Labels beside all points say more than a legend.
+    labelled = all(row.get("anchor") for row in rows if row["own"])
+    legend = None if labelled else alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
+    error = f"{metric_title(metric)}, {'higher' if measure_of(metric).higher else 'lower'} is better"
     times = [value for row in rows for name in ("time_s", "time_low", "time_high") if (value := row[name])]
     across = _axis(times, 24, "x" in log)
     x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name]) is not None]
-    y = alt.Y("rate:Q", title=error, **_axis(bounds, 16, "y" in log))
+    upward = _axis(bounds, 16, "y" in log)
+    if metric == DIVERGENCE and "axis" in upward:  # whose own divergence is 0, which no such axis has
+        upward["axis"].labelExpr = f"datum.value <= {LEAST} ? '0' : datum.label"
+    y = alt.Y("rate:Q", title=error, **upward)
     color = alt.Color(
         "family:N",
         scale=alt.Scale(domain=families, range=[theme.token(name) for name in families]),
