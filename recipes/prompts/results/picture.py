@@ -9,7 +9,12 @@ from asr.report.figure import export
 from asr.report.figures import accuracy
 
 HERE = Path(__file__).resolve().parent
-SHOWN = ("full", "i-clustered-100", "i-clustered-100:grouping=keys", "i-clustered-200:grouping=keys")
+SHOWN: tuple[str, ...] = (
+    "full",
+    "i-clustered-100",
+    "i-clustered-100:grouping=keys",
+    "i-clustered-200:grouping=keys",
+)
 SHOWN += ("near-10", "near-25", "near-100", "local-16", "local-64", "local-128", "full frames=2")
 WIDTH = 420  # of a phone, on which its labels are still legible
 
