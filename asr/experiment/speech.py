@@ -86,6 +86,10 @@ class Speech:
         manifest = data[split].manifest
         settings = decoding.settings()
         how = Variant.read(variant)
+        if how.layers:
+            raise UserError(
+                f"evaluate=[{variant}]: layers are exchanged in Whisper only; use layers= to train"
+            )
         settings["options"] |= {"split": split, "data": manifest} | how.options()
         settings |= {"training": training.key, "data": data[split].hash} | code_entry(how.attention)
         # Scoring rules and references beside the manifest change the rates, but not its digest.

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
-from comparisons import reusing
+from comparisons import arguments, reusing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.cli import main
 from asr.errors import UserError
 from asr.experiment.candidates import can_run, plan_candidates
+from asr.experiment.plan import make_plan
 from asr.experiment.request import parse
 from asr.experiment.results import read_results
 from asr.experiment.variant import Variant, attention_only, given_variants
@@ -50,6 +51,13 @@ def test_labels_have_no_other_axis() -> None:
     assert attention_only("full") == "full"
     with pytest.raises(UserError, match=r"^precision=bf16: has an effect on recordings only"):
         attention_only("full precision=bf16")
+
+
+def test_layers_of_a_trained_model_are_refused(tone_corpus: Path, tmp_path: Path) -> None:
+    """They were ignored."""
+    asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=['full layers=1']")
+    with pytest.raises(UserError, match=r"^evaluate=\[full layers=1\]: layers are exchanged in Whisper only"):
+        make_plan(parse(asked[1:]))
 
 
 def test_frames_and_layers_are_crossed_with_the_mechanisms() -> None:
