@@ -87,9 +87,7 @@ class Speech:
         settings = decoding.settings()
         how = Variant.read(variant)
         if how.layers:
-            raise UserError(
-                f"evaluate=[{variant}]: layers are exchanged in Whisper only; use layers= to train"
-            )
+            raise UserError(f"evaluate=[{variant}]: only Whisper runs with fewer; train with layers=")
         settings["options"] |= {"split": split, "data": manifest} | how.options()
         settings |= {"training": training.key, "data": data[split].hash} | code_entry(how.attention)
         # Scoring rules and references beside the manifest change the rates, but not its digest.

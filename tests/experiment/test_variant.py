@@ -56,7 +56,7 @@ def test_labels_have_no_other_axis() -> None:
 def test_layers_of_a_trained_model_are_refused(tone_corpus: Path, tmp_path: Path) -> None:
     """They were ignored."""
     asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=['full layers=1']")
-    with pytest.raises(UserError, match=r"^evaluate=\[full layers=1\]: layers are exchanged in Whisper only"):
+    with pytest.raises(UserError, match=r"^evaluate=\[full layers=1\]: only Whisper runs with fewer"):
         make_plan(parse(asked[1:]))
 
 
