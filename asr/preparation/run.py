@@ -164,8 +164,10 @@ class Preparation:
         """
         if not key:
             self.refuse_shard(f"recipe {self.recipe}")
-        name = f"{function.__module__}.{function.__qualname__} {label}"
-        keys = [f"{name} {key(item)}" for item in items] if key else []
+        keys: list[str] = []
+        if key:  # a function without keys may be a `partial`, which has no name
+            name = f"{function.__module__}.{function.__qualname__} {label}"
+            keys = [f"{name} {key(item)}" for item in items]
         own: Sequence[int] = range(len(items))
         if self.shard:
             first, part = self.items, self.shard

@@ -3,6 +3,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -426,6 +427,11 @@ def test_map_keeps_the_order_and_collects_errors(tmp_path, workers):
     results = run.map(double, range(400), "doubling")
     assert results == [None if n == 13 else (n, 2 * n) for n in range(400)]
     assert run.problems == [("damaged_audio", "13: unlucky")]
+
+
+def test_a_function_with_some_arguments_given_is_mapped(start):
+    """It has no name of its own, which only keys need: the prompts could not be prepared."""
+    assert start().map(partial(pow, 2), [3, 4], "powers") == [8, 16]
 
 
 def test_an_interrupted_map_resumes(start, wav, tmp_path):
