@@ -77,7 +77,7 @@ def fastest_by_length(rows: Sequence[Evaluation], baseline: str, clock: str) -> 
         >>> from asr.experiment.random_input import Problem
         >>> from asr.measure import Seconds
         >>> problem = Problem(4, 8, "fp32", "cpu", 0, batch=1, length=100)
-        >>> times = {"full": (4, 4), "near-25": (2, 2), "local-64": (2, 3)}
+        >>> times = {"full": (4, 4), "near-25": (2, 2), "local-64": (1.5, 3)}
         >>> rows = [row_of(x, problem, "forward", [Seconds(y, y) for y in s]) for x, s in times.items()]
         >>> fastest_by_length(rows, "full", "cpu")
         ['fastest at N = 100: near-25 (0.50 of full), level with local-64']

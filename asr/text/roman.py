@@ -83,10 +83,9 @@ def _said(found: re.Match[str], words: list[str], base: str) -> str | None:
     numeral, ending, stop = found[1], found[2] or "", found[3] or ""
     value, after = _value(numeral), found.string[found.end() :]
     head = words[-1] if words else ""
-    if ending:  # le XXe siècle, François Ier
-        return (
-            f"{value}{ending}" if base == "fr" and (len(numeral) > 1 or value > 1 or ending == "er") else None
-        )
+    if ending:  # le XXe siècle, François Ier; but Le, Les, Ce and Ces are words
+        known = len(numeral) > 1 or numeral in "VX" or ending == "er"
+        return f"{value}{ending}" if base == "fr" and known else None
     if base == "de" and stop and re.match(r"\s+Jahrhundert|\s+Weltkrieg", after):
         return f"{value}."
     if base == "it" and re.match(rf"\s+{CENTURY['it']}\b", after):

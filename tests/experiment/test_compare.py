@@ -112,7 +112,7 @@ def test_models_are_trained_evaluated_and_timed(
     assert (results.conditions["test"].device, results.conditions["test"].threads) == ("cpu", 1)
     assert results.conditions["test"].wall_s > 0
     shown = capsys.readouterr().out
-    assert "trained with (rows)" in shown
+    assert "Trained with one mechanism, run with another" in shown
 
     def work(*_: Any) -> None:
         pytest.fail("a finished cell ran again")

@@ -23,10 +23,12 @@ def results(tmp_path: Path) -> Results:
         "cast-8": ("local-64, 1h", "local-64", "1h"),
     }
     own = {x.label: x.attention for x in found.candidates}
+    found.evaluations = [x for x in found.evaluations if x.variant == own[x.candidate]]
+    found.differences = [x for x in found.differences if all(own[y] == z for y, z in (x.first, x.second))]
 
     def system(pair: tuple[str, str]) -> tuple[str, str]:
         label, attention, _ = named[pair[0]]
-        return (label, attention) if pair[1] == own[pair[0]] else pair
+        return (label, attention) if pair[1] == own[pair[0]] else (label, pair[1])
 
     for candidate in found.candidates:
         if candidate.label in named:

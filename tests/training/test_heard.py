@@ -78,5 +78,5 @@ def test_a_torn_line_is_ignored_and_a_foreign_one_named(tmp_path: Path) -> None:
     path.write_text(f'{line}{{"step": 4, "id')
     assert read_heard(path) == [Heard(3, "a", "one", "")]
     path.write_text(f"{line}7\n")
-    with pytest.raises(UserError, match=r"hypotheses\.jsonl:2: expected"):
+    with pytest.raises(UserError, match=r"hypotheses\.jsonl: damaged: expected the hypotheses of a training"):
         read_heard(path)
