@@ -33,6 +33,8 @@ def results(tmp_path: Path) -> Results:
     for candidate in found.candidates:
         if candidate.label in named:
             candidate.label, candidate.attention, candidate.budget = named[candidate.label]
+    for training in found.trainings:
+        training.candidate = named.get(training.candidate, (training.candidate,))[0]
     for evaluation in found.evaluations:
         evaluation.candidate, evaluation.variant = system((evaluation.candidate, evaluation.variant))
     found.differences = [
