@@ -79,7 +79,7 @@ def is_in_docs(path: Path) -> bool:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to the notebook lead to its page, and links to the program to the repository, if known."""
     code = rf"[\1]({config.repo_url}/blob/HEAD/\2)" if config.repo_url else r"\1"
-    markdown = re.sub(r"\[([^][]+)\]\((asr/[\w/]+\.py)\)", code, markdown)
+    markdown = re.sub(r"\[([^][]+)\]\((?:\.\./)*(asr/[\w/]+\.py)\)", code, markdown)
     return re.sub(r"\]\(([\w./]*tutorial)\.ipynb\)", r"](\1.md)", markdown)
 
 
