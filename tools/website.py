@@ -34,8 +34,7 @@ REFERENCE = {
         "asr.attention.softmax.SoftmaxMechanism",
         "asr.attention.multihead.SelfAttention",
         "asr.attention.layer.OwnParameterLayer",
-        "asr.attention.spec.Option",
-        "asr.attention.spec.Schema",
+        "asr.config.option",
     ],
 }
 STYLE = """
@@ -78,8 +77,13 @@ def is_in_docs(path: Path) -> bool:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to the notebook lead to its page, and links to the program to the repository, if known."""
-    code = rf"[\1]({config.repo_url}/blob/HEAD/\2)" if config.repo_url else r"\1"
-    markdown = re.sub(r"\[([^][]+)\]\((?:\.\./)*(asr/[\w/]+\.py)\)", code, markdown)
+    folder = Path(page.file.src_uri).parent
+
+    def code(found: re.Match[str]) -> str:
+        path = os.path.normpath(folder / found[2])
+        return f"[{found[1]}]({config.repo_url}/blob/HEAD/{path})" if config.repo_url else found[1]
+
+    markdown = re.sub(r"\[([^][]+)\]\(([\w./]+\.py)\)", code, markdown)
     return re.sub(r"\]\(([\w./]*tutorial)\.ipynb\)", r"](\1.md)", markdown)
 
 
