@@ -120,14 +120,16 @@ def test_a_mechanism_for_each_layer_and_faults(
         assert error.count("\n") == 1
 
 
-LATER = """from asr.attention import Option, Schema, SoftmaxMechanism
+LATER = """import dataclasses
+from asr.attention import SoftmaxMechanism, option
+O = dataclasses.make_dataclass("O", [("m", int, option(3, help="m", affects="result", letter="M"))])
 class Later(SoftmaxMechanism):
-    schema = Schema("M", Option("m", 3, range(1, 4097), "m"), ())
+    options = O
     source = "x"
     time = memory = "N"
-    def __init__(self, name, backend, dropout, m):
+    def __init__(self, name, backend, dropout, options):
         super().__init__(name, backend, dropout)
-        self.left = m
+        self.left = options.m
     def attend(self, q, k, v, query_lengths, key_lengths):
         self.left -= 1
         return v if self.left >= 0 else v * float("nan")
