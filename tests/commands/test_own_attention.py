@@ -153,7 +153,7 @@ def test_nan_after_the_first_output_names_the_mechanism(
     error = capsys.readouterr().err
     assert "successive batches were skipped; the last: the loss is not finite for train-" in error
     assert f"{says} " in error
-    assert "found NaN (later.py, line 9)" in error
+    assert "found NaN (later.py, line 11)" in error
     assert says in caplog.text
     recognizer = asr.Recognizer.load(trained, attention="./later.py:Later-1")
     audio = torch.randn(16000)
