@@ -158,7 +158,7 @@ def test_nan_after_the_first_output_names_the_mechanism(
     recognizer = asr.Recognizer.load(trained, attention="./later.py:Later-1")
     audio = torch.randn(16000)
     assert recognizer.transcribe(audio, 16000).text is not None
-    with pytest.raises(asr.UserError, match=r"attention 'later:Later-1': .* found NaN \(later\.py, line 11\)"):
+    with pytest.raises(asr.UserError, match=r"'later:Later-1': .* found NaN \(later\.py, line 11\)"):
         recognizer.transcribe(audio, 16000)
 
 
