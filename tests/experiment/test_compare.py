@@ -188,7 +188,7 @@ def test_losses_with_different_outputs_are_compared_and_reported(
     results = read_results(tmp_path)
     for label in ("full", "lf_mmi"):
         assert results.error_rate(label, "test", "per") is not None
-        assert results.error_rate(label, "test", "per", attention="clustered-3") is not None
+        assert results.error_rate(label, "test", "per", variant="clustered-3") is not None
     assert "lf_mmi" in (tmp_path / "report.html").read_text()
 
 
@@ -320,7 +320,7 @@ def test_models_without_recordings_are_exchanged_and_timed(tmp_path: Path) -> No
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "done"]
     assert all(x.dev_error_name == "dev_error" and x.dev_error is not None for x in results.trainings)
-    found = [(x.candidate, x.attention, x.utterances) for x in results.evaluations]
+    found = [(x.candidate, x.variant, x.utterances) for x in results.evaluations]
     assert found == [("full", "full", 2016), ("full", "clustered-3", 2016), ("cast-3", "cast-3", 2016)]
     for evaluation in results.evaluations:
         model = str(tmp_path / "trainings" / evaluation.candidate / "seed0")
