@@ -26,7 +26,7 @@ def test_compared_and_reported_in_conformers(fast: None, tone_corpus: Path, tmp_
     options = ["evaluate=[full]", "model.block=conformer", "model.convolution_kernel=3"]
     assert main(arguments(tone_corpus, folder, names, *options)) == 0
     results = read_results(folder)
-    found = {(x.candidate, x.attention, x.status) for x in results.evaluations}
+    found = {(x.candidate, x.variant, x.status) for x in results.evaluations}
     assert found == {(name, name, "done") for name in ("full", *NAMES)}
     assert all(x.status == "done" for x in results.trainings)
     text = write_report(results, folder, ReportOptions(maps=False, audio=0, static=False)).read_text()
