@@ -104,7 +104,7 @@ def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
     )
     assert shown.count("<image") == 18  # nine for each of two heads
     assert svg.count("model: full;") == 0  # hidden on the page
-    assert ">i-clustered<" in everything
+    assert ">i-clustered-25<" in everything  # a label beside its point
 
 
 @pytest.mark.parametrize(

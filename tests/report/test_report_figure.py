@@ -29,7 +29,7 @@ def test_panels_side_by_side_keep_their_params(tmp_path: Path) -> None:
     widths = []
     for count in (1, 2):
         panels = [Panel(f"split {i}", spec) for i in range(count)]
-        png, pdf, text = export(Figure("figure", "", "", "", panels, NOWHERE), tmp_path / str(count))
+        png, pdf, text = export(Figure("figure", "", "", "", panels), tmp_path / str(count), NOWHERE)
         picture = Image.open(png)
         widths.append(picture.width)
         assert picture.info["Description"] == text.read_text()

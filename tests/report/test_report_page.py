@@ -332,8 +332,8 @@ def cards(page: Path) -> dict[str, tuple[str, Any]]:
     """Return HTML and data of the tables and figures of a page."""
     html = page.read_text()
     drawn = json.loads(re.search(r'id="report-data">(.*?)</script>', html, re.S)[1])["figures"]  # type: ignore[index]
-    found = re.findall(r'<section class="card" id="((?:table|figure)-[^"]*)">(.*?)</section>', html, re.S)
-    return {key: (text, drawn.get(key)) for key, text in found}
+    found = re.findall(r'<section class="card" id="([^"]*)">(.*?)</section>', html, re.S)
+    return {key: (text, drawn.get(key)) for key, text in found if key not in ("errors", "protocol")}
 
 
 def test_a_comparison_that_has_just_begun_has_no_report_yet(tmp_path: Path) -> None:
