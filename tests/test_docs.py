@@ -38,6 +38,7 @@ SMALL = {
 NEEDS = {
     "wsj": "a licensed corpus",
     "recipe=questions": "a fine-tuned model; tests/recipes/test_questions.py runs it with tiny ones",
+    "compare model=": "a trained model; tests/experiment/test_exchanged_phones.py runs one",
     "whisper": "a published model; tests/experiment/test_transcription.py runs a tiny one",
     "book": "a recording that the model fits; tests/commands/test_segment.py divides one",
     "figure=": "minutes; tests/commands/test_bench_layers.py runs them small",
