@@ -4,7 +4,7 @@
 #
 #   bash tools/demo.sh
 #
-# The first run takes about seven minutes on two cores, mostly installation and the training. Existing results are
+# The first run takes about ten minutes on two cores, mostly installation and the training. Existing results are
 # reused, and an interrupted run resumes.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo
