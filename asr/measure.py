@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 LEAST_ROUNDS = 5  # run even beyond the time limit, for quartiles
 STATUS = Path("/proc/self/status")
@@ -107,7 +108,7 @@ def in_turns(
     return taken
 
 
-def quartiles(seconds: Sequence[float]) -> tuple[float, float, float]:
+def quartiles(seconds: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
     """Return lower quartile, median and upper quartile of times, which a single disturbed one doesn't change.
 
     Example:

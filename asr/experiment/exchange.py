@@ -30,7 +30,7 @@ from asr.experiment.timing import Runner, in_turns_on
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Exchanged
 from asr.files import check_writable, locked, write_json
-from asr.measure import peak_bytes_of, usual_clock
+from asr.measure import peak_bytes_of, quartiles, usual_clock
 from asr.records.job import Job
 from asr.records.run_folder import RunFolder
 from asr.scoring.statistics import Interval, Values, bootstrap, percentiles, ratio_interval
@@ -312,9 +312,8 @@ class Exchange:
                     for name, value in outcome.values.items()
                     if base.values[name] > 0
                 }
-                low, high = np.quantile(outcome.seconds / base.seconds, [0.25, 0.75])
-                ratio = total / float(base.seconds.sum())
-                evaluation.ratios["time"] = _entry(ratio, (float(low), float(high)))
+                low, _, high = quartiles(outcome.seconds / base.seconds)
+                evaluation.ratios["time"] = _entry(total / float(base.seconds.sum()), (low, high))
         return list(found.values())
 
     def _outcome(self, variant: Variant) -> Outcome:
