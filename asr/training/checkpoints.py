@@ -20,8 +20,8 @@ from asr.training.task import TrainingTask
 class SaveResumePoint(lightning.Callback):
     """Writes the state of training to `last.ckpt`.
 
-    The state is taken when a step starts: the previous step's validation, schedulers and counters are
-    complete by then. A signal received by then ends training.
+    The state is saved at the start of a step, when the previous step's validation, schedulers and counters
+    are complete. A signal received before then ends training.
 
     Args:
         run: run folder.
@@ -35,10 +35,10 @@ class SaveResumePoint(lightning.Callback):
         self.signals = signals
         self.written = 0
         self.first = 0  # step at the start
-        self.went_on = False  # whether a step has ended since
+        self.went_on = False  # whether a step has ended since then
 
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Take signals back from Lightning, and defer them to the end of a step."""
+        """Replace Lightning's signal handlers, and defer signals to the end of a step."""
         self.first = self.written = trainer.global_step
         self.signals.handle()
         self.signals.deferred = True
@@ -66,11 +66,11 @@ class SaveResumePoint(lightning.Callback):
             raise Stopped(stop, note)
 
     def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Write the final state, from which a longer plan goes on."""
+        """Write the final state, from which a longer plan continues."""
         self._write(trainer)
 
     def _write(self, trainer: lightning.Trainer) -> None:
-        # Metrics first: a run that resumes from the checkpoint doesn't log the steps before it again.
+        # Metrics first: a run that resumes from the checkpoint doesn't log the earlier steps again.
         for logger in trainer.loggers:
             if isinstance(logger, MetricsFile):
                 logger.flush()
@@ -89,9 +89,9 @@ def _correct_batch_counts(trainer: lightning.Trainer) -> None:
 
 
 class KeepBest(lightning.Callback):
-    """Keeps the checkpoints with the lowest dev error rates; of equal ones those with the lowest dev loss.
+    """Keeps the checkpoints with the lowest dev error rates; the dev loss breaks ties.
 
-    The folder itself is the record of what has been kept, so nothing is lost when a run resumes.
+    The file names record the rates, so nothing is lost when a run resumes.
 
     Args:
         run: run folder.
@@ -107,9 +107,9 @@ class KeepBest(lightning.Callback):
         assert isinstance(task, TrainingTask)
         path, kept = self.run.best_at(task.dev_error, task.dev_loss, trainer.global_step), self.run.best()
         better = path in sorted({*kept, path}, key=best_measures)[: self.count]
-        # NaN would be taken for the lowest error rate, and displace the best checkpoint.
+        # NaN would count as the lowest error rate, and displace the best checkpoint.
         better = better and math.isfinite(task.dev_error)
-        if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
+        if not trainer.strategy.broadcast(better):  # rank 0 decides: others may see the folder too late
             return
         state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.model_state()}
         if trainer.is_global_zero:
@@ -136,7 +136,7 @@ class StopConverged(lightning.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Stop at the end of a step whose learning rate was below the limit."""
+        """Stop if the step's learning rate was below the limit."""
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if whole and trainer.optimizers[0].param_groups[0]["lr"] < self.minimum_rate:
             trainer.should_stop = True
@@ -146,7 +146,7 @@ class StopEarly(EarlyStopping):
     """Early stopping; a resumed run takes its patience from the options, not from the checkpoint."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best error rate and the number of validations since."""
+        """Restore the best error rate and the number of validations since then."""
         super().load_state_dict({**state_dict, "patience": self.patience})
 
 
@@ -161,7 +161,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.resumed = resumed
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically, and keep the checkpoint that was there as previous.ckpt."""
+        """Write atomically, and keep the former checkpoint as previous.ckpt."""
         path = Path(path)
         with also_named(path, PREVIOUS) if path.exists() else nullcontext():
             save(checkpoint, path)

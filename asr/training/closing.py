@@ -1,4 +1,4 @@
-"""What a training says at its end: its best validation, what the model heard there, and what to do next."""
+"""The last lines that a training prints: its best validation, hypotheses of it, and the next command."""
 
 import re
 import textwrap
@@ -15,7 +15,7 @@ WIDEST = 100  # characters of a text
 
 
 def closing(options: TrainConfig, folder: Path, measure: str) -> Iterator[str]:
-    """Yield the lines.
+    """Yield the best validation, some references with hypotheses, and the command that decodes or evaluates.
 
     Args:
         options: options of the training.

@@ -1,4 +1,4 @@
-"""Options of a training: from overrides, a run's config.yaml, or the weights that it starts from."""
+"""Options of a training: from overrides, a run's config.yaml, or its initial weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig, train_schema
 
-# Options that may differ from a published folder's values.
+# Options whose value may differ from that of the weights.
 ADJUSTABLE = {"model.attention_dropout", "model.dropout", "model.layer_drop"}
 # Options of the model that its weights don't depend on.
 FREE = ADJUSTABLE | {
@@ -25,7 +25,7 @@ FREE = ADJUSTABLE | {
 
 
 def train_options(given: Given) -> TrainConfig:
-    """Build the options of a training run from those that a user gives.
+    """Build the options of a training run from the user's.
 
     `recipe=`, `model=`, `loss=` and `optimizer=` select configurations. The weights that `init_from=` or
     `model.encoder=` names give features, model and tokenizer their values in place of the recipe's;
@@ -55,7 +55,7 @@ def _composed(values: dict[str, Any]) -> TrainConfig:
         values = {key: value for key, value in values.items() if key != "init_from"}
     options = config.compose(schema, "train", values, given)
     run = RunFolder(run_folder(options))
-    if start and not given and options.resume == "auto" and run.options.exists():  # the start is gone
+    if start and not given and options.resume == "auto" and run.options.exists():  # init_from was deleted
         before = flat(config.to_dict(run_options(run)))
         given = sizes(before)
         options = config.compose(schema, "train", values, given)
@@ -70,17 +70,17 @@ def _composed(values: dict[str, Any]) -> TrainConfig:
 def run_folder(options: TrainConfig) -> Path:
     """Return the run's folder: exp/<recipe>/<attention> unless the options name one.
 
-    The stars of a mechanism for each layer are written as x, because shells expand stars.
+    Stars in the mechanism, as in `full*3`, become x, because shells expand stars.
     """
     return Path(options.run or Path("exp", options.recipe.name, options.attention.replace("*", "x")))
 
 
 def determined(where: str) -> dict[str, Any]:
-    """Return the options of features, model and tokenizer that weights determine, by dotted name.
+    """Return the options of features, model and tokenizer that the weights determine, by dotted name.
 
     Args:
-        where: `init_from=<run, checkpoint, exported or published model>` or `model.encoder=<folder>`. Nothing
-            is determined by an empty value, or a path that doesn't exist: it may be a candidate's label.
+        where: `init_from=<run, checkpoint, exported or published model>` or `model.encoder=<folder>`. The
+            result is empty for an empty value, or a path that doesn't exist: it may be a candidate's label.
 
     Raises:
         UserError: see `read_state` and `read_pretrained`.
@@ -104,13 +104,13 @@ def determined(where: str) -> dict[str, Any]:
 
 
 def sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a run's options, by dotted name, that its weights depend on."""
+    """Return the options, by dotted name, that determine which weights fit."""
     kept = ("features.", "model.", "tokenizer.")
     return {key: value for key, value in options.items() if key.startswith(kept) and key not in FREE}
 
 
 def check_determined(chosen: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Raise UserError for an option with another value than weights determine.
+    """Raise UserError for an option whose value contradicts the weights.
 
     Args:
         chosen: all options by dotted name.
@@ -130,7 +130,7 @@ def _of_encoder(folder: str) -> dict[str, Any]:
 
 
 def _of_published(folder: str) -> dict[str, Any]:
-    """Return what `_of_encoder` does, the folder, and the tokenizer's kind if the model has a head."""
+    """Like `_of_encoder`, with the folder, and the tokenizer's kind if the model has a head."""
     from asr.model.pretrained_folder import has_head
     from asr.model.published import read_tokenizer
 
@@ -141,7 +141,7 @@ def _of_published(folder: str) -> dict[str, Any]:
 
 
 def _of_model(path: Path) -> dict[str, Any]:
-    """Return the options of a model of this project; one of a recipe's own task has no features."""
+    """Return the options of a model of this project; a model of a recipe's own task has no features."""
     from asr.model.acoustic_model import AcousticModelConfig
     from asr.model.options import ModelConfig
     from asr.model.portable import read_state
@@ -167,9 +167,9 @@ def _kind(unit: str) -> str:
 
 
 def chosen_recipe(given: Given) -> str:
-    """Return the name of the recipe that a user chooses, or an empty string.
+    """Return the name of the recipe that the user chooses, or an empty string.
 
-    A user's file has the name that it sets: its options may be those of an included recipe's task.
+    A recipe in a file has the name that the file sets, which tells whose task options are valid.
     """
     chosen = by_key(given).get("recipe")
     return config.recipe_name(str(chosen), config.search_path(given)) if chosen else ""

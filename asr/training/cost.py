@@ -17,7 +17,7 @@ class DataWait(Profiler):
     """Measures how long training waits for its next batch.
 
     Attributes:
-        waited: duration of the waits since `Cost` last reset it, and CPU time of the process meanwhile.
+        waited: wall and CPU time spent waiting since `Cost` last reset it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Cost(lightning.Callback):
         budget: time budget; None: no limit.
 
     Attributes:
-        frames: feature frames that this process has trained on, without padding; other ranks have their own.
+        frames: feature frames that this process has trained on, without padding.
         seconds: wall time of training steps and of waiting for data.
         cpu_s: CPU time of all threads of this process in the same period.
         wait_s: wall time of waiting for data.
@@ -67,7 +67,7 @@ class Cost(lightning.Callback):
 
     @property
     def peak_mib(self) -> float:
-        """Peak resident memory of the training process; 0 where the system doesn't tell."""
+        """Peak resident memory of the training process; 0 if the system doesn't report it."""
         # The system counts only since the last start of the process.
         return max(self.peak_before_resume_mib, peak_resident_mib())
 
@@ -140,7 +140,7 @@ class Cost(lightning.Callback):
         vars(self).update({name: state_dict[name] for name in self.state_dict()})
 
     def summary(self) -> dict[str, Any]:
-        """Return frames, time, throughput, share of waiting for data and peak memory, all of this process."""
+        """Return this process's frames, time, throughput, share of time waiting for data, and peak memory."""
         return {
             "frames": self.frames,
             "train_s": self.seconds,

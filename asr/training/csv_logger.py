@@ -36,7 +36,7 @@ class MetricsFile(Logger):
         rows = []
         if self.path.exists() and resumed_step > 0:
             text = self.path.read_text(encoding="utf-8", errors="replace")
-            whole = text[: text.rfind("\n") + 1]  # a row may be torn by a full disk
+            whole = text[: text.rfind("\n") + 1]  # a full disk may have cut the last row
             _, found = parse_metrics(whole, self.path)
             rows = [row for row in found if int(row["step"]) < resumed_step]
         with atomic_text(self.path) as file:
@@ -65,5 +65,5 @@ class MetricsFile(Logger):
             self.pending = {}
 
     def finalize(self, status: str) -> None:
-        """Write the last row, which no later step completes."""
+        """Write the last row."""
         self.flush()

@@ -1,4 +1,4 @@
-"""Lightning's view of the training data, apart from the data because importing Lightning takes seconds."""
+"""Lightning's view of the training data; a separate module because importing Lightning takes seconds."""
 
 from typing import Any
 

@@ -19,24 +19,24 @@ SHOWN = 5  # utterances
 
 
 def shown_ids(cuts: Sequence[MonoCut], seed: int) -> list[str]:
-    """Return the ids of the utterances to show, the same in each run with a seed."""
+    """Return the ids of the utterances to show: the same for the same seed."""
     random = np.random.default_rng([seed, len(cuts)])
     chosen = random.choice(len(cuts), min(SHOWN, len(cuts)), replace=False)
     return [cuts[int(index)].id for index in sorted(chosen)]
 
 
 class WriteHeard(lightning.Callback):
-    """Appends what the model hears to hypotheses.jsonl, and shows it in TensorBoard, W&B and MLflow.
+    """Appends hypotheses to hypotheses.jsonl, and shows them in TensorBoard, W&B and MLflow.
 
     Args:
-        path: the file. A run that resumes removes the validations that it will repeat.
+        path: the file; a run that resumes first removes the validations that it will repeat.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Remove what lies after the step to start from."""
+        """Remove the entries after the step that training starts from."""
         if trainer.is_global_zero and self.path.exists():
             step = trainer.global_step
             kept = [row for row in read_heard(self.path) if row.step <= step] if step else []
@@ -44,7 +44,7 @@ class WriteHeard(lightning.Callback):
                 file.writelines(map(_line, kept))
 
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Write what all ranks have heard, in the order of the ids."""
+        """Write the hypotheses of all ranks, in the order of the ids."""
         assert isinstance(task, TrainingTask)
         heard = [task.heard]
         if trainer.world_size > 1:
@@ -62,7 +62,7 @@ class WriteHeard(lightning.Callback):
 
 
 def _show(rows: Sequence[Heard], logger: Logger, step: int) -> None:
-    """Show hypotheses below their references, each logger in its own form for text."""
+    """Show hypotheses below their references, in the form that the logger has for text."""
     match logger:
         case TensorBoardLogger():
             for row in rows:
@@ -83,4 +83,4 @@ def _line(row: Heard) -> str:
 
 
 def _verbatim(text: str) -> str:
-    return f"    {text}"  # Markdown's form of code, in which nothing is interpreted
+    return f"    {text}"  # a Markdown code block, in which nothing is interpreted

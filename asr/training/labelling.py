@@ -1,4 +1,4 @@
-"""Tasks other than speech: a model with attention predicts labels of sequences or positions."""
+"""Tasks other than speech: a model with attention labels sequences or positions."""
 
 import json
 from abc import abstractmethod
@@ -32,10 +32,11 @@ class LabelTask(TrainingTask):
 
     @abstractmethod
     def scores(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three numbers for each item of a batch, [B] each.
+        """Score each item of a batch.
 
         Returns:
-            The summed loss; the errors, or another measure such as bits, summed too; the number of labels.
+            Three tensors [B], summed over the item's labels: loss; errors, or another measure such as bits;
+            number of labels.
         """
 
     def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
@@ -64,17 +65,17 @@ class LabelTask(TrainingTask):
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The measure of a model on a split.
+    """Score of a model on a split.
 
     Attributes:
         split: `dev` or `test`.
         attention: mechanism.
-        backend: backend that ran: native | reference.
-        measure: `error`, a fraction, or `bits_per_character`, `bits_per_token`.
-        value: the measure.
+        backend: backend of attention: native | reference.
+        measure: `error` (a fraction), `bits_per_character` or `bits_per_token`.
+        value: value of the measure.
         interval: its 95 % bootstrap interval over the items; None for a single item.
         items, labels: numbers of items, and of labels in them: masked symbols, tokens or classes.
-        errors, lengths: errors (or bits) and labels of each item, by measure.
+        errors, lengths: errors (or bits) and number of labels of each item, by measure.
     """
 
     split: str
@@ -90,9 +91,9 @@ class LabelScore:
 
     @property
     def item_perplexity(self) -> float | None:
-        """Mean over items of 2 to the power of their bits per label; None if the measure is an error.
+        """Mean over items of 2 ** (bits per label); None if the measure is an error.
 
-        This is the perplexity of Agglomerative Attention's program: in its TextMetrics.py,
+        This is the perplexity that Agglomerative Attention's code reports: in its TextMetrics.py,
         `K.mean(K.exp(K.mean(cross_entropy, axis=-1)))`. It is at least 2 to the power of `value`.
         """
         if is_share(self.measure):
@@ -101,7 +102,7 @@ class LabelScore:
 
 
 def data_key(options: TrainConfig) -> str:
-    """Return what the data of a task depend on, besides the seed, as text."""
+    """Return, as text, all that a task's data depend on besides the seed."""
     return json.dumps([to_dict(options.recipe), to_dict(options.tokenizer)])
 
 
@@ -114,8 +115,8 @@ def load_task(run: str, attention: str = "", device: str = "cpu") -> tuple[Label
         device: `cpu` or `cuda`.
 
     Raises:
-        UserError: no run, one of a recipe without a task of its own, a damaged checkpoint, or a mechanism
-            that can't be exchanged.
+        UserError: the folder has no run, its recipe has no task of its own, the checkpoint is damaged, or the
+            mechanisms can't be exchanged.
     """
     attention = attention and given_name(attention)
     folder = RunFolder(run)

@@ -1,4 +1,4 @@
-"""The lexicon of a training. A module of its own, so that planning a comparison doesn't load Lightning."""
+"""The lexicon of a training; a separate module, so that planning a comparison doesn't load Lightning."""
 
 import functools
 from pathlib import Path
@@ -16,14 +16,14 @@ def training_lexicon(options: TrainConfig) -> Lexicon | None:
     """
     if options.tokenizer.kind != "phone":
         return None
-    # The lexicons of all corpora: otherwise words found only in the second one's would be trained as SPN.
+    # The lexicons of all corpora: otherwise words that only the second one has would be trained as SPN.
     beside = [manifest_path(place, "train").parent / LEXICON for place in options.data.train]
     named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
     return _merged(tuple((path, file_state(path)) for path in named))
 
 
-# The trainings of a comparison have the same lexicon. With 130,000 words, reading it takes 0.4 s of CPU time,
-# and its two digests 0.5 s.
+# The trainings of a comparison share one lexicon. With 130,000 words, reading it takes 0.4 s of CPU time, and
+# its two digests 0.5 s.
 @functools.lru_cache(maxsize=1)
 def _merged(files: tuple[tuple[Path, str], ...]) -> Lexicon:
     return functools.reduce(Lexicon.merged, (Lexicon.load(path) for path, _ in files))

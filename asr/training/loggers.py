@@ -15,9 +15,9 @@ from asr.training.options import TrainConfig
 
 @contextmanager
 def open_loggers(options: TrainConfig, run: RunFolder) -> Iterator[list[Logger]]:
-    """Build the loggers that the options name, and end their runs with the block.
+    """Build the loggers that the options name, and end their runs when the block ends.
 
-    They write to the run folder, and send nothing.
+    They write to the run folder, and send nothing over the network.
 
     Raises:
         UserError: a logger's package is not installed.
@@ -34,14 +34,14 @@ def open_loggers(options: TrainConfig, run: RunFolder) -> Iterator[list[Logger]]
 
 
 def log_options(loggers: Iterable[Logger], options: TrainConfig) -> None:
-    """Log the options of a run, but to TensorBoard, which would write a second config.yaml."""
+    """Log the options of a run, except to TensorBoard, which would write a second config.yaml."""
     for logger in loggers:
         if not isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(flat(to_dict(options)))
 
 
 def check_objects(objects: Sequence[Any], kind: type, name: str) -> None:
-    """Raise UserError unless all of a function's objects are of a kind of Lightning's."""
+    """Raise UserError unless all objects in the argument `name` are instances of a class of Lightning."""
     if not isinstance(objects, list | tuple):
         raise UserError(
             f"{name}=: expected a list of objects of Lightning's {kind.__name__}, found {objects!r:.60}"
@@ -56,12 +56,12 @@ def _built(name: str, run: RunFolder) -> Logger:
     kind: type[Logger] = getattr(included, name)
     try:
         return kind(**_local(name, run))
-    except Exception as error:  # of the logger's library, or because it isn't installed
+    except Exception as error:  # the logger's library fails, or isn't installed
         raise UserError(f"trainer.loggers=[{name}]: {type(error).__name__}: {in_words(error)}") from error
 
 
 def _local(name: str, run: RunFolder) -> dict[str, Any]:
-    """Return the arguments with which a logger writes to the run folder only."""
+    """Return the arguments that make a logger write to the run folder only."""
     match name:
         case "TensorBoardLogger":
             return {"save_dir": str(run.path), "name": run.curves.name, "version": ""}
@@ -70,7 +70,7 @@ def _local(name: str, run: RunFolder) -> dict[str, Any]:
         case "WandbLogger":
             return {"save_dir": str(run.path), "name": run.path.name, "offline": True}
         case "MLFlowLogger":
-            folder = run.path.absolute()  # a database, because MLflow 3 refuses to begin a folder of files
+            folder = run.path.absolute()  # a database: MLflow 3 refuses to create a folder of files
             return {
                 "tracking_uri": f"sqlite:///{folder}/mlflow.db",
                 "artifact_location": (folder / "mlruns").as_uri(),

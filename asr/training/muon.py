@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 HIDDEN = re.compile(r"\.?(blocks?|layers)\.")  # parts of the names of parameters in encoder layers
-MOMENTUM = 0.95  # as Jordan et al.
+MOMENTUM = 0.95  # as in Jordan et al.
 STEPS = 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: orthogonal to about ±30 % in five steps
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: singular values within about ±30 % of 1 in five steps
 
 
 def is_hidden(name: str, parameter: Tensor) -> bool:
-    """Return whether a parameter is a matrix of an encoder layer: not of an embedding, input or output."""
+    """Return whether a parameter is a matrix of an encoder layer, not of an embedding, input or output."""
     return parameter.dim() == 2 and HIDDEN.search(name) is not None
 
 
@@ -23,7 +23,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """Return approximately UVᵀ for each matrix USVᵀ of [B, n, m], by Newton–Schulz iterations.
 
     X ← aX + (bA + cA²)X, where A = XXᵀ (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon). All
-    singular values become 0.7 … 1.2, unless they are below a thousandth of the largest.
+    singular values move to 0.7 … 1.2, except those below a thousandth of the largest.
     """
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonalise(matrices.mT).mT
@@ -39,18 +39,18 @@ class Muon(torch.optim.AdamW):
     """Muon (Jordan et al. 2024) for the parameter groups with `hidden=True`, AdamW for the other groups.
 
     W ← (1 − ηλ)W − 0.2η √max(n, m) · orthogonalise(update), where W is [n, m] and the update is Nesterov's
-    momentum. The factor gives updates the size of AdamW's, which therefore has the same learning rate η and
-    weight decay λ (*Muon is Scalable for LLM Training*, Liu et al. 2025, section 2.2).
+    momentum. The factor makes updates as large as AdamW's, so both share learning rate η and weight decay λ
+    (*Muon is Scalable for LLM Training*, Liu et al. 2025, section 2.2).
 
-    `torch.optim.Muon` leaves the other parameters to another optimiser, and takes one matrix at a time, in
-    bfloat16. This class takes all matrices of a shape together, in their own precision: much faster on a CPU.
+    `torch.optim.Muon` needs a second optimiser for the other parameters, and takes one matrix at a time, in
+    bfloat16. This class takes all matrices of a shape together, in their precision: much faster on a CPU.
 
-    The arguments are those of AdamW; all parameters of hidden groups are matrices.
+    The arguments are AdamW's; hidden groups contain matrices only.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have gradients, and discard the gradients of the hidden ones."""
+        """Update all parameters that have gradients, and discard the gradients of hidden groups."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -80,7 +80,7 @@ class Muon(torch.optim.AdamW):
         assert gradient is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-            state["step"] = torch.zeros(())  # AdamW looks for it when it loads a state
+            state["step"] = torch.zeros(())  # AdamW expects it when it loads a state
         state["momentum"].lerp_(gradient, 1 - MOMENTUM)
         update = gradient.lerp(state["momentum"], MOMENTUM)
         return update if update.shape[0] <= update.shape[1] else update.mT

@@ -12,13 +12,13 @@ from asr.training.muon import Muon, is_hidden
 from asr.training.options import OptimizerConfig
 
 RHO = 0.95  # decay of Adadelta's averages (Zeiler 2012, section 4.1)
-FINAL_RATIO = 0.01  # of the cosine: last learning rate / peak
+FINAL_RATIO = 0.01  # final / peak learning rate of the cosine
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
     """Return AdamW, Muon, RAdam with decoupled weight decay (Vyas et al. 2020, section 4), or Adadelta.
 
-    Adadelta (Zeiler 2012) has the paper's ε = 1e-6, and its step is learning_rate = 1.
+    Adadelta (Zeiler 2012) has the paper's ε = 1e-6; learning_rate = 1 is the paper's step.
 
     Biases, norms and other vectors are not decayed.
     """
@@ -39,7 +39,7 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     betas = (config.betas[0], config.betas[1])
     on_cpu = all(x.device.type == "cpu" for x in trained.values())
     if config.name == "radam":
-        # Twice as fast on a CPU, where PyTorch's default is one parameter after the other.
+        # Twice as fast on a CPU, where PyTorch's default updates one parameter after another.
         return torch.optim.RAdam(
             groups,
             lr=config.learning_rate,
@@ -83,7 +83,7 @@ def configure(
         parameters: parameters by name.
         config: optimiser, learning rate and schedule.
         steps: total number of optimiser steps.
-        validate_every: batches between validations; `plateau` checks the dev loss after each.
+        validate_every: batches between validations; `plateau` checks the dev loss after each validation.
         spent: function that returns the fraction of the time budget used; None: no time budget.
     """
     optimizer = build_optimizer(parameters, config)
@@ -96,10 +96,10 @@ def configure(
 
 
 def follow_plan(schedule: Any) -> None:
-    """Set the rate of the next step to the schedule's, if it is a function of the step.
+    """Set the next step's learning rate to the schedule's, if the schedule is a function of the step.
 
-    A resume point has the rate of the plan that it was written under, which may have had fewer steps or less
-    time. And Lightning sets the next rate before the step that ends has been added to the time spent.
+    A resume point stores the rate of its plan, which may have had fewer steps or less time. And Lightning
+    sets the next rate before it adds the step that ends to the time spent.
     """
     if isinstance(schedule, LambdaLR):
         for group, base, factor in zip(

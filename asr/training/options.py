@@ -53,8 +53,8 @@ class TrainerConfig:
     )
     max_epochs: int = option(
         100,
-        help="number of epochs, all taken to be as long as the first; ignored with max_steps or budget; "
-        "0: by the amount of data",
+        help="number of epochs, all assumed to be as long as the first; ignored with max_steps or budget; "
+        "0: chosen by the amount of data",
         affects="plan",
     )
     budget: str = option(
@@ -69,7 +69,7 @@ class TrainerConfig:
     )
     validate_every: int = option(
         0,
-        help="validation interval; 0: one epoch, or with max_epochs=0 what gives at most 40 validations",
+        help="validation interval; 0: one epoch, or with max_epochs=0 long enough for at most 40 validations",
         affects="plan",
         unit="optimiser steps",
     )
@@ -113,8 +113,8 @@ class TrainerConfig:
     )
     accumulate: int = option(
         1,
-        help="gradient accumulation: batches per optimiser step, which is that of one batch with all their "
-        "utterances",
+        help="gradient accumulation: batches per optimiser step, which is the same as with one batch of all "
+        "their utterances",
         affects="plan",
         minimum=1,
         maximum=1_000_000,
@@ -133,7 +133,7 @@ class TrainerConfig:
     )
     loggers: list[str] = option(
         ["TensorBoardLogger"],
-        help="loggers of Lightning beside metrics.csv, which write to the run folder: "
+        help="loggers of Lightning, in addition to metrics.csv; they write to the run folder: "
         "TensorBoardLogger | WandbLogger (offline) | MLFlowLogger | CSVLogger",
         affects="place",
         choices=("TensorBoardLogger", "WandbLogger", "MLFlowLogger", "CSVLogger"),
@@ -178,7 +178,7 @@ class OptimizerConfig:
     )
     plateau_factor: float = option(
         0.5,
-        help="factor that reduces the learning rate",
+        help="factor by which the learning rate is reduced",
         affects="result",
         only=("schedule", "plateau"),
         minimum=1e-6,
@@ -199,7 +199,7 @@ class OptimizerConfig:
     )
 
     def check(self) -> None:
-        """Raise UserError unless there are two betas, and for warm-up that the schedule would leave out."""
+        """Raise UserError unless there are two betas, or for warm-up that the schedule would ignore."""
         if len(self.betas) != 2:
             raise UserError(f"optimizer.betas={self.betas}: expected two numbers")
         if self.schedule == "plateau" and self.warmup_steps:
@@ -210,7 +210,7 @@ class OptimizerConfig:
 
 @dataclass
 class SelectionConfig:
-    """What the best checkpoint is best at."""
+    """Criterion that selects the best checkpoint."""
 
     metric: str = option(
         "greedy",
@@ -221,7 +221,7 @@ class SelectionConfig:
     )
     utterances: int = option(
         200,
-        help="number to decode, drawn from the development data with the seed, evenly over speakers",
+        help="number to decode, drawn at random from the development data, evenly over speakers",
         affects="result",
         only=("metric", "wer"),
         unit="utterances",
@@ -295,12 +295,12 @@ class TrainConfig:
     select: SelectionConfig = field(default_factory=SelectionConfig)
 
     def check(self) -> None:
-        """Raise UserError for options of the model that don't fit those of recipe, loss and augmentation."""
+        """Raise UserError for options of the model that contradict recipe, loss or augmentation."""
         if task_options(self.recipe.name):
             without = f"with recipe={self.recipe.name}"
             refuse(self.model, ("encoder", "freeze_encoder_steps"), without)
             refuse(self.model.lora, ("rank",), without)
-            # Runs of before the option have another floor, without effect as well.
+            # Runs older than the option have another floor, also without effect.
             features = replace(self.features, floor=FeatureConfig().floor)
             refuse(replace(self, features=features), ("features", "augment", "loss", "select"), without)
         self._check_growth()
@@ -364,17 +364,17 @@ def recipe_task(name: str) -> ModuleType | None:
 
 
 def task_options(name: str) -> type[RecipeConfig] | None:
-    """Return the options of a recipe with its own task, without its task, which loads PyTorch; else None."""
+    """Return the options of a recipe with its own task, or None, without loading PyTorch."""
     return getattr(recipe_module(name, "options"), "TaskOptions", None)
 
 
 def workload_options(name: str) -> type[RecipeConfig] | None:
-    """Return the `WorkloadOptions` of a recipe whose task is one of trained models; else None."""
+    """Return the `WorkloadOptions` of a recipe that measures trained models on its own task, or None."""
     return getattr(recipe_module(name, "options"), "WorkloadOptions", None)
 
 
 def recipe_module(name: str, part: str) -> ModuleType | None:
-    """Return the module `asr_recipes.<name>.<part>`; None if there is none."""
+    """Return the module `asr_recipes.<name>.<part>`, or None if it doesn't exist."""
     package = f"asr_recipes.{name}"
     if not name.isidentifier() or not importlib.util.find_spec(package):
         return None

@@ -28,7 +28,7 @@ class TrainingPlan:
 
     @property
     def stopping_rules(self) -> list[float | None]:
-        """Options that can end training before `steps` and `budget`."""
+        """Values of the options that can end training before `steps` and `budget` do."""
         trainer = self.options.trainer
         return [trainer.early_stopping, trainer.stop_at, self.options.optimizer.minimum_rate]
 
@@ -56,7 +56,7 @@ def training_plan(options: TrainConfig, data: TrainingData, taken: int = 0) -> T
     budget = parse_budget(options.trainer.budget, options.trainer.budget_clock)
     steps = options.trainer.max_steps or (ENDLESS if budget else 0)
     if not steps:
-        # Epochs differ by a few batches; counting those of the first avoids planning all of them now.
+        # Epochs differ by a few batches; taking the first for all avoids planning all of them now.
         left = options.trainer.max_epochs * data.epoch_batches(0) - data.cursor.total
         steps = taken + max(0, left) // step_batches
     if steps == 0:

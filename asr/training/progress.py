@@ -98,7 +98,7 @@ class WarnUnlearned(lightning.Callback):
 
     @rank_zero_only
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Warn if a third of the plan is over and the dev error rate is above `UNLEARNED`."""
+        """Warn if a third of the plan is done and the dev error rate is above `UNLEARNED`."""
         assert isinstance(task, TrainingTask)
         done, total = position(task)
         learns = task.dev_error <= UNLEARNED or not is_share(task.error_rate_name)

@@ -1,4 +1,4 @@
-"""The ranks of a training run: their processes start together, and end together when one of them fails."""
+"""The ranks of a training run: their processes start together, and end together if one fails."""
 
 import os
 import platform
@@ -30,21 +30,21 @@ from asr.errors import UserError
 from asr.parallel import available_cores
 from asr.training.options import TrainerConfig
 
-# Variables of launchers that Lightning reads as numbers; SLURM's in its jobs alone.
+# Launchers' variables that Lightning reads as numbers; it reads SLURM's in SLURM jobs only.
 VARIABLES = ("NODE_RANK", "GROUP_RANK", "LOCAL_RANK", "MASTER_PORT")
 SLURM = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 POLL_S = 0.2
-GRACE_S = 10.0  # for this process to notice by itself that another has failed
+GRACE_S = 10.0  # time in which this process may notice by itself that another has failed
 
 
 class Launcher(_SubprocessScriptLauncher):
     """Starts the other ranks of this machine, and ends this process if one of them fails.
 
-    Lightning's own kills this process, which leaves neither a message nor an exit status.
+    Lightning's launcher kills this process, which leaves neither a message nor an exit status.
     """
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        """Start the processes, then call a function."""
+        """Start the processes, then call `function`."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             self._call_children_scripts()
@@ -55,7 +55,7 @@ class Launcher(_SubprocessScriptLauncher):
     def _watch(self) -> None:
         while not any(process.poll() for process in self.procs):
             time.sleep(POLL_S)
-        time.sleep(GRACE_S)  # until all are connected, a process can only wait for the others
+        time.sleep(GRACE_S)  # this process would wait for the failed one for ever
         for process in self.procs:
             process.kill()
         print(f"asr: one of {len(self.procs) + 1} processes failed to start", file=sys.stderr)
@@ -64,12 +64,12 @@ class Launcher(_SubprocessScriptLauncher):
 
 @contextmanager
 def ended_by_signals(started: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
-    """End at once on SIGINT and SIGTERM while the ranks connect, with the processes that this one started.
+    """End this process and those it started at once on SIGINT and SIGTERM, while the ranks connect.
 
-    PyTorch waits in C++, where Python's handlers don't run. A thread reads what the signals write.
+    PyTorch waits in C++, where Python's handlers don't run, so a thread reads the pipe that signals write to.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(os, "set_blocking"):
-        yield  # Windows before Python 3.12 has no pipe that a signal may fill without waiting
+        yield  # before Python 3.12, Windows has no pipe that a signal can write to without blocking
         return
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
@@ -94,9 +94,10 @@ def _end(pipe: int, started: Sequence[subprocess.Popen[Any]]) -> None:
 
 
 def check_processes(options: TrainerConfig) -> None:
-    """Raise UserError if this process can't start the others: in a notebook, or for lack of cores.
+    """Raise UserError if this process can't start the others, or a launcher's variables are wrong.
 
-    Also for a launcher's variables that are no numbers or that stand for other machines or processes.
+    It can't in a notebook, or if there are too few cores. Variables are wrong if they aren't numbers, or
+    contradict `trainer.nodes` and `trainer.devices`.
     """
     places = (SLURMEnvironment, TorchElasticEnvironment)
     slurm = SLURMEnvironment.detect()
@@ -141,7 +142,7 @@ def check_processes(options: TrainerConfig) -> None:
 
 
 def waiting(place: ClusterEnvironment, nodes: int, devices: int, seconds: float) -> str:
-    """Return the line that says which processes training waits for, where, and for how long."""
+    """Return a line that tells which processes training waits for, where, and for how long."""
     return (
         f"waiting for {nodes} machines with {devices} processes each, which a launcher starts, at "
         f"{place.main_address}:{place.main_port} for up to {duration(seconds)}"
@@ -149,9 +150,9 @@ def waiting(place: ClusterEnvironment, nodes: int, devices: int, seconds: float)
 
 
 def global_rank(devices: int) -> int:
-    """Return the rank of this process among those of all machines, each with `devices`.
+    """Return the rank of this process among all processes; each machine has `devices` of them.
 
-    Lightning sets its own when training begins.
+    Lightning sets the trainer's rank only when training begins.
     """
     place = LightningEnvironment()
     started: int = rank_zero_only.rank or 0  # type: ignore[attr-defined]
@@ -160,7 +161,7 @@ def global_rank(devices: int) -> int:
 
 @contextmanager
 def rank_failures(options: TrainerConfig, folder: Path) -> Iterator[None]:
-    """Raise UserError if the connection to another rank is lost; those of further ranks name the machine."""
+    """Raise UserError if the connection to another rank is lost; ranks above 0 name themselves in it."""
     try:
         yield
     except (RuntimeError, UserError) as error:
@@ -175,5 +176,5 @@ def rank_failures(options: TrainerConfig, folder: Path) -> Iterator[None]:
 
 
 def environment_plugins() -> list[SLURMEnvironment]:
-    """Return SLURM's environment in a SLURM job, without Lightning's requeueing: see docs/machines.md."""
+    """Return Lightning's SLURM environment in a SLURM job, without requeueing: see docs/machines.md."""
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

@@ -1,4 +1,4 @@
-"""Training of an acoustic model: builds task and data from options and manifests."""
+"""Training of an acoustic model: its task, and task and data from options and manifests."""
 
 import logging
 import math
@@ -52,12 +52,12 @@ log = logging.getLogger(__name__)
 
 
 class RecognitionTask(TrainingTask):
-    """Training of an acoustic model, validated by the error rate of greedy or of beam search.
+    """Training of an acoustic model, validated by the error rate of greedy or beam search.
 
     Args:
         model: acoustic model.
         tokenizer: tokenizer for the targets.
-        loss: loss of an utterance.
+        loss: loss function; returns the loss of each utterance.
         plan: length of training, optimiser and clipping.
         word_errors: beam search on development data; None: greedy search.
         shown: ids of the dev utterances whose hypotheses are kept.
@@ -112,7 +112,7 @@ class RecognitionTask(TrainingTask):
         return counts.errors, counts.length, float(losses.sum()), float(batch.token_lengths.sum())
 
     def _keep_shown(self, batch: Batch, log_probs: Tensor, frames: Tensor) -> None:
-        """Keep what greedy search finds in the utterances to show."""
+        """Keep the greedy hypotheses of the utterances to show."""
         for row in [row for row, name in enumerate(batch.ids) if name in self.shown]:
             (path,) = greedy_search(
                 log_probs[row : row + 1], frames[row : row + 1], self.model.config.topology
@@ -121,7 +121,7 @@ class RecognitionTask(TrainingTask):
             self.heard[batch.ids[row]] = self._written(spoken), self._written(path.ids)
 
     def _written(self, ids: list[int]) -> str:
-        """Return the text of labels, or the labels themselves if they are phones."""
+        """Return the text of a label sequence; phones are joined by spaces."""
         text = self.tokenizer.text(ids)
         return " ".join(self.tokenizer.tokens(ids)) if text is None else text
 
@@ -132,11 +132,11 @@ class RecognitionTask(TrainingTask):
         return ErrorCounts.between(self._scored(spoken), self._scored(heard))
 
     def _scored(self, labels: list[list[int]]) -> list[list[str]]:
-        """Return the symbols that `asr score` counts, of every utterance."""
+        """Return, for each utterance, the symbols that `asr score` counts."""
         if self.tokenizer.unit == "character":  # repeated spaces are one
             return [list(self.tokenizer.text(ids) or "") for ids in labels]
         symbols = [self.tokenizer.tokens(ids) for ids in labels]
-        # Otherwise a missing noise would be an error in dev_per, but not in the PER of `asr score`.
+        # Otherwise a missing noise would count as an error in dev_per, but not in the PER of `asr score`.
         return [scored_phones(x) for x in symbols] if self.tokenizer.unit == "phone" else symbols
 
     def frames(self, batch: Batch) -> int:
@@ -168,8 +168,8 @@ def build_recognition(
 
     Args:
         options: options of the run.
-        resuming: whether the initial weights don't matter.
-        stored: state of the model in the resume point: what `init_from` names may be gone.
+        resuming: whether weights are loaded from a resume point, so initial weights aren't needed.
+        stored: state of the model in the resume point: the source of `init_from` may have been deleted.
     """
     cuts = load_training_cuts(options.data)
     start = Recognizer.load(options.init_from) if options.init_from and not resuming else None
@@ -253,7 +253,7 @@ def initial_weights(
 
 
 def halved(data: DataConfig) -> DataConfig:
-    """Return the options of batches that need as much memory with two views as `data`'s with one."""
+    """Return options whose batches need as much memory with two views as those of `data` with one."""
     return replace(
         data,
         frames_per_batch=max(1, data.frames_per_batch // 2),
@@ -262,9 +262,9 @@ def halved(data: DataConfig) -> DataConfig:
 
 
 def training_tokenizer(options: TrainConfig, cuts: Cuts, known: Tokenizer | None = None) -> Tokenizer:
-    """Return a published model's or the prepared tokenizer, or build one from lexicon or training texts.
+    """Return a published model's tokenizer, the prepared one, or one built from lexicon or training texts.
 
-    Tokens outside its vocabulary are logged.
+    Training tokens outside its vocabulary are logged.
 
     Args:
         options: options of the run.
@@ -279,7 +279,7 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts, known: Tokenizer | None
     texts = words if kind == "character" else cuts.texts  # distinct words contain all characters
     if known and known.unit != "phone":
         tokenizer = known.extended(words)
-    else:  # phones are those of the new lexicon
+    else:  # phones come from the new lexicon
         tokenizer = obtain_tokenizer(kind, texts, lexicon, options.tokenizer.pieces, folders)
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "they are trained as SPN, spoken noise"
@@ -295,9 +295,9 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts, known: Tokenizer | None
 
 
 def kept_vocabulary(options: TrainConfig, words: Counter[str]) -> PublishedTokenizer | None:
-    """Return the vocabulary of a published model, in the case of the words, if it has all their characters.
+    """Return a published model's tokenizer, in the letter case of the words, if it has all their characters.
 
-    What becomes of the model's head is printed.
+    Print whether the model's head is kept.
     """
     encoder = options.model.encoder
     if not encoder or not has_head(encoder):
@@ -334,7 +334,7 @@ def unknown_tokens(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
 
 @rank_zero_only
 def report_pronunciations(tokenizer: PhoneTokenizer, words: Counter[str], where: str, effect: str) -> None:
-    """Print the words without pronunciation, and warn with their `effect` if they are many."""
+    """Print the words without pronunciation, and warn of the `effect` if they are many."""
     words = Counter({word: count for word, count in words.items() if word not in NOISE_WORDS})
     unknown = Counter({word: count for word, count in words.items() if word not in tokenizer.lexicon})
     if count := unknown.total():
@@ -352,15 +352,15 @@ def _first(words: list[str], count: int) -> str:
 
 
 def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, source: str) -> None:
-    """Initialise a model with the weights of another one, trained with this or an exchangeable mechanism.
+    """Initialise a model with the weights of another, trained with the same or an exchangeable mechanism.
 
-    The rows of the head are matched by symbol.
+    Rows of the head are matched by symbol.
 
     Args:
         model: the model; it keeps its mechanism.
-        tokenizer: its tokenizer.
-        start: the other model; its mechanism becomes the model's.
-        source: where it is from, the option `init_from`.
+        tokenizer: tokenizer of the model.
+        start: model that gives the weights; changed: its mechanism becomes that of `model`.
+        source: value of `init_from`, for messages.
 
     Raises:
         UserError: the mechanisms can't be exchanged, or the models differ in size.
@@ -370,7 +370,7 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, so
             start.set_attention(model.config.attention)
     except UserError as error:
         raise UserError(f"init_from={source}: {error}") from error
-    # By symbol, because the lexicon of the other run may have a phone more or less.
+    # By symbol, because the other run's lexicon may have other phones.
     row = {symbol: i for i, symbol in enumerate(start.tokenizer.symbols)}
     new = [symbol for symbol in tokenizer.symbols if symbol not in row]
     if new:
@@ -382,7 +382,7 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, so
         )
     weights = dict(start.model.state_dict())
     for name, own in model.head.named_parameters(prefix="head"):
-        # Both kinds of outputs, with the outputs as the last dimension.
+        # split_outputs separates the two kinds of outputs along the last dimension.
         theirs = split_outputs(weights[name].movedim(0, -1), start.model.config.topology)
         merged = [x.clone() for x in split_outputs(own.detach().movedim(0, -1), model.config.topology)]
         for i, symbol in enumerate(tokenizer.symbols):

@@ -1,4 +1,4 @@
-"""Resuming: find the checkpoint, compare options and inputs with the run's, tell whether it is finished."""
+"""Resuming: finds the checkpoint, compares options and inputs with the run's, tells whether it has ended."""
 
 import json
 import logging
@@ -27,9 +27,9 @@ if TYPE_CHECKING:  # loads Lightning
 log = logging.getLogger(__name__)
 
 # Entries of environment.json that must not change when a run resumes.
-# The program is not among them: a commit must not throw a training away.
+# The program isn't among them: a commit must not invalidate a training.
 INPUTS = ("code", "data", "label_ngram", "lexicon", "tokenizer", "start")
-# Entries of a checkpoint that weights alone lack.
+# Entries of a resume point; a checkpoint of weights alone lacks them.
 STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "counts", "dev_error")
 
 
@@ -40,7 +40,7 @@ class ResumePoint:
     Attributes:
         path: path of the checkpoint.
         state: content of the checkpoint.
-        environment: environment of the run at its start.
+        environment: content of environment.json, written when the run started.
     """
 
     path: Path
@@ -54,11 +54,11 @@ class ResumePoint:
 
 
 def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
-    """Return the last resume point, or the one before if the last is damaged; None without any.
+    """Return the last resume point, or the previous one if the last is damaged; None if there is none.
 
     Raises:
-        UserError: the folder contains a run although resume=no, options differ from the run's, the checkpoint
-            is from another run, or no resume point can be read.
+        UserError: the folder contains a run although resume=no; options differ from the run's; the checkpoint
+            belongs to another run; or no resume point can be read.
     """
     run = RunFolder(folder)
     paths = [path for path in (run.last, run.previous) if path.exists()]
@@ -81,7 +81,7 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
         except UserError as error:
             failures.append(error.line)
             continue
-        # Another run's weights would be decoded, and the result reported, as if they were this run's.
+        # Otherwise results of another run's weights would be reported as this run's.
         if state.get("run") != environment.run:
             raise UserError(f"{path}: expected a checkpoint of the run in {folder}, found another run's")
         if missing := [name for name in STATE if name not in state]:
@@ -93,7 +93,7 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
 
 
 def _check_options(options: TrainConfig, run: RunFolder) -> None:
-    """Raise UserError if options differ from those that the run was started with."""
+    """Raise UserError if options differ from those at the run's start."""
     try:
         before = flat(config.to_dict(run_options(run)))
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _check_options(options: TrainConfig, run: RunFolder) -> None:
 
 
 def replanned(options: TrainConfig, point: ResumePoint) -> bool:
-    """Return whether the run had another plan before it resumes, now or at an earlier resumption."""
+    """Return whether the plan changes now, or changed at an earlier resumption."""
     run = RunFolder(point.path.parent.parent)
     before, now = (flat(config.to_dict(values)) for values in (run_options(run), options))
     changed = any(before[key] != now[key] for key in affecting(options, "plan"))
@@ -120,7 +120,7 @@ def replanned(options: TrainConfig, point: ResumePoint) -> bool:
 
 
 def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
-    """Return 16 hex digits that identify a run: a hash of its options and inputs at its start."""
+    """Return 16 hex digits that identify a run: a hash of its initial options and inputs."""
     kept = affecting(options, "result", "plan")
     settings = {key: x for key, x in flat(config.to_dict(options)).items() if key in kept}
     text = json.dumps([settings, {key: environment.get(key) for key in INPUTS}], sort_keys=True)
@@ -130,7 +130,7 @@ def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
 def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
     """Return the digest of the initial weights; empty if they are random.
 
-    Their file may be missing when a run resumes.
+    When a run resumes, the file may have been deleted: then the stored digest is returned.
 
     Raises:
         UserError: no such run, checkpoint or folder.
@@ -166,9 +166,9 @@ def check_model(point: ResumePoint, task: "TrainingTask") -> None:
 
 
 def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> None:
-    """Set the cursor of the data, and the checkpoint's counts of batches per rank to those of the options.
+    """Set the cursor of the data, and adapt the checkpoint's counts of batches per rank to the options.
 
-    They depend on trainer.accumulate, which may have changed. A resume point is at the start of a step.
+    The counts depend on trainer.accumulate, which may have changed. A resume point is at the start of a step.
     """
     from asr.training.data_module import DataModule
 
@@ -182,14 +182,14 @@ def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> No
 
 
 def finished(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> bool:
-    """Return whether a checkpoint ends this plan, which may be longer than when it was written."""
+    """Return whether a checkpoint is at the end of the plan, which may have become longer."""
     if point.step >= plan.steps or point.state.get("stopped") == plan.stopping_rules:
         return True
     return plan.budget is not None and cost.spent >= 1
 
 
 def raised_rate(point: ResumePoint, plan: TrainingPlan, cost: "Cost") -> list[str]:
-    """Return a line if the learning rate rises because the plan is longer than when it fell; else none."""
+    """Return a line if the learning rate rises because the plan has become longer; otherwise nothing."""
     from asr.training.optimizer import rate_factor
 
     options = plan.options.optimizer
@@ -212,10 +212,10 @@ def clear_partial(folder: Path) -> None:
 
 
 def clear(folder: Path, point: ResumePoint | None) -> None:
-    """Remove what the training that begins replaces, and the temporary files of killed writers."""
+    """Remove files that the new training replaces, and temporary files of killed writers."""
     run = RunFolder(folder)
     clear_partial(folder)
-    # The average belongs to the shorter training, and the longer one may not make its own.
+    # The average belongs to the shorter training; the longer one may not write one.
     run.average.unlink(missing_ok=True)
     if point is None:
         # A run killed before its first resume point may have left a best checkpoint with other options.

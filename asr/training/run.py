@@ -65,10 +65,10 @@ def train(
         The run folder.
 
     Raises:
-        UserError: invalid input, a run folder that is in use, or a run to resume that was started with other
-            options or inputs.
-        KeyboardInterrupt: Ctrl-C, after the resume point was written.
-        SystemExit: 143 after SIGTERM, 138 or 140 after SIGUSR1 or SIGUSR2, when the resume point was written.
+        UserError: invalid input, a run folder in use, or a run to resume whose options or inputs differ.
+        KeyboardInterrupt: Ctrl-C, after the resume point has been written.
+        SystemExit: 143 after SIGTERM, 138 or 140 after SIGUSR1 or SIGUSR2, when the resume point has been
+            written.
     """
     check_training(options)
     check_objects(watchers, lightning.Callback, "callbacks")
@@ -95,7 +95,7 @@ def train(
         if stop.number == signal.SIGINT:
             raise KeyboardInterrupt from None
         if stop.number in ANNOUNCEMENTS and callable(requeue := signal.getsignal(stop.number)):
-            requeue(stop.number, None)  # submitit's
+            requeue(stop.number, None)  # submitit's handler
         raise SystemExit(128 + stop.number) from None
     return folder
 
@@ -154,7 +154,7 @@ def _train(
 
 
 def _is_first_process(options: TrainConfig) -> bool:
-    """Return whether this is the process of rank zero; Lightning and launchers start the others like it."""
+    """Return whether this is the process of rank 0; the other ranks run the same program."""
     return global_rank(options.trainer.devices) == 0
 
 
@@ -164,14 +164,14 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
     print_failure = threading.excepthook
 
     def print_unless_raised(failure: threading.ExceptHookArgs) -> None:
-        if not issubclass(failure.exc_type, OSError):  # TensorBoard's thread passes them to this thread
+        if not issubclass(failure.exc_type, OSError):  # TensorBoard's thread raises these here, too
             print_failure(failure)
 
     threading.excepthook = print_unless_raised
     try:
         yield
     except Exception as error:
-        # PyTorch's signal handler raises the first, wherever the process is: a library may have replaced it.
+        # PyTorch's signal handler raises it wherever the process is, so a library may have wrapped it.
         died = any("DataLoader worker (pid" in str(x) for x in _with_causes(error))
         if died or isinstance(error, EOFError | ConnectionError):
             raise UserError(
@@ -207,7 +207,7 @@ def build_task(
 
     Args:
         options: options of the run.
-        resuming: whether the initial weights don't matter.
+        resuming: whether weights are loaded from a resume point, so initial weights aren't needed.
         stored: state of the model in the resume point, if there is one.
     """
     if options.init_from and not resuming:  # complete options haven't been composed
@@ -228,7 +228,7 @@ def machine(options: TrainConfig) -> dict[str, Any]:
 def _environment(
     options: TrainConfig, task: TrainingTask, data: TrainingData, point: ResumePoint | None
 ) -> dict[str, Any]:
-    """Return the content of environment.json, and give the run's identity to the task."""
+    """Return the content of environment.json, and set the task's run identity."""
     environment = machine(options) | {"data": data.digests()}
     environment["data"] |= options.select.digests()
     environment["precision"] = options.trainer.precision
@@ -281,7 +281,7 @@ def _finish(
     Raises:
         UserError: less than half of the steps changed the weights.
     """
-    # SKIP_PATIENCE ends a training whose skipped batches follow one another, and are enough of them.
+    # SKIP_PATIENCE only ends a training that skips many batches in succession.
     if 2 * task.counts["taken"] < steps:
         raise UserError(
             f"{folder}: expected finite losses and gradients, found {task.counts['taken'] or 'none'} in "
@@ -313,7 +313,7 @@ def _finish(
 
 
 def _average(options: TrainConfig, folder: Path) -> None:
-    """Replace average.ckpt by the average of the best checkpoints, or remove it if none was requested."""
+    """Replace average.ckpt with the average of the best checkpoints, or remove it if none was requested."""
     run = RunFolder(folder)
     best = run.best()[: options.trainer.average_best]
     if len(best) > 1:

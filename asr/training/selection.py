@@ -20,12 +20,12 @@ class WordErrors:
     """Counts the word errors of `decoder=beam`.
 
     Args:
-        config: number of utterances, and options of the search.
+        config: number of utterances and options of the search.
         cuts: development data; see `drawn`.
         tokenizer: tokenizer of the model.
-        topology: topology of the labels.
+        topology: label topology.
         filter_words: scoring rules of the data.
-        seed: random seed of the choice of utterances.
+        seed: random seed that selects the utterances.
 
     Raises:
         UserError: invalid options of the search, or no words in the utterances.
@@ -50,7 +50,7 @@ class WordErrors:
             raise UserError("select.metric=wer: the development data have no words")
 
     def counts(self, ids: list[str], log_probs_BTO: Tensor, lengths_B: Tensor) -> ErrorCounts:
-        """Return the errors of the utterances of a batch that are among the chosen ones."""
+        """Return the word errors of the batch's utterances that were drawn."""
         rows = [row for row, name in enumerate(ids) if name in self.references]
         if not rows:
             return ErrorCounts()
@@ -61,14 +61,14 @@ class WordErrors:
 
 
 def drawn(cuts: Sequence[MonoCut], count: int, seed: int) -> list[MonoCut]:
-    """Return utterances drawn at random, from as many speakers as there are.
+    """Return utterances drawn at random, from as many speakers as possible.
 
-    Every speaker, in random order, gives one utterance, then a second one, and so on. The first utterances in
-    the order of their ids would be those of a few speakers, in Switchboard those of a few telephone calls.
+    Every speaker, in random order, gives one utterance, then a second, and so on. The first utterances by id
+    would come from few speakers; in Switchboard, from a few telephone calls.
 
     Args:
-        cuts: utterances; one without a speaker is a speaker of its own.
-        count: number to draw; all, in their order, if there are no more.
+        cuts: utterances; each without a speaker counts as a speaker.
+        count: number to draw; if there are no more than that, all are returned in their order.
         seed: random seed.
     """
     if len(cuts) <= count:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# SLURM and submitit send one before a job's time is over. Windows has none.
+# SLURM and submitit send one of them before a job's time limit. Windows has none.
 ANNOUNCEMENTS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 HANDLED = (signal.SIGINT, signal.SIGTERM, *ANNOUNCEMENTS)
 
@@ -17,8 +17,8 @@ class Stopped(BaseException):
     Not KeyboardInterrupt, which Lightning turns into an exit status of 1.
 
     Args:
-        number: signal.
-        note: continuation of the message `… stopped by SIGTERM`.
+        number: number of the signal.
+        note: text that follows `… stopped by SIGTERM`.
     """
 
     def __init__(self, number: int, note: str = "") -> None:
@@ -34,7 +34,7 @@ class Signals:
 
     Attributes:
         deferred: whether signals wait for `check`.
-        received: signal that waits; 0 without one.
+        received: number of the signal that waits; 0 if none does.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Signals:
         return self
 
     def handle(self) -> None:
-        """Handle signals, also if other code has replaced the handlers meanwhile."""
+        """Install the handlers, again if other code has replaced them."""
         for number in self.before:
             signal.signal(number, self._receive)
 
     def __exit__(self, *_: Any) -> None:
-        """Restore the handlers from before."""
+        """Restore the previous handlers."""
         for number, handler in self.before.items():
             signal.signal(number, handler)
 

@@ -11,18 +11,18 @@ from asr.data.sampler import plan_by_length
 from asr.environment import Precision, pick_device, pick_precision
 from asr.training.options import TrainConfig
 
-BATCHES_PER_EPOCH = 100  # as far as the limits of a batch allow
+BATCHES_PER_EPOCH = 100  # within the limits of FRAMES_PER_BATCH
 FRAMES_PER_BATCH = (1_000, 20_000)  # 10 to 200 s with the usual frame shift
 EPOCHS = 40
-STEPS = 500  # fewer optimiser steps hardly teach anything from random weights
+STEPS = 500  # with fewer, random weights hardly learn anything
 VALIDATIONS = 40
 
 
 def settled(options: TrainConfig) -> TrainConfig:
     """Return the options with values for frames_per_batch=0, max_epochs=0 and precision=auto.
 
-    The numbers depend on the training manifests and the other options alone, so that a resumed run gets the
-    same; the precision depends on the machine, and one that would take another refuses to resume.
+    The numbers depend on the training manifests and the other options only, so a resumed run gets the same.
+    The precision depends on the machine, and a machine that would choose another refuses to resume.
 
     Raises:
         UserError: a manifest is missing or broken.
@@ -52,15 +52,15 @@ def precision(options: TrainConfig) -> Precision:
 
 
 def reasons(asked: TrainConfig, found: TrainConfig) -> list[str]:
-    """Return a line on each option that `settled` has chosen."""
+    """Return a line for each option that `settled` has chosen."""
     lines = []
     if asked.trainer.precision == "auto":
         lines.append(f"trainer.precision={found.trainer.precision}, because {precision(asked).reason}")
     if not asked.data.frames_per_batch:
         low, high = FRAMES_PER_BATCH
         lines.append(
-            f"data.frames_per_batch={found.data.frames_per_batch}, because the data was to give about "
-            f"{BATCHES_PER_EPOCH} batches of {low:,} to {high:,} frames"
+            f"data.frames_per_batch={found.data.frames_per_batch}, for about {BATCHES_PER_EPOCH} batches of "
+            f"{low:,} to {high:,} frames"
         )
     if not asked.trainer.max_epochs and not (asked.trainer.max_steps or asked.trainer.budget):
         lines.append(
@@ -71,7 +71,7 @@ def reasons(asked: TrainConfig, found: TrainConfig) -> list[str]:
 
 
 def _training_frames(options: TrainConfig) -> np.ndarray:
-    """Return the feature frames of the training utterances within the limits of duration, [utterances]."""
+    """Return the number of frames of each training utterance within the duration limits, [utterances]."""
     data = options.data
     entries = (entry for place in data.train for entry in manifest_entries(manifest_path(place, "train")))
     durations = (entry.get("duration") for entry in entries)

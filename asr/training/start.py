@@ -1,4 +1,4 @@
-"""What a training starts from: the run that it names, or one that it could start from."""
+"""The weights that a training starts from, or could start from."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from asr.training.config import run_options
 from asr.training.options import TrainConfig, recipe_task
 
 RUNS = Path("exp")
-ENOUGH_S = 600.0  # training audio; random weights learn hardly anything from less
+ENOUGH_S = 600.0  # duration of training audio; random weights hardly learn anything from less
 
 
 def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
-    """Return a line on the weights that training starts from, or that it could start from instead, if any.
+    """Return a line about the weights that training starts from, or could start from; at most one.
 
     Args:
         options: options of the run that begins.
@@ -31,7 +31,7 @@ def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
     audio_s = data.train_cuts.durations_s.sum()
     if audio_s >= ENOUGH_S:
         return [f"to start from a trained model: init_from={found}"] if found else []
-    # A published model of English is an example that can be downloaded as it is.
+    # An example that works as it is, for English.
     example = found or "<run or published model>, e.g. init_from=facebook/wav2vec2-base-960h for English"
     return [
         f"{audio_s / 60:.1f} minutes of audio are too little to train random weights: start from a model: "
@@ -40,7 +40,7 @@ def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
 
 
 def offered_start(options: TrainConfig, folder: Path) -> Path | None:
-    """Return the newest finished run in `exp/` whose weights suit a training; None without any.
+    """Return the newest finished run in `exp/` whose weights suit a training; None if there is none.
 
     The run has another recipe's data, an exchangeable mechanism and the same unit of targets; phones also
     suit data with a lexicon.
@@ -64,7 +64,7 @@ def _suits(options: TrainConfig, run: RunFolder) -> bool:
     except (
         OSError,
         UserError,
-    ):  # unfinished, of another version, or of code that isn't loaded
+    ):  # unfinished, written by another version, or in need of code that isn't loaded
         return False
     if recipe_task(other.recipe.name) or other.data.train == options.data.train:
         return False

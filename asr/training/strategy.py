@@ -1,4 +1,4 @@
-"""How ranks share the work of a step: they average gradients."""
+"""Data parallel training: ranks average their gradients."""
 
 import sys
 from typing import Any
@@ -37,7 +37,7 @@ class AverageGradients(DDPStrategy):
             super().setup_environment()
 
     def configure_ddp(self) -> None:
-        """Wrap the model; leave out the loss, whose sparse matrices can't be broadcast and never change."""
+        """Wrap the model without the loss, whose sparse matrices can't be broadcast and never change."""
         assert self.model is not None
         constant = [name for name, _ in self.model.named_buffers() if name.startswith("loss.")]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, constant)

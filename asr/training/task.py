@@ -21,7 +21,7 @@ from asr.training.optimizer import configure, follow_plan
 from asr.training.plan import TrainingPlan
 
 log = logging.getLogger(__name__)
-# More batches in succession without finite loss and gradient, or out of memory, are no accident.
+# More successive batches that run out of memory or lack a finite loss and gradient are no accident.
 SKIP_PATIENCE = 10
 
 
@@ -52,7 +52,7 @@ class TrainingTask(lightning.LightningModule):
         self.usable = False  # whether its loss is finite
         self.usable_in_window = False
         self.window = torch.zeros(2)  # sum of the losses and number of targets of a step's batches
-        self.most_targets = 1.0  # targets of the largest batch on all ranks
+        self.most_targets = 1.0  # largest number of targets of a batch, over all ranks
         self.skipped_before = 0  # successive batches and steps skipped before the current step
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
@@ -85,15 +85,15 @@ class TrainingTask(lightning.LightningModule):
         """Return entries for environment.json, e.g. mechanism, backend on the device, hashes of inputs."""
 
     def on_fit_start(self) -> None:
-        """Set the threads again: Lightning divides the cores among the processes when it starts them."""
+        """Set the number of threads again, because Lightning changes it when it starts the processes."""
         if threads := self.plan.options.trainer.threads:
             torch.set_num_threads(threads)
 
     def on_train_start(self) -> None:
-        """Run the largest batch forward and backward, so that memory runs out now or never."""
+        """Run the largest batch forward and backward, so that memory runs out now rather than later."""
         batch = self._data.worst_batch()
         try:
-            # In float32, the largest batches that fit at the precision of training would be refused.
+            # In float32, batches that fit at the training's precision would be refused.
             with self.trainer.precision_plugin.forward_context():
                 losses, targets = self.losses(batch.to(self.device))
             losses.sum().backward()
@@ -121,7 +121,7 @@ class TrainingTask(lightning.LightningModule):
             losses, targets = self.losses(batch)
         except torch.OutOfMemoryError:
             fits = False
-        if not fits:  # not in the handler, whose traceback would keep the memory
+        if not fits:  # outside the handler, whose traceback would keep the memory
             self.trainer.strategy.reduce_boolean_decision(False, all=True)
             return self._skip_out_of_memory()
         loss = losses.sum() / (targets.clamp(min=1) if self._batches == 1 else self.most_targets)
@@ -153,7 +153,7 @@ class TrainingTask(lightning.LightningModule):
             return
         except torch.OutOfMemoryError:
             pass
-        self.zero_grad(set_to_none=True)  # some have been added to those of the window
+        self.zero_grad(set_to_none=True)  # some were already added to the window's gradients
         self.usable_in_window = False
         self.window.zero_()
         if self.trainer.world_size > 1:
@@ -166,7 +166,7 @@ class TrainingTask(lightning.LightningModule):
         self.log("data_epoch", float(batch.plan.epoch))
         self.log("frames_per_s", self.frames(batch) / seconds)
         if self.trainer.global_step >= self.plan.steps:
-            self.trainer.should_stop = True  # so that Lightning validates the last step, too
+            self.trainer.should_stop = True  # makes Lightning validate after the last step, too
 
     @property
     def _data(self) -> TrainingData:
@@ -174,7 +174,7 @@ class TrainingTask(lightning.LightningModule):
 
     @property
     def _batches(self) -> int:
-        """Number of batches in a step, those of all ranks."""
+        """Number of batches in a step, over all ranks."""
         return self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     @property
@@ -208,7 +208,7 @@ class TrainingTask(lightning.LightningModule):
         return self._no_gradient() * (float("nan") if self._scaled else 1)
 
     def _end_out_of_memory(self) -> None:
-        """Raise UserError, because the other ranks wait for this one's part."""
+        """Raise UserError: this rank can't skip a batch, because the others wait for its gradients."""
         raise UserError(
             f"step {self.global_step}: out of memory: {self._data.advice(self.batch)}, in a new run that "
             "starts from this one (init_from=…)"
@@ -220,7 +220,7 @@ class TrainingTask(lightning.LightningModule):
         """Clip gradients, log their norm, and discard them if they aren't finite.
 
         Raises:
-            UserError: they weren't for more than SKIP_PATIENCE successive steps.
+            UserError: the gradients of more than SKIP_PATIENCE successive steps weren't finite.
         """
         for parameter in self.fixed_parameters():
             parameter.grad = None  # the optimiser skips it, weight decay included
@@ -244,9 +244,9 @@ class TrainingTask(lightning.LightningModule):
         self.usable_in_window = False
 
     def _per_target(self) -> None:
-        """Log the loss of a step per target, and make the gradients those of this loss.
+        """Log the step's loss per target, and scale the gradients to be those of this loss.
 
-        They are means over the batches of all ranks, each divided by `most_targets`.
+        Before, they are means over the batches of all ranks, each divided by `most_targets`.
         """
         sums = self.trainer.strategy.reduce(self.window.to(self.device), reduce_op="sum")
         loss, targets = sums[0].item(), max(1.0, sums[1].item())

@@ -37,7 +37,7 @@ def build_trainer(
 ) -> lightning.Trainer:
     """Return the trainer of a run.
 
-    Lightning sees a single epoch, because batches form one stream over all epochs. Its max_epochs is
+    Lightning sees a single epoch, because the batches of all epochs form one stream. Its max_epochs is
     unlimited, so that a finished run can be extended.
     """
     run = RunFolder(folder)
@@ -45,7 +45,7 @@ def build_trainer(
     columns += ["train_s", "train_cpu_s", "progress", "dev_loss", task.error_rate_name]
     terminal = open_console(stderr=True)
     progress = Bar(terminal) if draws_bars(terminal) else ProgressLines()
-    # SaveResumePoint comes first, so that writing them doesn't count as training time.
+    # SaveResumePoint comes first, so that writing resume points doesn't count as training time.
     callbacks = [SaveResumePoint(run, options.trainer.checkpoint_every, signals), cost]
     callbacks += [KeepBest(run, options.trainer.keep_best), WriteHeard(run.heard), progress]
     callbacks += [WarnUnlearned(), *watchers]
@@ -68,7 +68,7 @@ def build_trainer(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         accumulate_grad_batches=options.trainer.accumulate,
-        # Ranks take the batches of one stream in turn, so an utterance is seen once per epoch.
+        # Ranks take turns at the batches of one stream, so an utterance is seen once per epoch.
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_model_summary=False,
