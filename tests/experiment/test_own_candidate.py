@@ -100,4 +100,4 @@ def test_worker_processes_train_and_evaluate_it(file: Path, tone_corpus: Path, t
     given = arguments(tone_corpus, tmp_path / "compared", "attentions=./nystrom.py:Nystrom-4", "evaluate=own")
     assert main(given) == 0
     (evaluation,) = read_results(tmp_path / "compared").evaluations
-    assert (evaluation.attention, evaluation.status) == (STORED, "done")
+    assert (evaluation.variant, evaluation.status) == (STORED, "done")

@@ -352,7 +352,7 @@ def test_a_running_comparison_is_followed_to_its_end(tmp_path: Path, monkeypatch
 
     def write_text(text: str, path: Path) -> None:
         real(text, path)
-        if path.name == page.PAGE:
+        if path.name == page.FILE:
             pages.append(text)
 
     monkeypatch.setattr(page, "write_text", write_text)

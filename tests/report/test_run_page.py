@@ -10,7 +10,7 @@ import pytest
 
 from asr.cli import main
 from asr.files import locked
-from asr.report import run_page
+from asr.report import page
 from asr.report.run_page import watched
 
 METRICS = """step,loss,train_s,progress,dev_loss,dev_per
@@ -78,8 +78,8 @@ def test_a_running_training_is_followed_to_its_end(
     run: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[str] = []
-    real = run_page.write_text
-    monkeypatch.setattr(run_page, "write_text", lambda html, path: (pages.append(html), real(html, path)))
+    real = page.write_text
+    monkeypatch.setattr(page, "write_text", lambda html, path: (pages.append(html), real(html, path)))
     following = threading.Thread(target=main, args=(["report", str(run), "refresh=1"],))
     with locked(run, "asr train"):
         following.start()
