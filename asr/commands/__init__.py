@@ -1,9 +1,9 @@
-"""What each command does and takes: all that help and completion need.
+"""The table of commands: what each does and takes, which is all that help and completion need.
 
-A command's options are named, and imported when they are asked for: completion, at each press of a key, needs
-those of one command.
+The table names the dataclass of a command's options, and imports it only when needed: completion, which runs
+at each key press, needs that of one command.
 
-A command's module in this package does its work; most load PyTorch, which takes seconds. It defines
+The module of a command in this package does its work; most load PyTorch, which takes seconds. It defines
 `run(paths, options)`, or `main(paths, overrides)` if it reads its overrides itself.
 """
 
@@ -37,15 +37,15 @@ class Command:
 
     Attributes:
         purpose: purpose of the command, with an example.
-        options_name: module and name of the dataclass of its options.
-        takes: further arguments, for the usage; empty: none.
+        options_name: module and name of the dataclass of its options, `module:name`.
+        takes: arguments besides options, for the usage line; empty: none.
         trains: whether it takes the options of `asr train` as well.
         first: returns the known values of the first argument.
-        by_first: returns the options, if they depend on the first argument, which may be missing.
+        by_first: returns the options dataclass if it depends on the first argument, which may be missing.
         defaults: returns options with the defaults to show, given the other arguments.
-        about: returns a sentence for `--help` on what the other arguments name; empty: there is none.
+        about: returns a sentence for `--help` about the other arguments; may be empty.
         details: returns what `--help` prints below the options, given the other arguments.
-        parse: returns the options, given the overrides; None: `options` are parsed as they are.
+        parse: returns the options, given the overrides; None: overrides are parsed into `options`.
         reads: whether the command's module reads the overrides itself.
     """
 
@@ -67,12 +67,12 @@ class Command:
         return options_named(self.options_name)
 
     def schema(self, arguments: list[str]) -> Any:
-        """Return the options to describe, given the other arguments: a dataclass or its defaults."""
+        """Return the options to describe, given the other arguments: a dataclass, or an object of it."""
         return self.by_first(arguments) if self.by_first else self.options
 
 
 def options_named(name: str) -> type:
-    """Import a dataclass of options, `module:name`."""
+    """Import the options dataclass `module:name`."""
     module, _, schema = name.partition(":")
     return cast(type, getattr(importlib.import_module(module), schema))
 
@@ -109,7 +109,7 @@ def recipe_purpose(arguments: list[str]) -> str:
 
 
 def recipe_details(arguments: list[str]) -> "Table | str":
-    """Return a table of recipes, or where the named one writes."""
+    """Return a table of recipes, or a line on the output folder of the named one."""
     if arguments:
         return f"folder=… sets the output folder ({default_folder(arguments[0])})."
     from rich.table import Table
@@ -122,7 +122,7 @@ def recipe_details(arguments: list[str]) -> "Table | str":
 
 
 def attention_details(arguments: list[str]) -> "Table | str":
-    """Return a table of the options of the named mechanisms, which loads PyTorch, or the names of all."""
+    """Return a table of the named mechanisms' options (which loads PyTorch), or the names of all."""
     if named := [x for x in arguments if x != "check"]:
         return cast("Table", command_module("attention").describe(named).__rich__())
     return f"mechanisms: {', '.join(MECHANISMS)}; asr help attention <mechanism> lists its options"

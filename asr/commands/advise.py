@@ -34,8 +34,8 @@ from asr.training.config import chosen_recipe, train_options
 from asr.training.options import TrainConfig, train_schema
 from asr.training.sizes import settled
 
-# Options of training that the estimate depends on: always, where the data give the size of a batch, and where
-# utterances are concatenated at random.
+# Options of training that the estimate depends on: always, to size batches by the data, and to concatenate
+# utterances at random.
 USED = (
     "recipe",
     "model",
@@ -61,7 +61,7 @@ def main(paths: list[str], overrides: list[str]) -> None:
 
 
 def parse(given: Given) -> tuple[AdviceConfig, TrainConfig]:
-    """Split options into those of the benchmark and of training."""
+    """Split the options into those of the benchmark and those of training."""
     own, others = config.divide(given, AdviceConfig, train_schema(chosen_recipe(given)))
     options = config.parse(AdviceConfig, own)
     training = train_options(others)
@@ -77,7 +77,7 @@ def parse(given: Given) -> tuple[AdviceConfig, TrainConfig]:
 
 
 def _check_used(given: dict[str, Any], training: TrainConfig) -> None:
-    """Raise UserError for options of training on which the estimate doesn't depend."""
+    """Raise UserError for options of training that don't affect the estimate."""
     used = USED + (() if training.data.frames_per_batch else SIZING)
     used += RANDOM if training.data.concatenate_s else ()
     for key, value in given.items():

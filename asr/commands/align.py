@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def run(paths: list[Path], options: AlignOptions) -> None:
-    """Align the transcripts, write the times and report the utterances that could not be aligned."""
+    """Align the transcripts, write the times and report the utterances that can't be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError(
             "asr align takes a run folder, checkpoint or published model, and at most one audio file"

@@ -59,9 +59,9 @@ def check(name: str) -> None:
 
 
 def _mechanism(name: str) -> str:
-    """Return the mechanism of a name, of which number and options may be missing."""
+    """Return the mechanism that a name stands for; number and options may be missing."""
     mechanism = split_name(own.load(name))[0]
-    mechanism_class(mechanism)  # raises UserError unless there is one
+    mechanism_class(mechanism)  # raises UserError if it doesn't exist
     return mechanism
 
 
@@ -73,7 +73,7 @@ def _overview() -> Table:
             exchange(key),
             found.time,
             found.memory,
-            LINK.sub(r"\1", found.source),  # addresses would be cut; those of one mechanism are shown whole
+            LINK.sub(r"\1", found.source),  # the table would cut addresses; a single mechanism's are shown
         )
         for key, found in MECHANISMS.items()
     ]

@@ -31,7 +31,7 @@ from asr.training.config import run_options, train_options
 
 
 def parse(overrides: list[str]) -> BenchOptions:
-    """Build the options from those of a figure, if one is named, and from `key=value` overrides."""
+    """Build the options from the named figure's, if any, and from `key=value` overrides."""
     given = config.by_key(overrides)
     figure = given.get("figure")
     drawn = config.flat(config.group_values("figure", figure)) if figure else {}
@@ -43,7 +43,7 @@ def parse(overrides: list[str]) -> BenchOptions:
 
 
 def _loaded(names: list[str]) -> list[str]:
-    """Return what names stand for, as they are written: `name@2` is no mechanism's."""
+    """Return the mechanisms that names stand for, as written: `name@2` isn't the name of a mechanism."""
     return [own.load(name) for name in alternatives(names)]
 
 
@@ -55,7 +55,7 @@ def main(paths: list[str], overrides: list[str]) -> None:
 def run(paths: Sequence[str | Path], options: BenchOptions, *, console: Console | None = None) -> Results:
     """Measure, print one table per pass, and write the results as JSON and as a plot.
 
-    An interrupted benchmark continues: what it has measured lies beside the results until they are complete.
+    An interrupted benchmark continues: its measurements are kept beside the results until these are complete.
 
     Raises:
         UserError: an option out of range, an unknown name, or a missing device.
@@ -69,7 +69,7 @@ def run(paths: Sequence[str | Path], options: BenchOptions, *, console: Console 
     if options.precision == "auto":
         console.print(f"precision={precision.name}, because {precision.reason}")
     options = replace(options, device=device, precision=precision.name)
-    # Those that the user runs without kernels say so in their names.
+    # Mechanisms that the user asks to run without kernels say so in their names.
     plain = [x for x in measured_names(options) if not x.startswith("peer:") and "@reference" not in x]
     notice = missing_kernels(map(mechanism_of, plain), device)
     if notice:
@@ -111,7 +111,7 @@ def _preset(options: BenchOptions) -> ModelConfig:
 
 
 def _look_ahead(name: str, preset: ModelConfig | None) -> str:
-    """Return by how much attention looks ahead: a model's in ms, otherwise a layer's in positions."""
+    """Return the look-ahead: in ms for a model, in positions for a layer."""
     if name.startswith("peer:"):
         return DASH
     attention, variant = mechanism_of(name), Variant.read(name)

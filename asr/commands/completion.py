@@ -12,7 +12,7 @@ from asr.errors import UserError, did_you_mean
 
 # A mechanism, its complete options, and the beginning of a further one.
 WITHIN_OPTIONS = re.compile(r"([^,\[]+):((?:\w+=[^:,]*,)*)([\w=]*)$")
-# Each calls `asr completion words …` with the words before the cursor, the last one perhaps incomplete.
+# Each script calls `asr completion words …` with the words before the cursor; the last may be incomplete.
 SHELLS = {
     "bash": """\
 _asr() {
@@ -68,14 +68,14 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
     Args:
         command: first word after `asr`.
         second: second word, e.g. the recipe of `asr prepare`.
-        word: word to complete, perhaps empty.
-        position: index of the word; that of the command is 1.
+        word: word to complete; may be empty.
+        position: index of the word; the command has index 1.
     """
     if position == 1 or (position == 2 and command == "help"):
         found = [*COMMANDS, "help"] if position == 1 else list(COMMANDS)
     elif "=" in word:
         key, _, value = word.partition("=")
-        # The bracket of a list, perhaps, and its complete entries.
+        # The opening bracket of a list, if there is one, and the entries before the last.
         head = value[: max(value.rfind(",") + 1, value.startswith("["))]
         values, within = option_values(command, second).get(key, ()), []
         if values == MECHANISMS:
@@ -93,7 +93,7 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
 
 def installed_mechanisms() -> tuple[str, ...]:
     """Return the names of mechanisms that other packages have installed."""
-    # Not importlib.metadata, whose import takes as long as all else at a press of a key.
+    # Not importlib.metadata: its import takes as long as the rest of a completion.
     files = (file for place in sys.path for file in Path(place).glob("*.dist-info/entry_points.txt"))
     sections = (
         re.search(rf"\[{MECHANISM_GROUP}\]([^\[]*)", file.read_text(errors="replace")) for file in files
@@ -105,7 +105,7 @@ def mechanisms_in(text: str) -> tuple[str, ...]:
     """Return the mechanisms in a file, `./nystrom.py:Nystrom-32`, without running its code.
 
     Args:
-        text: what has been typed: the file and a colon, perhaps the beginning of a class.
+        text: text typed so far: the file, a colon, and perhaps the beginning of a class.
     """
     path, colon, _ = text.partition(":")
     classes = _classes(path if colon else "")
@@ -158,7 +158,7 @@ def _keywords(call: ast.Call) -> set[str | None]:
 
 
 def _number(classes: dict[str, dict[str, ast.expr]], mechanism: str) -> str:
-    """Return the default of the number in a class's names, `-32`, where its option is written out."""
+    """Return the default of the number in a mechanism's name, `-32`; empty if the class doesn't state it."""
     for call in _options(classes, mechanism).values():
         match call.args:
             case [ast.Constant(value=int(number))] if "letter" in _keywords(call):

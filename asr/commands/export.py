@@ -25,7 +25,7 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     """Export one model and return the written files.
 
     Raises:
-        UserError: there is no model, the format is unknown, or it does not support the mechanism.
+        UserError: there is no model, or the format is unknown or doesn't support the mechanism.
     """
     if len(paths) != 1:
         raise UserError(f"asr export takes one {COMMANDS['export'].takes}, found {len(paths)}")

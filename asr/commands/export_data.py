@@ -16,7 +16,7 @@ def run(paths: list[str], options: ExportDataOptions) -> None:
     """Write every split of the given folders and manifests in another toolkit's format.
 
     Raises:
-        UserError: the format is unknown, or there is no manifest or more than one for a split.
+        UserError: the format is unknown; there is no manifest; or a split has several.
     """
     if options.to not in FORMATS:
         raise UserError(f"to={options.to}: expected a format{did_you_mean(options.to, list(FORMATS))}")
@@ -43,7 +43,7 @@ def run(paths: list[str], options: ExportDataOptions) -> None:
             exports.append((len(cuts), FORMATS[options.to](cuts, Path(options.out), split)))
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-    for count, write in exports:  # only if all can be written
+    for count, write in exports:  # after all have been checked
         print(f"{count} utterances: {write()}")
     for target, source in beside.items():
         write_bytes(source.read_bytes(), target)
@@ -51,7 +51,7 @@ def run(paths: list[str], options: ExportDataOptions) -> None:
 
 
 def _beside(manifests: dict[str, Path], out: Path) -> dict[Path, Path]:
-    """Return the files beside the manifests that training and scoring read, by the copies to make.
+    """Return the files to copy from beside the manifests, which training and scoring read: target → source.
 
     Raises:
         UserError: a copy exists with other content, or two folders have different files.

@@ -34,7 +34,7 @@ def main(paths: list[str], overrides: list[str]) -> None:
 
 
 def _check_split(options: TrainOptions | PerplexityOptions) -> None:
-    """Raise UserError for a split where no source has several."""
+    """Raise UserError if `split` is given, but no text is a prepared folder."""
     if not any(Path(source).is_dir() for source in _sources(options.text)):
         config.refuse(options, ["split"], f"with text={options.text}, only with a prepared folder")
 

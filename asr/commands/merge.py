@@ -1,4 +1,4 @@
-"""`asr merge`: join what the shards of prepare, decode, transcribe or align have written."""
+"""`asr merge`: join the shards of prepare, decode, transcribe or align."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from asr.scoring.run import rates_line
 
 
 def run(paths: list[Path], options: NoOptions) -> None:
-    """Join the shards; the errors of their items are reported at the end."""
+    """Join the shards; errors of single items are reported at the end."""
     if len(paths) not in (1, 2):
         raise UserError(f"asr merge takes one {COMMANDS['merge'].takes}, found {len(paths)}")
     folder, recipe = Path(paths[0]), str(paths[1]) if len(paths) == 2 else ""

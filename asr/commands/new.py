@@ -1,4 +1,4 @@
-"""`asr new`: begin a recipe of your own."""
+"""`asr new`: create a recipe of your own."""
 
 from pathlib import Path
 

@@ -34,8 +34,8 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
         if not RunFolder(path).options.exists():
             if is_locked(path):
                 raise UserError(
-                    f"{path}: no results yet: a comparison has them when its first model is evaluated, that "
-                    "of a trained model at its end"
+                    f"{path}: no results yet: a comparison writes them after its first evaluation, or at its "
+                    "end if it runs a trained model"
                 )
             raise UserError(
                 f"{path}: expected a folder of asr train or compare, found neither config.yaml nor "
@@ -66,7 +66,7 @@ def _follow_run(folder: Path, options: ReportOptions) -> Path:
 def _follow_results(path: Path, options: ReportOptions) -> Path:
     file = path / "results.json" if path.is_dir() else path
     folder, first = file.parent, True
-    if file.suffix == ".gz":  # stored with a recipe, whose folder is no place for a page
+    if file.suffix == ".gz":  # stored with a recipe, in whose folder a page doesn't belong
         folder = Path("exp", file.name.split(".")[0])
     while True:
         running = bool(options.refresh) and is_locked(folder)

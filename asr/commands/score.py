@@ -9,7 +9,7 @@ from asr.scoring.run import score_paths
 
 
 def run(paths: list[Path], options: ScoreOptions) -> None:
-    """Score; the tables say where the files are."""
+    """Score, and print tables with the error rates and the places of the files."""
     if not paths:
         raise UserError(f"asr score takes {COMMANDS['score'].takes}, found none")
     score_paths(paths, options)

@@ -11,7 +11,7 @@ from asr.transcription.options import SegmentOptions
 
 
 def run(paths: list[Path], options: SegmentOptions) -> None:
-    """Write a FLAC and a text file per utterance, and list those left out."""
+    """Write a FLAC and a text file per utterance, and list the utterances left out."""
     if len(paths) != 3:
         raise UserError(
             "asr segment takes a run folder, checkpoint or published model, a recording and its text file"

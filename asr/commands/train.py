@@ -7,5 +7,5 @@ from asr.training.options import TrainConfig
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:
-    """Train a recogniser, which prints its run folder and the next command."""
+    """Train a recogniser, and print the run folder and the next command."""
     train_with(options)

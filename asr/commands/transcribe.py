@@ -27,7 +27,7 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
     work = Transcription(Path(paths[0]), [Path(path) for path in paths[1:]], options)
     if work.weights_from:
         print(f"decoder weights from {work.weights_from}", file=sys.stderr)
-    # Encoding in one pass is one step: the spinner shows that work goes on.
+    # Encoding in one pass is a single step of the progress: the spinner shows that work continues.
     columns = SpinnerColumn(), TextColumn("{task.fields[file]}")
     names = [file.path.name for file in work.files]
     with grouped_warnings(), progress(*columns, counts=False) as bars:
@@ -43,7 +43,7 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
 
 
 def _live(paths: list[Path], options: TranscribeOptions) -> None:
-    """Write the words of standard input as they become final; after a pause, text goes on in a new line."""
+    """Print the words of standard input as they become final; text after a pause begins a new line."""
     if [str(path) for path in paths[1:]] != ["-"]:
         raise UserError("live=true: expected a model and - (standard input)")
     last = None

@@ -1,4 +1,4 @@
-"""Dataclasses of options from given values, YAML files and stored data; OmegaConf checks the types."""
+"""Builds options dataclasses from given values, YAML files and stored data; OmegaConf checks the types."""
 
 import copy
 import os
@@ -20,9 +20,9 @@ from asr.errors import UserError, did_you_mean
 from asr.files import write_text
 
 Options = TypeVar("Options")
-_structures: dict[Any, DictConfig] = {}  # a copy takes a fifth of the time of reading the annotations
+_structures: dict[Any, DictConfig] = {}  # copying one takes a fifth of the time of reading the annotations
 
-# What OmegaConf raises for a value of another type, or for an integer beyond all floats.
+# Raised by OmegaConf for a value of another type, or for an integer beyond the range of floats.
 UNFIT = (omegaconf.errors.OmegaConfBaseException, OverflowError)
 
 
@@ -31,11 +31,11 @@ def parse(schema: type[Options], given: Given) -> Options: ...
 @typing.overload
 def parse(schema: Options, given: Given) -> Options: ...
 def parse(schema: Any, given: Given) -> Any:
-    """Build an options dataclass from those that a user gives.
+    """Build an options dataclass from the user's options.
 
     Args:
         schema: dataclass with defaults, or an object of it, whose values are the defaults.
-        given: options by dotted key, `{"split": "test", "beam.size": 50}`, or as the command line has them,
+        given: options by dotted key, `{"split": "test", "beam.size": 50}`, or as on the command line,
             `["split=test", "beam.size=50"]`. Text is read by the option's type; see `read_value`.
 
     Raises:
@@ -46,7 +46,7 @@ def parse(schema: Any, given: Given) -> Any:
 
 
 def divide(given: Given, own: Any, composed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into a command's own and those that it hands to `compose`; see `parse`.
+    """Split options into those of a command (`own`) and those for `compose` (`composed`); see `parse`.
 
     Raises:
         UserError: a key in neither schema.
@@ -62,13 +62,13 @@ def divide(given: Given, own: Any, composed: Any) -> tuple[dict[str, Any], dict[
 def compose(
     schema: type[Options] | Options, name: str, given: Given, values: Mapping[str, Any] | None = None
 ) -> Options:
-    """Build an options dataclass from the configurations in conf/, files of the user's own and given options.
+    """Build an options dataclass from the configurations in conf/, the user's files and given options.
 
-    A later one of these sources wins:
+    Later sources win:
 
     1. defaults of the dataclass;
-    2. one configuration of each group: the given one, else the recipe's, else that of `conf/<name>.yaml`;
-    3. the recipe's options, but none of a group that is given: `model=wsj` is that model in every recipe;
+    2. one configuration of each group: the given one, else the recipe's, else the one in `conf/<name>.yaml`;
+    3. the recipe's options, except for given groups: `model=wsj` is the same model in every recipe;
     4. `values`;
     5. given options.
 
@@ -80,8 +80,8 @@ def compose(
         values: values by dotted name that replace those of the configurations.
 
     Raises:
-        UserError: unknown key or group, wrong type or missing value, a name that contradicts its group, or no
-            such file or folder.
+        UserError: unknown key or group, wrong type, missing value, a name that contradicts its group, or a
+            missing file or folder.
     """
     options, kinds = by_key(given), _kinds(schema)
     searched = search_path(options)
@@ -100,15 +100,15 @@ def compose(
 
 def to_dict(options: Any) -> dict[str, Any]:
     """Return an options dataclass as nested dictionaries, lists and scalars."""
-    # OmegaConf.to_container(OmegaConf.structured(options)) does the same and takes forty times as long.
+    # OmegaConf.to_container(OmegaConf.structured(options)) gives the same, but takes forty times as long.
     return {field.name: _plain(getattr(options, field.name), field.type) for field in fields(options)}
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """Return a value without dataclasses and tuples; an integer in an option of type float becomes one."""
+    """Return a value without dataclasses and tuples; an integer becomes a float if the option's type is."""
     if is_dataclass(value):
         return to_dict(value)
-    kinds = typing.get_args(kind) or (kind,)  # of list[float] and float | None, too
+    kinds = typing.get_args(kind) or (kind,)  # list[float] and float | None, too
     if isinstance(value, dict):
         return {key: _plain(item, kinds[-1]) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -117,7 +117,7 @@ def _plain(value: Any, kind: Any) -> Any:
 
 
 def values_affecting(options: Any, *kinds: Affects) -> dict[str, Any]:
-    """Return the options that affect one of these as nested dictionaries, lists and scalars."""
+    """Return the options that affect one of `kinds`, as nested dictionaries, lists and scalars."""
     names = affecting(options, *kinds)
     return nested({name: value for name, value in flat(to_dict(options)).items() if name in names})
 
@@ -127,7 +127,7 @@ def from_dict(schema: type[Options], values: dict[str, Any], source: str) -> Opt
 @typing.overload
 def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: ...
 def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
-    """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
+    """Build an options dataclass from plain data; errors name `source`."""
     try:
         kinds = _kinds(schema)
         config = _merged(_structured(schema, stored=True), flat(values, whole=kinds), kinds, source)
@@ -140,7 +140,7 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
 
 
 def from_stored(schema: Any, values: dict[str, Any], source: str) -> Any:
-    """Build an options dataclass from those of a run; options that another version had are ignored."""
+    """Build an options dataclass from a run's options; options of other versions are ignored."""
     kinds = _kinds(schema)
     known = [f"{key}." for key in kinds]
     every = flat(values, whole=kinds)
@@ -161,7 +161,7 @@ def _kinds(schema: Any) -> dict[str, str]:
 def _structured(schema: Any, stored: bool = False) -> DictConfig:
     """Return the configuration of a dataclass or an object of it; `stored` options may lack newer ones."""
     key: Any = schema, stored
-    if not isinstance(schema, type):  # options have no hash
+    if not isinstance(schema, type):  # objects have no hash
         key = repr(schema), stored, type(schema), *map(type, vars(schema).values())
     if key not in _structures:
         _structures[key] = OmegaConf.structured(schema)
@@ -178,14 +178,14 @@ def _merged(
     source: str = "",
     read: bool = False,
 ) -> DictConfig:
-    """Return a configuration with values by dotted key in place of its own.
+    """Return a configuration with some values replaced.
 
     Args:
-        config: configuration, which may change.
-        values: values by dotted key.
+        config: configuration; may be changed.
+        values: new values by dotted key.
         kinds: type of each option.
-        source: where the values are from, for errors; empty: the user, who sees them.
-        read: whether text is read by the option's type, as that of a command line.
+        source: source of the values, for errors; empty: the user, who knows it.
+        read: whether text is read by the option's type, as on a command line.
 
     Raises:
         UserError: an unknown key, or a value of another type.
@@ -204,7 +204,7 @@ def _merged(
         if REFERENCE in str(value) and not kinds[key].startswith(("str", "list[str", "list[Any")):
             raise _misfit(key, value, kinds[key], where)
     try:
-        # Unsafe, as the two are changed: nobody else has them, and copies take longer than the rest.
+        # Unsafe means that both may be changed; nobody else uses them, and copies would take longest.
         merged = OmegaConf.unsafe_merge(
             config, OmegaConf.create(literal(nested({attribute(key): value for key, value in found.items()})))
         )
@@ -233,8 +233,8 @@ def _fits(config: DictConfig, key: str, value: Any) -> bool:
 def _checked(config: DictConfig, given: Mapping[str, Any] | None = None) -> Any:
     """Return the dataclass of a configuration.
 
-    Only options that a user gives must have an effect: a recipe sets some that certain choices ignore, and a
-    newer program reads the options of old runs.
+    Only the user's options must have an effect: recipes set options that certain choices ignore, and newer
+    programs read the options of old runs.
     """
     try:
         options = OmegaConf.to_object(config)
@@ -248,7 +248,7 @@ def _checked(config: DictConfig, given: Mapping[str, Any] | None = None) -> Any:
 
 
 def _expand_home(options: Any) -> None:
-    """Replace `~` at the beginning of every text: no option but a path has it there."""
+    """Replace `~` at the beginning of every text: only paths begin with it."""
     for field in fields(options):
         value = getattr(options, field.name)
         if is_dataclass(value):
@@ -261,7 +261,7 @@ def _expand_home(options: Any) -> None:
 
 
 def _check_places(options: Any, given: Mapping[str, Any]) -> None:
-    """Raise UserError for `run='exp/${name}'`, which would be a folder of that name."""
+    """Raise UserError for `run='exp/${name}'`, which would create a folder with this very name."""
     for key, value in given.items():
         if REFERENCE in str(value) and key in affecting(options, "place"):
             raise UserError(
@@ -275,7 +275,7 @@ def _check_key(key: str, known: Collection[str]) -> None:
 
 
 def _check_names(config: DictConfig, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise UserError for `loss=lf_mmi loss.name=ctc`: the group's other values belong to its own name."""
+    """Raise UserError for `loss=lf_mmi loss.name=ctc`: the other values of loss=lf_mmi belong to its name."""
     for group, choice in chosen.items():
         # A recipe's name may change, as it only places the run folder.
         name = config[group].get("name") if group != "recipe" else None
@@ -285,7 +285,7 @@ def _check_names(config: DictConfig, chosen: Mapping[str, Any], given: Mapping[s
 
 
 def _check_value(key: str, value: Any, kind: str) -> None:
-    """Raise UserError if a flag is a number, which OmegaConf takes for true, or a text is null."""
+    """Raise UserError if a flag is a number, which OmegaConf converts to true, or a text is null."""
     if kind == "bool" and not isinstance(value, bool) and re.fullmatch(r"[-+]?[\d._]+", str(value)):
         raise UserError(f"{key}={written(value)}: expected true or false")
     if kind == "str" and value in (None, "null"):

@@ -1,4 +1,4 @@
-"""YAML files with options: those of conf/, of folders like it, and of the user's own."""
+"""YAML files with options: in conf/, in folders like it, and the user's files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from asr.errors import UserError, did_you_mean
 from asr.files import require_file
 
 RECIPE = "recipe"  # the group whose configurations set options of all groups
-DEFAULTS = "defaults"  # in a configuration: what it starts from, `{recipe: wsj, optimizer: adamw}`
-# libyaml's parser takes a tenth of the time; PyYAML has it in its wheels.
+DEFAULTS = "defaults"  # key of the configurations that a file starts from, `{recipe: wsj, optimizer: adamw}`
+# libyaml's parser takes a tenth of the time; PyYAML's wheels contain it.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
 
 
 def layers(name: str, chosen: Mapping[str, Any], searched: Sequence[Path] = ()) -> list[Layer]:
-    """Return the options of one configuration of each group; later ones win. See `asr.config.compose`.
+    """Return the options of one configuration of each group; later layers win. See `asr.config.compose`.
 
     Args:
         name: configuration file in conf/, without its suffix; its `defaults` name one of each group.
@@ -76,7 +76,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file can't be read.
-        UserError: it is not YAML, or no mapping.
+        UserError: the file isn't YAML, or isn't a mapping.
     """
     if path.exists():
         require_file(path, "a YAML file")
@@ -102,7 +102,7 @@ def _check_keys(values: dict[Any, Any], path: Path) -> None:
 def _chain(
     group: str, choice: Any, searched: Sequence[Path], after: tuple[Path, ...] = ()
 ) -> tuple[dict[str, str], list[Layer]]:
-    """Return the configurations that one names for other groups, and its options after those of its start."""
+    """Return the configurations that a file names for other groups, and its options, after its base's."""
     path = _place(group, choice, searched)
     if path in after:
         raise UserError(
@@ -118,7 +118,7 @@ def _chain(
 
 
 def _defaults(values: dict[str, Any], path: Path, searched: Sequence[Path]) -> dict[str, str]:
-    """Take what a file starts from out of its values, by group."""
+    """Remove `defaults` from a file's values, and return the configurations that it names, by group."""
     named = values.pop(DEFAULTS, {})
     groups = list(config_groups(searched))
     if not isinstance(named, dict) or not all(isinstance(x, str) for x in named.values()):

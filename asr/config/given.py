@@ -1,4 +1,4 @@
-"""Options as Python gives them: keywords, dictionaries, dataclasses and OmegaConf's configurations."""
+"""Options given in Python: keywords, dictionaries, dataclasses and OmegaConf configurations."""
 
 import os
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ def values_of(
     """Return options by dotted key.
 
     Args:
-        options: a dataclass, an OmegaConf configuration, a dictionary or None. Groups are nested, or their
-            names dotted: `{"model": {"layers": 6}}` or `{"model.layers": 6}`.
+        options: a dataclass, an OmegaConf configuration, a dictionary or None. Groups are nested, or names
+            are dotted: `{"model": {"layers": 6}}` or `{"model.layers": 6}`.
         keywords: further options, which replace those in `options`.
-        schema: dataclass of the options, of which those of text take no numbers: `run=5` would be a folder.
+        schema: dataclass of the options; its options of type text take no numbers: `run=5` would be a folder.
 
     Raises:
-        UserError: a value of a type that no option has, or something else where a text or path belongs.
+        UserError: a value whose type no option has, or another type where a text or path belongs.
 
     Example:
         >>> values_of({"recipe": "demo", "model.layers": 4}, {"model": {"layers": 6}, "seeds": (0, 1)})
@@ -34,7 +34,8 @@ def values_of(
     """
     first, others = nested_values(options), nested_values(keywords)
     found = flat(first) | flat(others)
-    # An empty dictionary has no keys; another one may be a group: `model` of a comparison is both.
+    # `flat` drops an empty dictionary, which isn't a text either. A filled one may be a group: `model` of a
+    # comparison is both a text and a group.
     whole = {key: x for key, x in (first | others).items() if x == {}} | found
     for x in settings(schema()) if schema else ():
         given = whole.get(x.key)
@@ -62,10 +63,10 @@ def nested_values(options: Options) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with paths as texts, tuples as lists, and arrays and NumPy's numbers as Python's.
+    """Return a value as plain data: paths become text; tuples and arrays, lists; NumPy numbers, Python's.
 
     Raises:
-        UserError: it is something else, e.g. a set, which has no order.
+        UserError: another type, e.g. a set, which has no order.
     """
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

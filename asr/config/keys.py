@@ -10,21 +10,21 @@ from typing import Any, TypeAlias
 
 from asr.errors import UserError
 
-# Folders of conf/ with options of asr bench and asr compare; the others are config groups.
+# Folders in conf/ with options of asr bench and asr compare; all others are config groups.
 OPTION_FILES = ("figure", "plan")
 CONFIGS = "configs"  # the option that names folders like conf/
 KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
-# Characters that JSON leaves as they are and YAML refuses, or takes for the end of a line.
+# Characters that JSON doesn't escape, and that YAML refuses or reads as line breaks.
 NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
-# Options as they are given: `key=value`, as a command line has them, or values by dotted key.
+# Options as given: `key=value`, as on a command line, or values by dotted key.
 Given: TypeAlias = Iterable[str] | Mapping[str, Any]
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Split command-line arguments into paths and `key=value` overrides; an existing file is a path.
 
-    Paths and values that begin with `~` are in a home folder, which few shells know of values.
+    A leading `~` in paths and values is expanded, because few shells expand it in values.
 
     Raises:
         UserError: an argument contains a null character, which no path can have, or is an option with dashes.
@@ -41,7 +41,7 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def by_key(given: Given) -> dict[str, Any]:
-    """Return options by dotted key, of which a later one wins; what a command line has stays text.
+    """Return options by dotted key; later ones win, and values from a command line stay text.
 
     Example:
         >>> by_key(["recipe=demo", "seed=0", "seed=1"])
@@ -54,12 +54,12 @@ def by_key(given: Given) -> dict[str, Any]:
 
 
 def attribute(key: str) -> str:
-    """Return the dataclass's names for a dotted key: `global_` for `global`, which Python reserves."""
+    """Return a dotted key with the dataclass's names: `global_` for `global`, which Python reserves."""
     return f"{key}_" if keyword.iskeyword(key) else key
 
 
 def flat(values: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> dict[str, Any]:
-    """Return nested options with dotted names; the values of the `whole` ones are kept, dictionaries as well.
+    """Return nested options with dotted names; dictionaries under names in `whole` are kept as values.
 
     Example:
         >>> flat({"seed": 0, "model": {"layers": 6}})
@@ -95,17 +95,17 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a value in JSON that YAML reads alike."""
-    # JSON's two escapes for a character beyond U+FFFF are two characters in YAML.
+    """Return a value as JSON that YAML reads as the same value."""
+    # For a character beyond U+FFFF, JSON writes two escapes, which YAML would read as two characters.
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def configurations(group: str, searched: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return the files in `conf/<group>/`, and those of further folders, by name.
+    """Return the files in `conf/<group>/` and in this group of further folders, by name.
 
     Args:
-        group: group of configurations, or another folder of conf/.
+        group: group of configurations, or another folder in conf/.
         searched: folders like conf/; see `search_path`.
 
     Raises:
@@ -143,7 +143,7 @@ def search_path(given: Given) -> list[Path]:
 
 
 def is_file_choice(value: str) -> bool:
-    """Return whether the choice of a config group is a file, not a name: `recipe=./mine/mine.yaml`."""
+    """Return whether the value of a config group is a file, not a name: `recipe=./mine/mine.yaml`."""
     return value.endswith((".yaml", ".yml")) or "/" in value or os.sep in value
 
 
@@ -153,7 +153,7 @@ def _groups() -> list[str]:
 
 
 def folder() -> Path:
-    """Return the folder conf/. `importlib.resources` would take 6 ms of each completion to import."""
+    """Return the folder conf/, without `importlib.resources`, whose import would cost completion 6 ms."""
     import asr_conf
 
     return Path(asr_conf.__path__[0])

@@ -5,9 +5,9 @@ import re
 
 BACKENDS = ("auto", "reference", "native")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-MOST_PIECES = 1_000_000  # of a sentencepiece tokenizer
+MOST_PIECES = 1_000_000  # maximum number of pieces of a sentencepiece tokenizer
 MECHANISM_GROUP = "asr.attention"  # entry points: `nystrom = "my_package.nystrom:Nystrom"`
-# A name of each attention mechanism, with its usual number; written by tools/mechanism_pages.py.
+# The name of each attention mechanism, with its usual number; written by tools/mechanism_pages.py.
 MECHANISMS = (
     "full",
     "shared-full",
@@ -26,7 +26,7 @@ MECHANISMS = (
     "mamba",
     "none",
 )
-# What may follow the colon in their names; written by tools/mechanism_pages.py.
+# Options that may follow the colon in a mechanism's name; written by tools/mechanism_pages.py.
 MECHANISM_OPTIONS = {
     "full": "causal=true causal=false",
     "lsh": "chunk= buckets= planes=fixed planes=layer planes=fresh rounds=merge rounds=mean",
@@ -56,14 +56,14 @@ MECHANISM_OPTIONS = {
 
 # `./nystrom.py:Nystrom-32:landmarks=8`, `my_package.nystrom:Nystrom-32`: a file or module before the class.
 _WITH_SOURCE = re.compile(r"([^:,*@=]*\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*(?:[-@][^:=,]*)?(?::.*)?)")
-# `25/100` in `clustered-25/100:iterations=5/10`; not in the path of one of the layers' files.
+# `25/100` in `clustered-25/100:iterations=5/10`; not slashes in the path of a file.
 _ALTERNATIVES = re.compile(r"(?<=[-=])(?![^,*:]*\.py:)([^-=,:/*@]+(?:/[^-=,:/*@]+)+)")
-# What precedes a colon without being a module: mechanisms of this program, and the libraries of `asr bench`.
+# Words before a colon that aren't modules: mechanisms of this program, and the prefix `peer` of `asr bench`.
 _STEMS = {"peer", *(re.sub(r"-\d+$", "", name) for name in MECHANISMS)}
 
 
 def split_source(name: str) -> tuple[str, str]:
-    """Split the file or module off the name of a mechanism; it is empty for those of this program.
+    """Split a mechanism's name into its file or module, empty for mechanisms of this program, and the rest.
 
     Example:
         >>> split_source("./nystrom.py:Nystrom-32:landmarks=8"), split_source("i-clustered-100:topk=16")
@@ -74,7 +74,7 @@ def split_source(name: str) -> tuple[str, str]:
 
 
 def split_name(name: str) -> tuple[str, str, str]:
-    """Split the name of a mechanism into mechanism, number and options; what is missing is empty.
+    """Split the name of a mechanism into mechanism, number and options; missing parts are empty.
 
     Example:
         >>> split_name("nystrom:Nystrom-32:landmarks=8"), split_name("i-clustered-100"), split_name("full")
@@ -88,7 +88,7 @@ def split_name(name: str) -> tuple[str, str, str]:
 
 
 def alternatives(names: list[str]) -> list[str]:
-    """Return the mechanisms that names stand for, which may give several values of a number or an option.
+    """Return the mechanisms that names stand for; a name may give several values for a number or an option.
 
     Example:
         >>> alternatives(["full", "clustered-25/100:iterations=5/10"])[:3]
@@ -99,7 +99,7 @@ def alternatives(names: list[str]) -> list[str]:
     found = []
     for name in names:
         source, rest = split_source(name)
-        # The pattern's group makes every second part one of alternatives.
+        # Because the pattern has a group, every second part contains alternatives.
         parts = _ALTERNATIVES.split(rest)
         choices = [part.split("/") if index % 2 else [part] for index, part in enumerate(parts)]
         found += [f"{source}:{x}" if source else x for x in map("".join, itertools.product(*choices))]

@@ -1,4 +1,4 @@
-"""Schedules of frame rates: `1,2*3` is the encoder's own rate in the first layer, and half of it in three."""
+"""Schedules of frame rates: `1,2*3` is the full rate in the first layer, and half of it in three more."""
 
 import itertools
 import re
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asr.errors import UserError
 
-LARGEST = 64  # encoder frames that one frame stands for
+LARGEST = 64  # maximum number of encoder frames per frame of a layer
 
 
 def check_schedule(frames: str) -> None:
@@ -15,14 +15,14 @@ def check_schedule(frames: str) -> None:
 
 
 def layer_factors(frames: str, layers: int) -> list[int]:
-    """Return the number of encoder frames for which a frame of each layer stands.
+    """Return, for each layer, how many encoder frames one of its frames stands for.
 
     Args:
         frames: a factor for each layer, `2*3` for three, or a single one for all: `1,2*3`, `2`.
         layers: number of layers.
 
     Raises:
-        UserError: a schedule that can't be parsed, or for another number of layers.
+        UserError: the schedule can't be parsed, or has another number of layers.
 
     Example:
         >>> layer_factors("1,2*3", 4), layer_factors("2", 4)
@@ -51,7 +51,7 @@ def joined_factors(factors: Sequence[int]) -> str:
 
 
 def _runs(frames: str) -> list[tuple[int, int | None]]:
-    """Return the factors with their numbers of layers; None where none is given."""
+    """Return the factors, each with its number of layers; None if not given."""
     if not isinstance(frames, str):
         raise UserError(f"frames={frames!r:.60}: expected text, e.g. 1,2*3")
     found: list[tuple[int, int | None]] = []

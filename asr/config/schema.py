@@ -10,19 +10,19 @@ from typing import Any, Literal, NamedTuple
 
 from asr.errors import UserError, not_text
 
-LARGEST = 1e9  # default maximum of a number; lower ones are shown by --help
+LARGEST = 1e9  # default maximum of a number; --help shows lower ones
 MISSING = "???"  # OmegaConf's mark of an option without default
 
 # What an option affects decides where its value counts:
 #
-# * result: what comes out: weights, hypotheses, figures. It belongs to every key under which work is stored.
-# * plan: the result, too, through the course of a training: its length, its processes, what it keeps. With
-#   another value it is still the same run, so the value may change when the run resumes. Without `plan`,
-#   resuming would need a list of options of its own.
-# * cost: time, memory and what is displayed meanwhile. A run may resume with another value. A comparison,
-#   which measures cost, keeps it in its keys.
-# * place: none of these, measurably: where files are and how often they are written, and which part of the
-#   work is done here. It belongs to no key.
+# * result: weights, hypotheses, figures. The option is part of every key under which work is stored.
+# * plan: the result, but only through the course of a training: its length, its processes, what it keeps. The
+#   run stays the same, so the value may change when it resumes. Without `plan`, resuming would need a list of
+#   such options.
+# * cost: time, memory and progress display. A run may resume with another value. A comparison, which measures
+#   cost, has the option in its keys.
+# * place: none of these measurably: where files are, how often they are written, which part of the work this
+#   process does. The option is in no key.
 Affects = Literal["result", "plan", "cost", "place"]
 
 
@@ -33,7 +33,7 @@ class Range:
     minimum: float = 0
     maximum: float = LARGEST
     choices: tuple[Any, ...] = ()
-    step: int = 1  # of whole numbers
+    step: int = 1  # between whole numbers
 
     def describe(self) -> str:
         """Return the range of numbers in words, e.g. `0 … 1` or `≥ 1`."""
@@ -43,7 +43,7 @@ class Range:
         return f"≥ {self.minimum:.12g}" if self.minimum > -LARGEST else ""
 
     def expected(self, value: Any) -> str:
-        """Return what is expected instead of `value`; empty if it is accepted."""
+        """Return, in words, what is expected instead of `value`; empty if it is accepted."""
         if self.choices:
             known = ", ".join(str(choice) or "nothing" for choice in self.choices)
             return "" if value in self.choices else f"one of {known}"
@@ -63,16 +63,16 @@ class Condition:
     """When an option has an effect.
 
     Attributes:
-        option: the other option, in the same dataclass or an enclosing one; or `paths`, the kind of the
-            command's arguments, which are no option.
-        values: values with which the option has an effect; empty: any, if the other option is set.
+        option: another option, in the same dataclass or an enclosing one; or `paths`, which isn't an option
+            but the kind of the command's arguments.
+        values: values of that option with which this one has an effect; empty: any that is set.
     """
 
     option: str
     values: tuple[Any, ...] = ()
 
     def holds(self, found: Any) -> bool:
-        """Return whether the option has an effect with this value, or list of values, of the other one."""
+        """Return whether the option has an effect if the other has the value, or list of values, `found`."""
         if not self.values:
             return bool(found)
         return any(x in self.values for x in (found if isinstance(found, list) else [found]))
@@ -87,7 +87,7 @@ class Condition:
         return f"with {name}={values}" if self.values else f"with {name}"
 
     def contradiction(self, name: str, found: Any) -> str:
-        """Return what is found instead in words, e.g. `with loss=ctc, only with loss=mmi`."""
+        """Return, in words, why the condition fails, e.g. `with loss=ctc, only with loss=mmi`."""
         if not self.values or (self.option != PATHS and (not found or isinstance(found, list))):
             return self.expectation(name).replace("with", "without", 1)
         if self.values == ("",):
@@ -116,23 +116,23 @@ def option(
     suggested: Iterable[str] | Callable[[], Iterable[str]] = (),
     before: Any = None,
 ) -> Any:
-    """Return a dataclass field for an option. The field `global_` is the option `global`, a word of Python.
+    """Return a dataclass field for an option. The field `global_` is the option `global`, a Python keyword.
 
     Args:
         default: default value; None is written `null`.
         help: meaning, for `--help`.
         affects: what changes with the value: result | plan | cost | place.
-        only: the other option and its value or values with which this one has an effect, as a pair:
-            `("name", "mmi")`, `("decoder", ("beam", "prefix"))`; the option alone if it has to be set,
-            `("tune",)`; or a list of conditions that all have to hold.
+        only: condition under which the option has an effect: another option and its value or values,
+            `("name", "mmi")`, `("decoder", ("beam", "prefix"))`; another option that has to be set,
+            `("tune",)`; or a list of conditions, which all have to hold.
         unit: unit of the value, for `--help`.
         minimum: smallest number accepted, also within lists.
         maximum: largest number accepted, also within lists.
         choices: values accepted; empty: all of the type.
-        step: distance of the numbers accepted, from the smallest one.
-        letter: letter for the value in the name of a mechanism that holds it: C in `clustered-C`.
-        suggested: some of the accepted values, for completion to offer.
-        before: value of stored options that lack it, if they were written when that was a constant.
+        step: distance between accepted numbers, counted from `minimum`.
+        letter: letter for the value in a mechanism's name, if the name contains it: C in `clustered-C`.
+        suggested: some of the accepted values, for completion.
+        before: value to assume for stored options that lack this one, because it was a constant then.
     """
     metadata = {
         "help": help,
@@ -150,7 +150,7 @@ def option(
 
 
 def options_of(schema: type, *, only: Only | Sequence[Only]) -> Any:
-    """Return a dataclass field for a group of options that have an effect only together, as in `option`."""
+    """Return a dataclass field for a group of options with a common condition; `only` as in `option`."""
     return dataclasses.field(default_factory=schema, metadata={"only": conditions(only)})
 
 
@@ -169,7 +169,7 @@ class Described(NamedTuple):
 
     Attributes:
         key: dotted name.
-        kind: type and range.
+        kind: type and range, as text.
         default: default value.
         help: meaning, unit and condition.
         values: values to offer for completion.
@@ -190,8 +190,8 @@ class Setting(NamedTuple):
         field: field of the dataclass.
         kind: type of the value.
         value: present value.
-        conditions: conditions of the option and of the groups around it, each with the dataclasses in which
-            its name is looked up.
+        conditions: conditions of the option and of its enclosing groups, each with the dataclasses in which
+            the condition's option is looked up.
     """
 
     key: str
@@ -207,14 +207,14 @@ class Setting(NamedTuple):
 
     @property
     def letter(self) -> str:
-        """Letter for the value in a mechanism's name; empty: the name doesn't hold it."""
+        """Letter for the value in a mechanism's name; empty if the name doesn't contain it."""
         return str(self.field.metadata.get("letter", ""))
 
     def contradiction(self, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
         """Return why the option has no effect; empty if it has one.
 
         Args:
-            facts: what is known besides options: the kind of the command's arguments as `paths`.
+            facts: known facts besides options: the kind of the command's arguments as `paths`.
         """
         for only, scope in self.conditions:
             name, found, _ = _other(only, scope, facts)
@@ -272,11 +272,11 @@ def describe(schema: Any) -> Iterator[Described]:
 
 
 def affecting(schema: Any, *kinds: Affects, paths: str | None = None) -> list[str]:
-    """Return the dotted names of the options that affect one of these, in the order of `settings`.
+    """Return the dotted names of the options that affect one of `kinds`, in the order of `settings`.
 
     Args:
         schema: dataclass with options, or an object of it.
-        kinds: what the options affect.
+        kinds: effects: result, plan, cost, place.
         paths: kind of the command's arguments; options for other kinds are left out.
 
     Example:
@@ -305,7 +305,7 @@ def check(options: Any, prefix: str = "") -> None:
     """Check the range of every option, then call `check(self)` of the schema and its bases, if defined.
 
     Raises:
-        UserError: a value is out of its range, or options don't fit together.
+        UserError: a value is out of range, or options contradict each other.
     """
     for field in dataclasses.fields(options):
         value, key = getattr(options, field.name), prefix + field.name.removesuffix("_")
@@ -318,8 +318,8 @@ def check(options: Any, prefix: str = "") -> None:
                 raise UserError(f"{key}={item}: expected a single value")
             if item is not None and (expected := accepted(field).expected(item)):
                 raise UserError(f"{key}={item}: expected {expected}")
-            # Such a name can be opened, but not stored with the results or shown on a page. Those written to
-            # `output` don't name it.
+            # Such a path can be opened, but not stored in results or shown on a page. `output` is exempt: the
+            # results don't contain it.
             if isinstance(item, str) and key != "output" and not_text(item):
                 raise UserError(f"{key}={item}: expected UTF-8 without null characters")
     names = {field.name for field in dataclasses.fields(options)}
@@ -330,7 +330,7 @@ def check(options: Any, prefix: str = "") -> None:
             except UserError as error:
                 if error.line.partition("=")[0] not in names:
                     raise
-                raise UserError(f"{prefix}{error.line}") from None  # a rule names its options without prefix
+                raise UserError(f"{prefix}{error.line}") from None  # `check` names options without prefix
 
 
 def check_effect(
@@ -340,8 +340,8 @@ def check_effect(
 
     Args:
         options: options dataclass.
-        given: names of the options to check, if others differ from their defaults as well: a recipe sets
-            some that certain models ignore. None: all that differ from their defaults.
+        given: names of the options to check: a recipe may set others that certain models ignore. None: all
+            options that differ from their defaults.
         paths: kind of the command's arguments, for conditions on `paths`.
         defaults: also check default values, except zero, false and empty ones, which switch something off.
     """
@@ -362,10 +362,10 @@ def default_of(field: "dataclasses.Field[Any]") -> Any:
 
 
 class Other(NamedTuple):
-    """What a condition depends on: an option or constant of an enclosing dataclass, or the arguments.
+    """The other side of a condition: an option or constant of an enclosing dataclass, or the arguments.
 
     Attributes:
-        name: full name; a group's option `name`, which a configuration sets, is written as the group itself.
+        name: full name; a group's option `name`, which a configuration sets, is written as the group.
         value: present value; MISSING if no enclosing dataclass has it.
         fixed: whether it is a constant.
     """
@@ -401,14 +401,14 @@ def written(value: Any) -> str:
 
 
 def refuse(options: Any, names: Iterable[str], why: str) -> None:
-    """Raise UserError if an option without effect differs from its default, or from the `before` of old runs.
+    """Raise UserError if an option without effect differs from its default, or from its `before`.
 
-    For conditions that are no option's value, such as a recipe with a task of its own; see `check_effect`.
+    For conditions that don't depend on an option, such as a recipe with its own task; see `check_effect`.
 
     Args:
         options: options dataclass.
-        names: keys of the options, e.g. `chunk_s`.
-        why: situation, for the message, e.g. `with mode=onepass`.
+        names: keys of the options without effect, e.g. `chunk_s`.
+        why: reason, for the message, e.g. `with mode=onepass`.
     """
     defaults = {setting.key: setting.value for setting in settings(type(options)())}
     named = tuple(names)

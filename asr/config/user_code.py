@@ -1,4 +1,4 @@
-"""Code of the user's own, by file or module: loaded only when the user names it, with a digest."""
+"""The user's code, a file or module: loaded only if the user names it, with a digest."""
 
 import importlib
 import importlib.util
@@ -20,8 +20,8 @@ class Code:
     """A loaded module.
 
     Attributes:
-        source: absolute path of its file, or its name where only Python's path finds it.
-        digest: digest of its file, as it was when it was loaded.
+        source: absolute path of its file, or its name if only Python's path finds it.
+        digest: digest of its file when it was loaded.
     """
 
     source: str
@@ -32,13 +32,13 @@ _loaded: dict[str, Code] = {}
 
 
 def load(source: str) -> str:
-    """Load a file or import a module, and return the module's name; a file that has changed is loaded again.
+    """Load a file or import a module, and return the module's name; a changed file is loaded again.
 
     Args:
         source: a path that ends in `.py`, or the name of a module such as `my_package.nystrom`.
 
     Raises:
-        UserError: no such file or module, a name that another module has, or a failure of its code.
+        UserError: the file or module is missing, another module has its name, or its code fails.
     """
     if not source:
         raise UserError("expected a file or module with code, found an empty name")
@@ -46,28 +46,28 @@ def load(source: str) -> str:
 
 
 def module(name: str) -> ModuleType | None:
-    """Return a module that this process has imported, by `load` or otherwise; None without one."""
+    """Return a module that this process has imported, by `load` or otherwise, or None."""
     return sys.modules.get(name)
 
 
 def use(name: str) -> None:
-    """Count an imported module among those that are loaded, e.g. one that a Python program has imported."""
+    """Register an imported module as loaded, e.g. one that a Python program has imported."""
     if name in _loaded:
         return
     path = getattr(sys.modules[name], "__file__", None)
     content = Path(path).read_bytes() if path and Path(path).is_file() else b""
-    # A file is found again from any process; a module in a package needs its package.
+    # Any process can load a file by its path; a module in a package needs its package.
     alone = path and "." not in name and Path(path).stem == name
     _loaded[name] = Code(str(Path(path).resolve()) if path and alone else name, digest(content))
 
 
 def sources() -> list[str]:
-    """Return what another process needs to `load`."""
+    """Return the sources of all loaded modules, for `load_all` in another process."""
     return [code.source for code in _loaded.values()]
 
 
 def options(names: Iterable[str]) -> list[str]:
-    """Return the options of a command that needs these modules: `--code nystrom.py`."""
+    """Return the command-line options that load these modules: `--code nystrom.py`."""
     codes = [_loaded[name] for name in sorted(set(names)) if name in _loaded]
     places = (os.path.relpath(x.source) if x.source.endswith(".py") else x.source for x in codes)
     return [word for place in places for word in ("--code", place)]
@@ -90,7 +90,7 @@ def all_digests() -> dict[str, str]:
 
 
 def changed(before: Mapping[str, Any]) -> str:
-    """Return a line on the first module that differs from earlier digests; empty if none does."""
+    """Return a line about the first module whose digest has changed; empty if none has."""
     for name, was in before.items():
         code = _loaded.get(name)
         if code and code.digest != was:
@@ -129,7 +129,7 @@ def _load_file(path: Path) -> str:
 
 
 def _origin(name: str) -> str | None:
-    """Return where Python finds a module of this name; None if there is none."""
+    """Return where Python finds a module of this name, or None."""
     if name in sys.modules:
         return str(getattr(sys.modules[name], "__file__", None) or "built in")
     try:
@@ -157,7 +157,7 @@ def _import(name: str) -> str:
 
 
 def failure(error: BaseException) -> str:
-    """Return what an exception says in one line, with the last line of loaded code that it passed."""
+    """Describe an exception in one line, with the last line of loaded code in its traceback."""
     files = {getattr(module(name), "__file__", None) for name in _loaded}
     return _described(error, lambda file: file in files)
 
@@ -169,7 +169,7 @@ def last_file(error: BaseException) -> str:
 
 
 def _failure(name: str, place: str, error: BaseException) -> UserError:
-    """Return the error of a module's code, with the line in its file."""
+    """Return a UserError for an error in a module's code, with the line in its file."""
     if isinstance(error, SyntaxError) and error.filename == place:
         return UserError(f"{name}, line {error.lineno}: SyntaxError: {error.msg}")
     return UserError(f"{name}: {_described(error, lambda file: file == place)}")

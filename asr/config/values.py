@@ -1,29 +1,29 @@
-"""Values of options as a user writes them: lists with or without brackets, and what is expected."""
+"""Values of options as users write them: lists with or without brackets, and descriptions of each type."""
 
 import re
 from typing import Any
 
 import yaml
 
-REFERENCE = "${"  # to OmegaConf, the beginning of another option's name
+REFERENCE = "${"  # begins the name of another option in OmegaConf
 WITH_OPTIONS = re.compile(r"[^=]*:\w+=")  # the start of `i-clustered-100:topk=32`
 OPTION = re.compile(r"\w+=[^:=]*")
-RUN = re.compile(r"[^*,]+\*[1-9]\d{0,3}")  # a number of layers ends the part of a name
-# All of them text, as they are typed: YAML reads `on` as true.
+RUN = re.compile(r"[^*,]+\*[1-9]\d{0,3}")  # a part of a name that ends in a number of layers
+# Reads all values as text, as typed: other loaders read `on` as true.
 LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 ANY: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 def read_value(text: str, kind: str) -> Any:
-    """Return the value that a user has typed: text, None, or a list of texts, which OmegaConf converts.
+    """Return a typed value as text, None, or a list of texts, which OmegaConf converts.
 
     Args:
-        text: value as given; a list may lack its brackets, which shells such as zsh expand.
-        kind: type of the option as `asr.config.describe` gives it; `Any`: a value in YAML.
+        text: value as typed; a list may lack its brackets, because shells such as zsh expand them.
+        kind: type of the option, as from `asr.config.describe`; `Any`: any YAML value.
 
     Raises:
-        YAMLError: a list with brackets that is none.
+        YAMLError: the text in brackets isn't a list.
 
     Example:
         >>> read_value("full,lsh-4:chunk=16,buckets=8", "list[str]"), read_value("0,1", "list[int]")
@@ -43,10 +43,10 @@ def read_value(text: str, kind: str) -> Any:
 
 
 def given_value(value: Any, kind: str) -> Any:
-    """Return the value that a user gives: text is read, see `read_value`; a list may be its only entry.
+    """Return the user's value: text is read as in `read_value`; a single entry becomes a list if needed.
 
     Raises:
-        YAMLError: a list with brackets that is none.
+        YAMLError: the text in brackets isn't a list.
 
     Example:
         >>> given_value("0,1", "list[int]"), given_value(7, "list[int]"), given_value(7, "int")
@@ -59,7 +59,7 @@ def given_value(value: Any, kind: str) -> Any:
 
 
 def literal(value: Any) -> Any:
-    """Return a value whose texts OmegaConf takes as they are: `${name}` would be the value of another option.
+    """Escape a value's texts for OmegaConf, which would replace `${name}` by another option's value.
 
     Args:
         value: text, or lists and dictionaries of them; other values are kept.
@@ -72,16 +72,16 @@ def literal(value: Any) -> Any:
         return {key: literal(item) for key, item in value.items()}
     if isinstance(value, list):
         return [literal(item) for item in value]
-    # OmegaConf reads \\ as \ before ${ alone.
+    # OmegaConf reads \\ as \ only before ${.
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def join_options(entries: list[str]) -> list[str]:
-    """Rejoin entries that are the further options or layers of a mechanism's name.
+    """Rejoin entries that are further options or layers of a mechanism's name.
 
-    An entry `key=value` belongs to the one before if that is a name with options, `name:key=value`. Options
-    of a command, `key=value` without a name before them, stay apart. An entry `name*layers` belongs to one
-    like it before; where two such names follow each other, quotes divide them.
+    An entry `key=value` continues the entry before it if that is a name with options, `name:key=value`.
+    Without such a name before it, `key=value` is an option of a command and stays apart. An entry
+    `name*layers` continues a similar entry before it; quotes separate two such names.
 
     Example:
         >>> join_options(["i-clustered-100:topk=32", "bits=63", "full"])
@@ -93,7 +93,7 @@ def join_options(entries: list[str]) -> list[str]:
         >>> join_options(["checkpoint=best", "jobs=2"])
         ['checkpoint=best', 'jobs=2']
     """
-    names: list[list[str]] = []  # the entries of each
+    names: list[list[str]] = []  # entries of each name
     for entry in entries:
         if names and WITH_OPTIONS.match(names[-1][0]) and OPTION.fullmatch(entry):
             names[-1].append(entry)
@@ -109,7 +109,7 @@ def join_options(entries: list[str]) -> list[str]:
 
 
 def expectation(kind: str) -> str:
-    """Return the values that an option takes, from its type.
+    """Describe the values that an option accepts, by its type.
 
     Example:
         >>> expectation("int ≥ 1"), expectation("float | None"), expectation("list[int] ≥ 1")

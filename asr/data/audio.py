@@ -1,4 +1,4 @@
-"""Load the waveform of an utterance: read, check, resample to the model's rate."""
+"""The waveform of an utterance: read, checked, resampled to the model's rate."""
 
 import logging
 import math
@@ -34,15 +34,15 @@ def load_cut(cut: "MonoCut", sample_rate: int, *, resample: bool = True, speed: 
     Args:
         cut: cut with one channel.
         sample_rate: target sample rate in Hz.
-        resample: resample audio of another rate, with one warning per rate; false: raise an error.
+        resample: whether to resample audio of another rate, with one warning per rate; false: raise an error.
         speed: speed perturbation factor (also changes the pitch).
 
     Returns:
         [samples] float32 in −1 … 1, cut.duration / speed seconds long.
 
     Raises:
-        UserError: the file is missing, truncated or empty, has a sample that is not finite, has another
-            rate and `resample` is false, or differs from the manifest in rate, length or channels.
+        UserError: the file is missing, truncated or empty; a sample is not finite; rate, length or channels
+            differ from the manifest's; or the rate isn't `sample_rate` and `resample` is false.
     """
     utterance = f"utterance {cut.id}"
     file, samples = _read(cut, utterance)
@@ -51,7 +51,7 @@ def load_cut(cut: "MonoCut", sample_rate: int, *, resample: bool = True, speed: 
         raise UserError(f"{utterance}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
     if cut.sampling_rate != sample_rate:
         notice_resampling([cut.sampling_rate], sample_rate)
-    # Played faster, audio has a higher sample rate: one resampling changes speed and rate.
+    # Audio played faster has a higher sample rate, so one resampling changes both speed and rate.
     return convert(samples, cut.sampling_rate * speed, sample_rate)
 
 
@@ -88,7 +88,7 @@ def _read(cut: "MonoCut", utterance: str) -> tuple[str, Samples]:
 
 
 def read_part(audio: AudioFile, start_s: float, duration_s: float | None) -> Samples:
-    """Read [samples, channels] from a time on; None: to the end of the file."""
+    """Read [samples, channels] from `start_s` for `duration_s`; None: to the end of the file."""
     start = sample_count(start_s, audio.rate)
     if start:
         audio.seek(start)
@@ -100,12 +100,12 @@ def read_part(audio: AudioFile, start_s: float, duration_s: float | None) -> Sam
 
 
 def sample_count(seconds: float, rate: int) -> int:
-    """Return the number of samples of a duration, rounded as lhotse does: halves up, after 8 decimals."""
+    """Return the number of samples in a duration, rounded as in lhotse: to 8 decimals, then halves up."""
     return math.floor(round(seconds * rate, 8) + 0.5)
 
 
 def _check_length(cut: "MonoCut", file: str) -> None:
-    """Raise `UserError` if rate or length of an audio file are not those of the manifest."""
+    """Raise `UserError` if the rate or length of an audio file differs from the manifest's."""
     if is_member(file):
         return
     recording = cut.recording
@@ -121,13 +121,13 @@ def convert(samples: Samples, rate: float, sample_rate: int) -> Samples:
     """Resample [samples] from `rate` to `sample_rate` Hz at about the same cost for any ratio."""
     if rate == sample_rate:
         return samples
-    # Not torchaudio: for 16 kHz, its default filter weakens a tone of 8.5 kHz by only 11 dB. Its cost grows
-    # with the terms of the ratio, which speed perturbation makes large.
+    # Not torchaudio: for 16 kHz, its default filter weakens a tone of 8.5 kHz by only 11 dB, and its cost
+    # grows with numerator and denominator of the ratio, which speed perturbation makes large.
     return soxr.resample(samples, rate, sample_rate)
 
 
 def notice_resampling(rates: Iterable[int], sample_rate: int) -> None:
-    """Warn that audio at other rates is resampled, once of each pair of rates."""
+    """Warn that audio at other rates is resampled, once for each pair of rates."""
     with _WARNING:  # threads read ahead
         new = sorted({rate for rate in rates if rate != sample_rate} - _noticed[sample_rate])
         _noticed[sample_rate].update(new)

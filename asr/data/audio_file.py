@@ -1,4 +1,4 @@
-"""Audio files of all formats behind one reader: open, seek, read."""
+"""One reader for audio files of all formats: open, seek, read."""
 
 import functools
 import io
@@ -33,18 +33,18 @@ READ_BY_LIBSNDFILE = (
 )
 READ_BY_FFMPEG = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")
 AUDIO_SUFFIXES = READ_BY_LIBSNDFILE + READ_BY_FFMPEG
-SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
-UNKNOWN = 1 << 62  # libsndfile's length of FLAC whose header states none is larger
-# Timestamps that are further ahead of the samples are a gap, as in FFmpeg's `aresample=async`; less is
+SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside this range counts as a damaged header
+UNKNOWN = 1 << 62  # libsndfile reports a larger length for FLAC whose header states none
+# Timestamps ahead of the samples by more than GAP_S are a gap, as in FFmpeg's `aresample=async`; less is
 # rounding and jitter. Longer jumps are broken timestamps: above the container's duration (LONGEST_GAP_S if it
-# states none), or above DISCONTINUITY_S, as in FFmpeg, in formats whose timestamps may start anew.
+# states none), or above DISCONTINUITY_S, as in FFmpeg, in formats whose timestamps may restart.
 GAP_S, DISCONTINUITY_S, LONGEST_GAP_S = 0.1, 10.0, 3600.0
 
 Samples = NDArray[np.float32]
 
 
 class Undecodable(Exception):
-    """Data that a decoder can't read, or a sample that it can't find; the message is its reason."""
+    """Data that a decoder can't read, or a sample that it can't seek to; the message is the reason."""
 
 
 class AudioFile(ABC):
@@ -53,12 +53,12 @@ class AudioFile(ABC):
     Args:
         rate: sample rate in Hz.
         channels: number of channels.
-        samples: samples per channel as the header states them; None: known only at the end.
+        samples: samples per channel according to the header; None: known only at the end.
 
     Attributes:
         float_samples: whether samples are stored as floats, which may lie beyond −1 … 1.
-        gaps: first sample and number of samples of each silence that the file doesn't hold, as far as it has
-            been read: where a track starts late or has a gap.
+        gaps: first sample and number of samples of each gap read so far: silence that the file doesn't
+            contain, because its track starts late or skips some time.
     """
 
     float_samples = False
@@ -75,15 +75,15 @@ class AudioFile(ABC):
 
     @abstractmethod
     def seek(self, sample: int) -> None:
-        """Go to a sample, counted from 0; raise `Undecodable` if it can't be found.
+        """Go to a sample, counted from 0; raise `Undecodable` if that fails.
 
         In MP3, Ogg and Opus that libsndfile reads, the first samples after a seek may differ from those of a
-        full decode, because it doesn't decode everything before them.
+        full decode, because libsndfile doesn't decode everything before them.
         """
 
     @abstractmethod
     def read(self, samples: int | None = None) -> Samples:
-        """Return the next samples, or all that are left, and move past them.
+        """Return the next samples, or all remaining ones, and move past them.
 
         Returns:
             [samples, channels] in −1 … 1; fewer than asked for only at the end.
@@ -94,7 +94,7 @@ class AudioFile(ABC):
         """
 
     def blocks(self, samples: int) -> Iterator[Samples]:
-        """Yield the rest in blocks of at most `samples`, SPHERE in one block; errors are those of `read`."""
+        """Yield the rest in blocks of at most `samples` (SPHERE: one block); raise the errors of `read`."""
         # Not `SoundFile.blocks`, which pads a truncated file with whatever is in memory.
         while len(block := self.read(samples)):
             yield block
@@ -105,20 +105,20 @@ class AudioFile(ABC):
 
 
 def open_audio(path: str | Path) -> AudioFile:
-    """Open an audio file, or one in an archive (see `asr.data.shar`); its content decides the decoder.
+    """Open an audio file, or one in an archive (see `asr.data.shar`); its content selects the decoder.
 
     SPHERE comes first: its header states the exact length, which libsndfile silently lowers if the file
     is truncated, and its compressed samples need other decoders. libsndfile comes before FFmpeg because it
-    finds a sample of wav, FLAC, Ogg and MP3 without decoding all samples before it. FFmpeg reads the rest,
-    including the first audio track of a video, and the files whose end libsndfile doesn't know (see
-    `_Libsndfile.knows_end`): it decodes them from beginning to end.
+    finds a sample in wav, FLAC, Ogg and MP3 without decoding all samples before it. FFmpeg decodes the rest
+    from beginning to end, including the first audio track of a video, and files whose end libsndfile doesn't
+    know (see `_Libsndfile.knows_end`).
 
     Args:
         path: path of the file.
 
     Raises:
         Undecodable: there is no such file, it has no sound, or no decoder can read it.
-        UserError: a damaged SPHERE file.
+        UserError: the file is damaged SPHERE.
     """
     if is_member(str(path)) and not Path(path).exists():
         return _by_content(read_member(str(path)))
@@ -150,15 +150,15 @@ def checked_samples(samples: Samples, source: str, first: int = 0) -> Samples:
 
     Args:
         samples: samples to check.
-        source: file or utterance, with which a message begins.
-        first: number of the first sample in its file, for the message.
+        source: file or utterance, for messages.
+        first: index of the first sample in its file, for messages.
 
     Raises:
         UserError: there are no samples, or one is not finite.
     """
     if samples.size == 0:
         raise UserError(f"{source}: no samples")
-    # The sum is finite unless a sample is not (or is absurdly large), and takes no memory.
+    # The sum needs no memory, and is finite unless a sample isn't (or is absurdly large).
     if not np.isfinite(samples.sum(dtype=np.float64)):
         bad = ~np.isfinite(samples)
         if bad.any():
@@ -171,17 +171,17 @@ class _Libsndfile(AudioFile):
     def __init__(self, source: str | io.BytesIO) -> None:
         try:
             self._file = soundfile.SoundFile(source)
-        # TypeError: soundfile wants a format for names in .raw
+        # TypeError: soundfile expects a format for names that end in .raw
         except (soundfile.SoundFileError, ValueError, TypeError) as error:
             raise Undecodable(_reason(error)) from None
         super().__init__(self._file.samplerate, self._file.channels, self._file.frames)
         self.float_samples = self._file.subtype in ("FLOAT", "DOUBLE")
 
     def knows_end(self, source: str | io.BytesIO) -> bool:
-        """Return whether the length is exact, not an estimate, and the file has no parts after it.
+        """Return whether the length is exact, not an estimate, and no further audio follows it in the file.
 
-        libsndfile estimates the length of MP3 without a Xing header, also within wav, and doesn't know that
-        of FLAC and wav written to a pipe; see also `is_one_ogg_stream`.
+        libsndfile estimates the length of MP3 without a Xing header, also within wav, and doesn't know the
+        length of FLAC and wav written to a pipe; see also `is_one_ogg_stream`.
         """
         if not 0 < self._file.frames < UNKNOWN:
             return False
@@ -206,7 +206,7 @@ class _Libsndfile(AudioFile):
 
 
 def _reason(error: Exception) -> str:
-    """What libsndfile says, without the name of the file."""
+    """Return libsndfile's message without the name of the file."""
     return str(error).rpartition(": ")[2].rstrip(".")
 
 
@@ -217,7 +217,7 @@ def _holds(question: Callable[[BinaryIO, int], bool], source: str | io.BytesIO) 
     return question(io.BytesIO(source.getbuffer()), source.getbuffer().nbytes)
 
 
-# Half an hour of Ogg takes 18 ms, and is opened for each of its utterances.
+# Half an hour of Ogg takes 18 ms, and the file is opened for each of its utterances.
 @functools.lru_cache(maxsize=1024)
 def _file_holds(question: Callable[[BinaryIO, int], bool], path: str, state: str) -> bool:
     with open(path, "rb") as file:
@@ -251,8 +251,8 @@ class _Sphere(AudioFile):
 class _FFmpeg(AudioFile):
     """The first audio track of a file, decoded from the beginning to find a sample.
 
-    A sample's number is its time in a player: where the track starts after the others or has a gap, there is
-    silence.
+    Sample numbers follow the time in a player: silence fills gaps, and the time before a track that starts
+    after the others.
 
     Args:
         source: path or content.
@@ -272,11 +272,11 @@ class _FFmpeg(AudioFile):
     def _open(self) -> None:
         import av  # takes 40 ms, and few files need it
 
-        # PyAV raises plain errors, too, and those of the open file, where FFmpeg seeks before the start.
+        # PyAV also raises plain errors, and those of the open file if FFmpeg seeks before its start.
         self._broken = (av.FFmpegError, OSError, ValueError, TypeError, RuntimeError)
         self._file.seek(0)
         try:
-            # FFmpeg gets an open file and no protocol: no playlist can lead to other files or the network.
+            # FFmpeg gets an open file and no protocols: no playlist can lead to other files or the network.
             self._container: Any = av.open(self._file, options={"protocol_whitelist": "none"})
             stream = next(iter(self._container.streams.audio), None)
         except self._broken as error:
@@ -326,7 +326,7 @@ class _FFmpeg(AudioFile):
     def blocks(self, samples: int) -> Iterator[Samples]:
         try:
             yield from super().blocks(samples)
-        except Undecodable:  # what lies before the damage comes first
+        except Undecodable:  # the samples before the damage come first
             if self._rest.size:
                 yield self._rest.T
             raise
@@ -341,13 +341,13 @@ def _without_gaps(
 ) -> Iterator[Samples]:
     """Yield the parts of a track, with silence where their times are ahead of the samples; see `GAP_S`.
 
-    No sample is left out where times go back, as in files that have been joined.
+    Where times go back, as in joined files, no sample is left out.
 
     Args:
-        parts: [channels, samples] with the time of the first sample in seconds; None: unknown.
-        container: container, whose earliest track begins at 0 s in a player.
+        parts: [channels, samples] and the time of the first sample in seconds; None: unknown.
+        container: container; its earliest track begins at 0 s in a player.
         rate: sample rate in Hz.
-        gaps: gets the gaps, see `AudioFile`.
+        gaps: list to which the gaps are appended; see `AudioFile`.
     """
     from av.format import Flags
 
@@ -371,13 +371,13 @@ def _parts(container: Any, stream: Any, resampler: Any) -> Iterator[tuple[Sample
     """Yield the decoded frames of a track, [channels, samples], with their times in seconds.
 
     Raises:
-        Undecodable: an MP3 frame is shorter than its header says; FFmpeg would fill it up.
+        Undecodable: an MP3 frame is shorter than its header says; FFmpeg would make up the rest.
     """
     codec = stream.codec_context
     for packet in container.demux(stream):
         if codec.name.startswith("mp3") and packet.size:
             content = bytes(packet)
-            if tag := id3_bytes(content):  # of a file that has been appended to another
+            if tag := id3_bytes(content):  # the tag of a file that was appended to another
                 content = content[tag:]
                 packet = type(packet)(content)
             if len(content) < (stated := mp3_frame_bytes(content)):

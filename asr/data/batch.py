@@ -39,18 +39,18 @@ class Batch(StreamBatch):
 class Utterances(Dataset[Batch]):
     """Data set of whole batches, indexed by `BatchPlan`.
 
-    The augmentation of an utterance depends on (seed, epoch, utterance) alone, not on the worker that
-    loads it or on previous batches.
+    The augmentation of an utterance depends only on (seed, epoch, utterance), not on the worker that loads it
+    or on previous batches.
 
     Args:
-        cuts: checked cuts, each asked for when it is loaded.
+        cuts: checked cuts; each is accessed when its utterance is loaded.
         tokenizer: encodes transcripts as targets; None: no targets.
         sample_rate: sample rate of the model in Hz.
-        resample: resample audio of other rates; false: raise an error.
+        resample: whether to resample audio of other rates; false: raise an error.
         speed_factors: speed perturbation factors; one is drawn for each utterance and epoch.
         seed: random seed for speeds and pauses.
         waveforms: further augmentation.
-        concatenation: joins utterances; the indices of a plan then refer to the groups of its epoch.
+        concatenation: joins utterances; a plan's indices then refer to the groups of its epoch.
     """
 
     def __init__(

@@ -8,25 +8,25 @@ from numpy.typing import NDArray
 
 Group = tuple[int, ...]
 
-# Like pauses between sentences, in a quiet room: digital silence would have features that no recording has.
+# Pauses are like those between sentences in a quiet room: digital silence would have unnatural features.
 PAUSE_S = (0.2, 1.2)  # shortest and longest pause
 PAUSE_AMPLITUDE = (1e-5, 1e-3)  # range of the noise level: −100 … −60 dB of full scale
 ORDER, PAUSES = range(2)  # random streams
 
 
 class Concatenation:
-    """Groups of utterances to join in an epoch, as a function of (seed, epoch) alone.
+    """Groups of utterances to join in an epoch, a function of (seed, epoch).
 
     Utterances are shuffled and joined in that order; each occurs once in an epoch. The maximum length of
-    a group is drawn uniformly below the limit, so that training sees single utterances as well as groups
-    of all lengths up to the limit.
+    a group is drawn uniformly below the limit, so training sees single utterances as well as groups of all
+    lengths up to the limit.
 
     Args:
         durations_s: duration of each utterance.
         limit_s: maximum duration of a group including pauses, above 0; longer utterances stay alone.
         seed: random seed for order and group lengths.
-        growth_epochs: epochs in which the limit grows linearly to `limit_s`, from 0, which leaves every
-            utterance alone, in epoch 0; 0: `limit_s` in every epoch.
+        growth_epochs: number of epochs in which the limit grows linearly from 0 (no utterances are joined) in
+            epoch 0 to `limit_s`; 0: `limit_s` in every epoch.
 
     Example:
         >>> Concatenation([2.0, 3.0, 4.0, 2.0], limit_s=10.0, seed=1).groups(epoch=0)
@@ -47,15 +47,15 @@ class Concatenation:
         self._latest: tuple[int, list[Group]] = (-1, [])
 
     def limit_of(self, epoch: int) -> float:
-        """Return the maximum duration of a group of an epoch in seconds.
+        """Return the maximum duration in seconds of a group in an epoch.
 
         Example:
             >>> joined = Concatenation([2.0, 3.0], limit_s=30.0, seed=1, growth_epochs=3)
             >>> [joined.limit_of(epoch) for epoch in range(5)]
             [0.0, 10.0, 20.0, 30.0, 30.0]
         """
-        # By epochs, not by steps or time: batches remain functions of (seed, epoch), so that any number of
-        # ranks and a resumed run plan the same ones.
+        # By epochs, not steps or time, so that batches remain functions of (seed, epoch): any number of ranks
+        # and a resumed run plan the same batches.
         return self.limit_s * min(1.0, epoch / self.growth_epochs) if self.growth_epochs else self.limit_s
 
     def groups(self, epoch: int) -> list[Group]:
@@ -91,7 +91,7 @@ class Concatenation:
 
 
 def packed(durations_s: Sequence[float], limit_s: float, pause_s: float) -> list[list[int]]:
-    """Return groups of utterances that nearly fill the limit: the longest first, each where it first fits.
+    """Return groups of utterances that nearly fill the limit, by first-fit decreasing bin packing.
 
     Args:
         durations_s: duration of each utterance.
@@ -127,7 +127,7 @@ def join(
 ) -> NDArray[np.float32]:
     """Join the samples of a group with pauses of quiet noise, a function of (seed, epoch, group).
 
-    `pause_s` is the range of the pauses' durations.
+    `pause_s` is the range of pause durations in seconds.
     """
     random = np.random.default_rng([seed, epoch, PAUSES, *group])
     joined = list(parts[:1])

@@ -1,10 +1,10 @@
-"""What the containers of compressed audio say about its length, and whether libsndfile can rely on it."""
+"""The length of audio according to Ogg, Opus and MP3 containers, and whether libsndfile can rely on it."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 OGG = b"OggS"  # capture pattern of a page
-CONTINUES, BEGINS, ENDS = 1, 2, 4  # flags: the first packet began on the page before; first and last page
+CONTINUES, BEGINS, ENDS = 1, 2, 4  # flags: continues the previous page's last packet; first page; last page
 OGG_BODY = 29  # bytes of a page's first packet to read: up to the sizes of Vorbis's windows
 ID3_TAG = 128  # bytes of an ID3v1 tag at the end
 # MPEG layer III: bit rates in kbit/s by index, for MPEG 1, and for MPEG 2 and 2.5; sample rates of MPEG 1.
@@ -20,11 +20,11 @@ class OggPage(NamedTuple):
 
     Attributes:
         flags: whether it begins or ends a stream, or continues a packet.
-        stated: length in bytes as its header says.
-        found: bytes that are there.
-        granule: number of the samples up to its end, for the codecs of sound; −1: no packet ends on it.
-        packets: packets that end on it.
-        body: beginning of its first packet.
+        stated: length in bytes according to its header.
+        found: length in bytes in the file.
+        granule: number of samples up to its end, for audio codecs; −1: no packet ends on the page.
+        packets: number of packets that end on the page.
+        body: beginning of the first packet.
     """
 
     flags: int
@@ -36,7 +36,7 @@ class OggPage(NamedTuple):
 
 
 def ogg_pages(file: BinaryIO, size: int) -> Iterator[OggPage]:
-    """Yield the pages of an Ogg file up to its end, or the first that is none (RFC 3533, section 6)."""
+    """Yield the pages of an Ogg file up to its end, or to bytes that aren't a page (RFC 3533, section 6)."""
     place = 0
     while place < size:
         file.seek(place)
@@ -58,10 +58,10 @@ def ogg_pages(file: BinaryIO, size: int) -> Iterator[OggPage]:
 
 
 def is_one_ogg_stream(file: BinaryIO, size: int) -> bool:
-    """Return whether an Ogg file holds one stream without gaps, with a mark of its end.
+    """Return whether an Ogg file contains a single stream without gaps, with a mark of its end.
 
-    libsndfile reads only the first of several, and knows no gaps. In Opus without an end, recorded from a
-    network, it finds other samples than it is asked for.
+    libsndfile reads only the first of several streams, and ignores gaps. In Opus without an end mark, as
+    recorded from a network, it seeks to wrong samples.
     """
     flags = granule = longest = 0  # longest: samples of a packet; 0: unknown
     opus = False
@@ -82,7 +82,7 @@ def is_one_ogg_stream(file: BinaryIO, size: int) -> bool:
 
 
 def opus_packet_samples(packet: bytes) -> int:
-    """Return the samples at 48 kHz of an Opus packet from its first two bytes (RFC 6716, section 3.1)."""
+    """Return the number of samples at 48 kHz in an Opus packet, from its first two bytes (RFC 6716, 3.1)."""
     config, code = packet[0] >> 3, packet[0] & 3
     if config < 12:
         frame = (480, 960, 1920, 2880)[config & 3]
@@ -96,8 +96,8 @@ def opus_packet_samples(packet: bytes) -> int:
 def states_mp3_length(file: BinaryIO, size: int) -> bool:
     """Return whether an MP3 file has a Xing header with the number of its frames, and no audio after them.
 
-    Without one, libsndfile estimates the length from the bit rate of the beginning. With one, it ignores
-    what has been appended to the file. A file with fewer bytes than the header states is truncated.
+    Without the header, libsndfile estimates the length from the initial bit rate. With it, libsndfile ignores
+    audio appended to the file. A file with fewer bytes than the header states is truncated.
     """
     file.seek(0)
     place = id3_bytes(file.read(10))
@@ -114,16 +114,16 @@ def states_mp3_length(file: BinaryIO, size: int) -> bool:
 
 
 def id3_bytes(head: bytes) -> int:
-    """Return the length of an ID3v2 tag from its first ten bytes; 0 if they are something else."""
+    """Return the length of an ID3v2 tag in bytes, from its first ten; 0 if they don't begin a tag."""
     if head[:3] != b"ID3":
         return 0
     return 10 + sum((byte & 0x7F) << 7 * (3 - i) for i, byte in enumerate(head[6:10]))
 
 
 def mp3_frame_bytes(head: bytes) -> int:
-    """Return the length of an MPEG layer III frame from its first four bytes; 0 if they don't tell.
+    """Return the length of an MPEG layer III frame in bytes, from its first four; 0 if they don't state it.
 
-    ISO/IEC 11172-3, section 2.4.3.1; a free bit rate isn't stated.
+    ISO/IEC 11172-3, section 2.4.3.1; with a free bit rate, the length isn't stated.
     """
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2 or head[1] & 0x18 == 0x08:
         return 0

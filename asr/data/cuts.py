@@ -1,4 +1,4 @@
-"""Utterances of manifests in little memory: compressed lines, parsed into lhotse's cuts when needed."""
+"""Memory-efficient cuts of manifests: compressed lines, parsed into lhotse's cuts on access."""
 
 import json
 import zlib
@@ -17,12 +17,12 @@ from asr.data.transcripts import Texts, Transcripts
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
 
-# Lines compressed together: more of them need less memory each, but loading one utterance unpacks them all.
+# Lines compressed together: more of them save memory, but loading an utterance unpacks all of them.
 BLOCK = 32
 
 
 class PackedLines:
-    """Lines of text in compressed blocks of one bytes object, whose pages forked processes share.
+    """Lines of text in compressed blocks of one bytes object, so that forked processes share the memory.
 
     Example:
         >>> lines = PackedLines()
@@ -91,12 +91,12 @@ class Manifest:
 class Cuts(Sequence["MonoCut"]):
     """Cuts of one or several manifests; audio paths are absolute.
 
-    A cut is parsed whenever it is asked for; durations and transcripts are at hand without that.
+    A cut is parsed at each access; durations and transcripts are available without parsing.
 
     Args:
-        manifests: where the cuts come from.
+        manifests: manifests that contain the cuts.
         transcripts: transcripts of all manifests.
-        rows: [cuts] numbers of the cuts, counted through all manifests; None: all.
+        rows: [cuts] numbers of the cuts, counted across all manifests; None: all.
 
     Attributes:
         rows: [cuts] numbers of the cuts.
@@ -128,7 +128,7 @@ class Cuts(Sequence["MonoCut"]):
 
     def __iter__(self) -> Iterator["MonoCut"]:
         before: Manifest | None = None
-        last: tuple[Any, Recording | None] = None, None  # neighbours of one recording share the object
+        last: tuple[Any, Recording | None] = None, None  # successive cuts of one recording share the object
         for manifest, row in map(self.place, self.rows.tolist()):
             entry = json.loads(manifest.lines[row])
             cut = parse_cut(entry, manifest.folder, last if manifest is before else (None, None))
@@ -146,17 +146,17 @@ class Cuts(Sequence["MonoCut"]):
 
     @property
     def texts(self) -> Texts:
-        """The transcripts in order, put together in each iteration."""
+        """The transcripts in order, assembled in each iteration."""
         return Texts(self._transcripts, self.rows)
 
     def place(self, row: int) -> tuple[Manifest, int]:
-        """Return the manifest of one of `rows`, and the number of the cut in it."""
+        """Return the manifest of one of `rows`, and the cut's number in it."""
         number = bisect_right(self._starts, row) - 1
         return self._manifests[number], row - self._starts[number]
 
     @staticmethod
     def joined(several: "Sequence[Cuts]") -> "Cuts":
-        """Return the cuts of all in this order; the manifests' lines are shared, not copied."""
+        """Return all cuts in the given order; the manifests' lines are shared, not copied."""
         if len(several) == 1:
             return several[0]
         transcripts = Transcripts()

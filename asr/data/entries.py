@@ -1,4 +1,4 @@
-"""The check of a manifest's entries: lhotse's cuts of plain audio files, no commands or downloads."""
+"""Checks a manifest's entries: lhotse cuts of plain audio files, without commands or downloads."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 # A cut may extend this far beyond its recording, because manifests contain rounded durations.
 TOLERANCE_S = 1e-3
 ROUNDING_S = 0.025  # lhotse's tolerance for the length of a recording
-MOST_KNOWN = 200_000  # audio files to remember as existing; utterances of one file are usually neighbours
+MOST_KNOWN = 200_000  # audio files remembered as existing; a file's utterances usually follow each other
 # Fields of ordinary entries, for which `check_entry` doesn't need lhotse.
 CUT = {"id", "start", "duration", "channel", "supervisions", "recording"}
 SUPERVISION = {"id", "recording_id", "start", "duration"}
@@ -35,13 +35,13 @@ def check_entry(
 
     Args:
         entry: line of a manifest, without its type.
-        where: manifest and utterance.
+        where: manifest and utterance, for messages.
         folder: folder to which paths of audio files are relative.
-        known_files: audio files that exist, named as in the manifest; those found are added.
-        require_text: refuse an utterance without a transcript.
+        known_files: existing audio files, named as in the manifest; further ones are added.
+        require_text: whether to refuse an utterance without a transcript.
     """
     try:
-        # lhotse checks other fields and types. Its objects take ten times as long as this check.
+        # lhotse checks unusual fields and types; building its objects takes ten times as long as this check.
         if not _is_ordinary(entry):
             check_audio(entry.get("recording"), where)
             check_fields({key: value for key, value in entry.items() if key != "recording"}, where)
@@ -54,7 +54,7 @@ def check_entry(
 
 
 def _is_ordinary(entry: dict[str, Any]) -> bool:
-    """Return whether an entry has only fields of speech in a file; other checks see to most values."""
+    """Return whether an entry has only the usual fields of speech in a file; values are checked elsewhere."""
     try:
         [supervision] = entry["supervisions"]
         recording = entry["recording"]
@@ -87,7 +87,7 @@ def _channels(value: Any) -> bool:
 def check_audio(recording: Any, where: str) -> None:
     """Raise a `UserError` unless a recording's entry in a manifest describes unmodified audio in files.
 
-    lhotse would run the commands, fetch the addresses and unpickle the arrays of other entries.
+    lhotse would run commands, fetch addresses and unpickle arrays in other entries.
     """
     if recording is None:
         raise UserError(f"{where}: expected a recording, found none")
@@ -131,7 +131,7 @@ def check_fields(entry: dict[str, Any], where: str) -> None:
 
 
 def _check_times(entry: dict[str, Any], where: str) -> None:
-    """Raise a `UserError` unless times, channel, rate and length are numbers that fit."""
+    """Raise a `UserError` unless times, channel, rate and length are valid and consistent numbers."""
     start_s, duration_s, channel, recording = (
         entry["start"],
         entry["duration"],
@@ -198,12 +198,12 @@ def _check_text(entry: dict[str, Any], where: str, require_text: bool) -> None:
 
 
 def _has_control(text: str) -> bool:
-    # Control characters aren't printable, and `isprintable` takes half the time of the search.
+    # Control characters aren't printable, and `isprintable` takes half as long as the search.
     return not text.isprintable() and CONTROL.search(text) is not None
 
 
 def _origin(file: str) -> str:
-    """Return how to make an audio file in a prepared folder again; empty for other files."""
+    """Return a hint how to restore an audio file that a recipe has made; empty for other files."""
     for folder in Path(file).parents:
         if (folder / "preparation.json").is_file():
             return f" (made by the command in {folder / 'README.md'}; run it again)"
@@ -222,7 +222,7 @@ def parse_cut(
     Args:
         entry: line of a manifest.
         folder: folder to which paths of audio files are relative.
-        known: a recording's entry and the object to use for it.
+        known: entry of a recording, and the lhotse object to reuse for it.
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError, AssertionError: lhotse can't read the entry.

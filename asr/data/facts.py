@@ -1,4 +1,4 @@
-"""Check audio files: length, sample rate and channels, as the header states them and by decoding."""
+"""Checks audio files: length, sample rate and channels, as stated in the header and by decoding."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,14 +19,14 @@ from asr.errors import UserError
 from asr.files import require_file
 
 HEADER = 4096  # bytes, at most
-RIFF_START = 8  # bytes before those that a wav file's size counts
-BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels: memory doesn't grow with the length
-TEXT = bytes({*range(0x20, 0x100), *b"\t\n\r\f"})  # bytes of a text, in any encoding that extends ASCII
-TRIED = 10  # files without sound after which others of their suffix aren't tried: one takes up to 0.4 s
+RIFF_START = 8  # bytes at the start of a wav file that its stated size doesn't count
+BLOCK_SAMPLES = 1 << 20  # decoded at a time, over all channels, so that memory doesn't grow with the length
+TEXT = bytes({*range(0x20, 0x100), *b"\t\n\r\f"})  # bytes of text in any encoding that extends ASCII
+TRIED = 10  # a suffix isn't tried further after this many files without sound: each takes up to 0.4 s
 
 
 def recordings_among(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the files that are recordings: those with a usual suffix, and others whose content has sound."""
+    """Yield the recordings: files with a usual audio suffix, and others that contain sound."""
     without_sound: Counter[str] = Counter()
     for path in paths:
         suffix = Path(path).suffix.lower()
@@ -40,7 +40,7 @@ def recordings_among(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _is_text(path: str) -> bool:
-    """Return whether a file begins with text, or isn't a file with any content."""
+    """Return whether a file begins with text, is empty, or isn't a regular file."""
     if not Path(path).is_file():
         return True
     with open(path, "rb") as file:
@@ -60,21 +60,21 @@ def _has_sound(path: str) -> bool:
 def header_facts(path: str | Path) -> tuple[int, int, int]:
     """Return (samples per channel, sample rate in Hz, channels) of an audio file.
 
-    They come from its header. If that doesn't state the length, the file is decoded.
+    They come from the header. If it doesn't state the length, the file is decoded.
 
     Raises:
-        UserError: the file is missing, empty, no regular file, or no audio that can be read; its sample rate
-            is absurd; or it is truncated, as far as `check_complete` can tell.
+        UserError: the file is missing, empty, not a regular file, or not readable audio; its sample rate is
+            absurd; or it is truncated, as far as `check_complete` can tell.
     """
     return _facts(path, decode=False)
 
 
 def audio_facts(path: str | Path) -> tuple[int, int, int]:
-    """Return what `header_facts` does, after decoding the whole file.
+    """Like `header_facts`, after decoding the whole file.
 
     Raises:
-        UserError: as in `header_facts`; or the samples can't be decoded, are not finite, or are not as many
-            as the header states.
+        UserError: as in `header_facts`; or the samples can't be decoded, aren't finite, or differ in number
+            from the header.
     """
     return _facts(path, decode=True)
 
@@ -116,10 +116,10 @@ def _decoded(file: AudioFile, path: str | Path) -> int:
 
 
 def player_times(path: str | Path) -> Callable[[float, bool], float]:
-    """Return the function from seconds of a file's samples to those of a player, which sees its gaps.
+    """Return a function that converts times counted in a file's samples to times in a player.
 
-    Whisper and other programs that decode with FFmpeg count samples. The function's second argument tells
-    whether the time is the end of a segment, which doesn't go on beyond a gap.
+    They differ after gaps: Whisper and other programs that decode with FFmpeg count samples only. The
+    function's second argument tells whether the time is the end of a segment, which stays before a gap.
     """
     try:
         with open_audio(path) as file:
@@ -140,7 +140,7 @@ def player_times(path: str | Path) -> Callable[[float, bool], float]:
 def samples_as_expected(
     path: str | Path, facts: tuple[int, int, int], sample_rate: int, channels: int = 1
 ) -> int:
-    """Return the samples per channel from a file's facts; raise UserError unless rate and channels fit."""
+    """Return the samples per channel from a file's facts; raise UserError for another rate or channels."""
     samples, *found = facts
     if found != [sample_rate, channels]:
         wanted = "one channel" if channels == 1 else f"{channels} channels"
@@ -155,7 +155,7 @@ def check_complete(path: str | Path) -> None:
     """Raise a `UserError` if a file is shorter than its container states.
 
     Checks wav, RF64, AIFF, AU, Wave64 and the last page of Ogg, with any suffix, because libsndfile doesn't.
-    An Ogg stream without a mark of its end may have been recorded from a network, so it is accepted. Other
+    An Ogg stream without an end mark is accepted, because it may have been recorded from a network. Other
     containers don't state their length, or decoding shows the loss (FLAC, MP3); SPHERE is checked on opening.
     """
     size = Path(path).stat().st_size
@@ -167,7 +167,7 @@ def check_complete(path: str | Path) -> None:
         if head[:4] == OGG:
             for page in ogg_pages(file, size):
                 what, stated, found = " in its last page", page.stated, page.found
-    if found + (not what) < stated:  # a padding byte of others may be missing
+    if found + (not what) < stated:  # except in Ogg, a padding byte may be missing
         raise UserError(
             f"{path}: expected {stated} bytes{what}, as its header says, found {found} (a truncated file?)",
             "truncated_audio",
@@ -175,7 +175,7 @@ def check_complete(path: str | Path) -> None:
 
 
 def stated_bytes(head: bytes) -> int:
-    """Return the length of a file that its first 32 bytes state; 0 if they state none, as in a stream."""
+    """Return the length of a file stated in its first 32 bytes; 0 if it isn't stated, as in a stream."""
     order: Literal["little", "big"]
     match head[:4], head[8:12]:
         case b"RIFF", b"WAVE":
@@ -191,7 +191,7 @@ def stated_bytes(head: bytes) -> int:
         case _:
             return 0
     stated = int.from_bytes(field := head[place], order)
-    # Programs that write to a pipe can't fill in the length: they state 0, or the largest number of 31, 32 or
+    # Programs that write to a pipe don't know the length: they state 0, or the largest number of 31, 32 or
     # more bits, give or take a header.
     at_limit = min(abs(stated - 2**31), 2**32 - stated) <= HEADER if len(field) == 4 else stated >= UNKNOWN
     return before + stated if stated and not at_limit else 0

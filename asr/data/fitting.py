@@ -1,4 +1,4 @@
-"""Utterances that can't be trained on: outside the limits of duration, or too short for their targets."""
+"""Finds utterances that can't be trained on: outside the duration limits, or too short for their targets."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from asr.data.transcripts import Texts
 from asr.lengths import frames_needed
 from asr.text.tokenizer import Tokenizer
 
-# Utterances with fewer frames than this multiple of what their words need are encoded as a whole, because
-# sentencepiece may divide a word differently in its sentence if two divisions are equally likely.
+# If an utterance has fewer frames than this multiple of what its words need, its whole text is encoded,
+# because sentencepiece may divide a word differently in its sentence if two divisions are equally likely.
 MARGIN = 1.1
 
 
@@ -22,10 +22,10 @@ def misfits(
 
     Args:
         cuts: the utterances.
-        frames: [utterances] encoder frames.
+        frames: [utterances] number of encoder frames.
         limits_s: shortest and longest duration in seconds.
         tokenizer: tokenizer for the targets.
-        topology: topology of the labels.
+        topology: label topology.
     """
     shortest, longest = limits_s
     outside = ~((shortest <= cuts.durations_s) & (cuts.durations_s <= longest))
@@ -38,9 +38,9 @@ def misfits(
 
 
 def frames_for_words(texts: Texts, tokenizer: Tokenizer, topology: str) -> NDArray[np.int64]:
-    """Return what `frames_needed` does for each utterance, [utterances]; each distinct word is encoded once.
+    """Return `frames_needed` for each utterance, [utterances], encoding each distinct word only once.
 
-    A word is assumed to have the same labels in every sentence.
+    This assumes that a word has the same labels in every sentence.
     """
     labels = [tokenizer.encode(word) for word in texts.words]
     alone = np.array([frames_needed(x, topology) for x in labels], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Export manifests as lhotse cuts, which lhotse converts for Kaldi and NeMo reads, and in Lhotse Shar.
+"""Exports manifests as lhotse cuts, which lhotse converts for Kaldi and NeMo reads, and as Lhotse Shar.
 
-Lhotse's own export to Shar isn't used: it rounds samples to 16 bits, passes names of SPHERE files to a shell
+Lhotse's export to Shar isn't used: it rounds samples to 16 bits, passes names of SPHERE files to a shell
 unquoted, and leaves half a folder behind when the disk is full.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 Write = Callable[[], Path]
 SHARD_UTTERANCES = 1000  # lhotse's default
-ROUNDING = 1e-9  # energy of rounding noise over the signal's: −90 dB
+ROUNDING = 1e-9  # energy of rounding noise relative to the signal's: −90 dB
 
 
 def lhotse_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
@@ -66,7 +66,7 @@ def shar_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
                 writer = SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES)
                 writer.writers["recording"] = _our_writer(shards)
                 with contextlib.ExitStack() as open_files:
-                    # Each by itself: SharWriter would close none after one that can't be closed.
+                    # One by one: if one can't be closed, SharWriter would leave the others open.
                     for part in writer.writers.values():
                         open_files.enter_context(part)
                     for cut in cuts:
@@ -94,10 +94,10 @@ def _write_shar(writer: "SharWriter", cut: "MonoCut") -> None:
 
 
 def _encoded(samples: Samples) -> tuple[Any, str, str]:
-    """Return samples (full scale 1) for libsndfile, and the format and subtype that keep them as they are.
+    """Return samples (full scale 1) for libsndfile, and the format and subtype that preserve them.
 
-    FLAC has 16 or 24 bits. More precise samples are rounded if that adds noise at −90 dB of them; what lies
-    above full scale, or is too quiet for 24 bits, stays in floating point.
+    FLAC has 16 or 24 bits. More precise samples are rounded if the noise stays below −90 dB of the signal;
+    samples above full scale, or too quiet for 24 bits, stay in floating point.
     """
     for bits in (16, 24):
         scaled = samples.astype(np.float64) * 2.0 ** (bits - 1)
@@ -110,22 +110,22 @@ def _encoded(samples: Samples) -> tuple[Any, str, str]:
 
 
 def _our_writer(folder: Path) -> Any:
-    """Return lhotse's writer of audio to a folder of shards, with a format for each utterance."""
+    """Return a lhotse writer of audio shards that chooses the format for each utterance."""
     from lhotse.shar.writers import AudioTarWriter
 
     class OurWriter(AudioTarWriter):
         def write(self, key: str, value: Samples, *others: Any, **named: Any) -> None:
-            _, self.format, _ = _encoded(value)  # also the suffix of the file
+            _, self.format, _ = _encoded(value)  # lhotse takes the file's suffix from it, too
             super().write(key, value, *others, **named)
 
     return OurWriter(f"{folder}/recording.%06d.tar", SHARD_UTTERANCES)
 
 
 def _our_reader() -> "AudioBackend":
-    """Return our reader as one of lhotse's, which run sph2pipe in a shell with the file's name unquoted."""
+    """Return our audio reader as a lhotse backend: lhotse's run sph2pipe in a shell, with unquoted names."""
     from lhotse.audio.backend import LibsndfileBackend
 
-    class OurReader(LibsndfileBackend):  # which writes FLAC
+    class OurReader(LibsndfileBackend):  # the base class writes FLAC
         def read_audio(
             self, path_or_fd: str, offset: float = 0.0, duration: float | None = None, **others: Any
         ) -> tuple[Samples, int]:
@@ -139,7 +139,7 @@ def _our_reader() -> "AudioBackend":
     return OurReader()
 
 
-# Each checks a split completely before anything is written.
+# Each function checks a split completely before anything is written.
 FORMATS: "dict[str, Callable[[Sequence[MonoCut], Path, str], Write]]" = {
     "lhotse": lhotse_export,
     "shar": shar_export,

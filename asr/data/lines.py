@@ -1,4 +1,4 @@
-"""Lines of a manifest or of the manifests of a Lhotse Shar folder, as text and as plain data."""
+"""Lines of a manifest, or of a Lhotse Shar folder's manifests, as text and as plain data."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from asr.text.files import stream_lines
 # Keys by which lhotse recognises audio, features, arrays and images. To load these it may run a command,
 # fetch an address or unpickle a file.
 STORED = {"sources", "storage_type", "storage_path"}
-DEEPEST = 20  # levels of custom fields
+DEEPEST = 20  # maximum depth of nested custom fields
 
 SHARD = re.compile(r"cuts(?:\.\d+)?\.jsonl(?:\.gz)?")
 
 
 def shards(path: Path) -> list[Path]:
-    """Return the manifests of a folder in Lhotse Shar format, in order; none if it is no such folder."""
+    """Return the manifests of a folder in Lhotse Shar format, in order; none for other folders."""
     return sorted(file for file in path.glob("cuts*") if SHARD.fullmatch(file.name)) if path.is_dir() else []
 
 
@@ -26,7 +26,7 @@ def manifest_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a manifest, decompressed if its name ends in `.gz`.
 
     Raises:
-        UserError: the manifest is missing, no regular file, broken, or not UTF-8.
+        UserError: the manifest is missing, not a regular file, broken, or not UTF-8.
     """
     if not path.exists():
         others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
@@ -39,7 +39,7 @@ def manifest_lines(path: Path) -> Iterator[str]:
 def manifest_entries(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the cuts of a manifest or Shar folder as plain data; only their ids are checked.
 
-    Errors are as in `asr.data.manifest.read_cuts`.
+    Raises the errors of `asr.data.manifest.read_cuts`.
     """
     for file in shards(path) or [path]:
         for number, line in enumerate(manifest_lines(file), start=1):

@@ -1,4 +1,4 @@
-"""Audio from a pipe, block by block as it comes."""
+"""Audio from a pipe, block by block as it arrives."""
 
 from collections.abc import Iterator
 from typing import IO, Any
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from asr.errors import UserError
 
-BLOCK_BYTES = 1 << 15  # read at most; a pipe returns what it has
-# FFmpeg starts with what tells the format. By default it first reads five seconds.
+BLOCK_BYTES = 1 << 15  # maximum read at once; a pipe returns what it has
+# FFmpeg starts once it knows the format; by default, it reads five seconds first.
 LIVE = {"protocol_whitelist": "none", "analyzeduration": "1"}
 
 
 def raw_blocks(pipe: IO[bytes]) -> Iterator[NDArray[np.int16]]:
-    """Yield blocks of a pipe's samples: 16-bit, little-endian, of one channel, without header."""
+    """Yield blocks of a pipe's samples: 16 bits, little-endian, one channel, no header."""
     rest = b""
     while content := _available(pipe, BLOCK_BYTES):
         content = rest + content
@@ -27,11 +27,11 @@ def container_blocks(pipe: IO[bytes], name: str) -> tuple[int, Iterator[NDArray[
     """Return the sample rate of audio with a header, and its blocks; channels are averaged.
 
     Args:
-        pipe: WAV, MP3, FLAC, Ogg, Matroska, …: what FFmpeg reads from front to back.
-        name: name of the pipe in messages.
+        pipe: audio in a format that FFmpeg can read from front to back: WAV, MP3, FLAC, Ogg, Matroska, …
+        name: name of the pipe, for messages.
 
     Raises:
-        UserError: it isn't audio, or can't be read from front to back, such as most MP4.
+        UserError: the data aren't audio, or can't be read from front to back, such as most MP4.
     """
     import av  # takes 40 ms
 
@@ -65,7 +65,7 @@ def container_blocks(pipe: IO[bytes], name: str) -> tuple[int, Iterator[NDArray[
 
 
 class _Pipe:
-    """A pipe for FFmpeg, which gets what is there instead of waiting for more."""
+    """A pipe for FFmpeg: `read` returns the bytes that have arrived, without waiting for more."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe

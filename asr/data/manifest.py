@@ -1,4 +1,4 @@
-"""Manifests: write lhotse cuts to `<split>.cuts.jsonl.gz`, read and check them."""
+"""Manifests: writes lhotse cuts to `<split>.cuts.jsonl.gz`, reads and checks them."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -35,8 +35,8 @@ def write_entries(entries: Iterable[dict[str, Any]], path: str | Path) -> None:
 
 
 def cut_entries(cuts: "Iterable[MonoCut]", base: Path | None) -> "Iterator[tuple[MonoCut, dict[str, Any]]]":
-    """Yield each cut and its entry in a manifest, without its type; `base` is that of `write_cuts`."""
-    shared: tuple[Recording | None, dict[str, Any]] = None, {}  # neighbours often share a recording
+    """Yield each cut and its entry in a manifest, without its type; `base` as in `write_cuts`."""
+    shared: tuple[Recording | None, dict[str, Any]] = None, {}  # successive cuts often share a recording
     for cut in cuts:
         if cut.recording is not shared[0]:
             shared = cut.recording, _recording_entry(cut.recording, base)
@@ -44,14 +44,14 @@ def cut_entries(cuts: "Iterable[MonoCut]", base: Path | None) -> "Iterator[tuple
 
 
 def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
-    """Read and check a manifest or a folder in Lhotse Shar format; audio paths come back absolute.
+    """Read and check a manifest or a folder in Lhotse Shar format; returned audio paths are absolute.
 
     Every entry must be a `MonoCut` with a unique id, a positive duration within its recording, an
     existing audio file, and exactly one supervision, with a transcript unless `require_text` is false.
-    Nothing in a manifest is run, downloaded or unpickled: entries that ask for it are refused.
+    Nothing in a manifest is run, downloaded or unpickled: entries that need it are refused.
 
     Raises:
-        UserError: the manifest is missing, broken or empty, or an entry is not as required; the message
+        UserError: the manifest is missing, broken or empty, or an entry breaks these rules; the message
             names the manifest and the utterance.
     """
     path = Path(path)
@@ -83,7 +83,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def manifest_digest(path: str | Path) -> str:
     """Return 12 hex digits of the SHA-256 of a manifest.
 
-    In a Lhotse Shar folder, they identify its manifests, and the names and sizes of its archives.
+    For a Lhotse Shar folder, the hash covers its manifests, and the names and sizes of its archives.
     """
     path = Path(path)
     if not shards(path):
@@ -93,7 +93,7 @@ def manifest_digest(path: str | Path) -> str:
 
 
 def _recording_entry(recording: "Recording | None", base: Path | None) -> dict[str, Any]:
-    """The entry `recording` of a manifest line: `recording.to_dict()` with paths relative to `base`.
+    """Return `recording.to_dict()` with paths relative to `base`, for a manifest line.
 
     Building the dictionary directly takes a tenth of the time of `to_dict`.
     """
@@ -113,7 +113,7 @@ def _recording_entry(recording: "Recording | None", base: Path | None) -> dict[s
 
 
 def _cut_entry(cut: "MonoCut") -> dict[str, Any]:
-    """`cut.to_dict()` without its recording; built directly for plain cuts, in a tenth of the time."""
+    """Return `cut.to_dict()` without its recording; for plain cuts, in a tenth of the time."""
     from lhotse.utils import fastcopy
 
     plain = cut.features is None and cut.custom is None

@@ -36,7 +36,7 @@ from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-LENGTH_JITTER = 0.1  # by which lengths vary at random before utterances are sorted into batches
+LENGTH_JITTER = 0.1  # relative random variation of lengths before utterances are sorted into batches
 
 
 def load_training_cuts(config: DataConfig) -> Cuts:
@@ -61,11 +61,11 @@ class SpeechData(TrainingData):
 
     Args:
         config: manifests and batching.
-        train_cuts: what `load_training_cuts` returns for `config`.
+        train_cuts: result of `load_training_cuts` for `config`.
         tokenizer: tokenizer for the targets.
         encoder_lengths: returns the numbers of encoder frames for an array of durations in seconds.
         sample_rate, frame_shift_ms: settings of the model's features.
-        topology: topology of the labels, which decides how many frames they need.
+        topology: label topology, which determines how many frames the labels need.
         seed: random seed for the order of batches and for augmentation.
         augment: augmentation of audio.
 
@@ -101,7 +101,7 @@ class SpeechData(TrainingData):
         self.durations_s = self.train_cuts.durations_s / augment.slowest
         longest_s = float(self.train_cuts.durations_s.max())
         resample = config.resample
-        if resample:  # before processes load data, each of which would say it
+        if resample:  # here, because each data-loading process would repeat the warning
             notice_resampling(self.train_cuts.rates | self.dev_cuts.rates, sample_rate)
         self.waveforms = Waveforms(augment, sample_rate, seed, longest_s=longest_s, resample=resample)
         self.concatenation = None
@@ -111,7 +111,7 @@ class SpeechData(TrainingData):
             )
 
     def train_frames(self, epoch: int) -> NDArray[np.int64]:
-        """Return the feature frames of each training utterance of an epoch at the slowest speed."""
+        """Return the number of frames of each training utterance of an epoch, at the slowest speed."""
         return self._frames(self.concatenation.durations(epoch) if self.concatenation else self.durations_s)
 
     @property
@@ -153,12 +153,12 @@ class SpeechData(TrainingData):
         )
 
     def epoch_batches(self, epoch: int) -> int:
-        """Return the number of batches in an epoch, those of all ranks."""
+        """Return the number of batches in an epoch, over all ranks."""
         return len(self.stream().epoch(epoch) if epoch else self.first_epoch)
 
     @cached_property
     def first_epoch(self) -> list[NDArray[np.int64]]:
-        """The batches of the first epoch: positions of the utterances of each."""
+        """The batches of the first epoch, each as positions of utterances."""
         return self.stream().epoch(0)
 
     def first_batches(self, count: int) -> Iterator[Batch]:
@@ -174,7 +174,7 @@ class SpeechData(TrainingData):
     def worst_batch(self) -> Batch:
         """Return the batch that needs the most memory: as many of the longest utterances as fit."""
         budget, count = self.config.frames_per_batch, self.config.utterances_per_batch
-        epoch = self.config.concatenate_epochs  # the first of full length
+        epoch = self.config.concatenate_epochs  # the first epoch with utterances of full length
         first = plan_by_length(self.train_frames(epoch), budget, count=count)[0]
         utterances = self._utterances(
             self.train_cuts, [self.augment.slowest], concatenation=self.concatenation
@@ -213,7 +213,7 @@ class SpeechData(TrainingData):
         ranks, rank = self.rank()
         if len(self.dev_cuts) < ranks:
             raise UserError(f"split dev: {len(self.dev_cuts)} utterances are too few for {ranks} ranks")
-        if len(plans) < ranks:  # every rank needs a batch
+        if len(plans) < ranks:  # every rank needs at least one batch
             plans = np.array_split(np.concatenate(plans), ranks)
         own = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
         return self._loader(self._utterances(self.dev_cuts), own)
@@ -250,7 +250,7 @@ class SpeechData(TrainingData):
         return f"{len(self.train_cuts)} utterances ({hours(audio_s)}{joined}), {padding}"
 
     def digests(self) -> dict[str, str]:
-        """Return the hash of each training manifest, the development manifest and each augmenting folder."""
+        """Return the hashes of the training and development manifests, and of each augmentation folder."""
         train = {place: manifest_digest(manifest_path(place, "train")) for place in self.config.train}
         augmenting = sources_digests(self.augment, self.waveforms.sources)
         return train | {str(self.dev): manifest_digest(self.dev)} | augmenting
@@ -263,7 +263,7 @@ class SpeechData(TrainingData):
             self._write_examples(run.augmented)
 
     def _write_examples(self, folder: Path) -> None:
-        """Write the first utterances before and after augmentation, but for speed, and what was done."""
+        """Write the first utterances before and after augmentation (except speed), and list the changes."""
         folder.mkdir(parents=True, exist_ok=True)
         rows = []
         for i in range(min(self.augment.examples, len(self.train_cuts))):
@@ -277,7 +277,7 @@ class SpeechData(TrainingData):
 
 
 def _begin_worker(index: int) -> None:
-    """Leave Ctrl-C and warnings of rates to the parent, undo its handling of SIGTERM, and end with it."""
+    """Leave Ctrl-C and warnings of rates to the parent process, restore SIGTERM, and end with the parent."""
     audio.log.setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from asr.config import option
 
 MAX_DURATION_S = 40.0  # longer utterances are left out of training by default
-MIN_DURATION_S = 0.1  # shorter ones always: hardly a phone
+MIN_DURATION_S = 0.1  # shorter utterances are always left out: they hardly contain a phone
 
 
 @dataclass
@@ -25,7 +25,7 @@ class DataConfig:
     )
     frames_per_batch: int = option(
         20000,
-        help="maximum number of feature frames per batch, padding included; 0: by the amount of data",
+        help="maximum number of feature frames per batch, padding included; 0: chosen by the amount of data",
         affects="result",
         unit="frames",
     )
@@ -46,7 +46,7 @@ class DataConfig:
     )
     max_duration_s: float = option(
         MAX_DURATION_S,
-        help="leave out longer utterances, and list them",
+        help="maximum duration; longer utterances are left out and listed",
         affects="result",
         unit="s",
         minimum=MIN_DURATION_S,

@@ -1,4 +1,4 @@
-"""Locations of data in options: folders and manifests, and the files of a split there."""
+"""Locations of data in options: folders and manifests, and a split's files in them."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def companions(split: str) -> tuple[str, ...]:
 
 
 def is_manifest(place: str | Path) -> bool:
-    """Return whether a path has the name of a manifest, gzipped or not."""
+    """Return whether a path is named like a manifest, gzipped or not."""
     return str(place).endswith((".jsonl.gz", ".jsonl"))
 
 
@@ -25,12 +25,12 @@ def manifest_path(place: str, split: str) -> Path:
     """Return the manifest of a split, or its folder in Lhotse Shar format.
 
     Args:
-        place: a manifest or Shar folder itself, or a folder of several written by `asr prepare` or
+        place: a manifest or Shar folder, or a folder of several, written by `asr prepare` or
             `asr export-data`.
         split: name of the split.
 
     Raises:
-        UserError: it is an address or a command.
+        UserError: `place` is an address or a command.
     """
     path = _local(place)
     if is_manifest(path) or shards(path):
@@ -44,7 +44,7 @@ def split_beside(place: str, split: str) -> Path:
 
 
 def prepared_folder(place: str) -> Path:
-    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`."""
+    """Return the folder `place`, or the folder that contains the manifest or Shar folder `place`."""
     path = _local(place)
     return path.parent if is_manifest(path) or shards(path) else path
 
@@ -62,7 +62,7 @@ def training_folder(run_folder: Path) -> str:
     """Return the first prepared folder that a run was trained on.
 
     Raises:
-        UserError: the run folder has no config.yaml, or none that names manifests.
+        UserError: the run folder has no config.yaml, or it names no manifests.
     """
     run = RunFolder(run_folder)
     if not run.options.is_file():

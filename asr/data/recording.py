@@ -1,4 +1,4 @@
-"""Read recordings of any length, sample rate and container in blocks, resampled and checked."""
+"""Reads recordings of any length, sample rate and container in blocks, resampled and checked."""
 
 import logging
 import shutil
@@ -22,13 +22,13 @@ from asr.files import kind_of, near_path
 log = logging.getLogger(__name__)
 
 CHANNELS = ("mix", "separate")
-BLOCK_S = 30  # bounds the memory for samples at the file's own rate and number of channels
+BLOCK_S = 30  # bounds the memory for samples at the file's rate and number of channels
 AVERAGED = "%s: %d channels are averaged to one; for a call with a speaker on each: channels=separate"
 NEARLY_CANCELLED = (
     "%s: the channels nearly cancel each other: their average has %.0f %% of the power of unrelated "
     "channels' average; channels=separate transcribes each"
 )
-CLIPPED_LEVEL = 0.999  # below 1: full scale is 0.99997 with 16 bits, and lossy codecs miss it
+CLIPPED_LEVEL = 0.999  # below 1: full scale is 0.99997 with 16 bits, and lossy codecs change it
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
 CANCELLED = 0.2  # power of an average, relative to that of unrelated channels, below which it is reported
@@ -69,7 +69,7 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
 
 
 def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name: str) -> list[Samples]:
-    """Return what `read_recording` does for an open file."""
+    """Like `read_recording`, for an open file."""
     check_rate(file.rate, name)
     try:
         check_complete(path)
@@ -98,7 +98,7 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
     parts = list(resampled(checked_blocks(), file.rate, sample_rate))
     if not total:
         raise UserError(f"{name}: no samples")
-    # Floats beyond full scale show that nothing was clipped there; decoded MP3 exceeds it even if clipped.
+    # Stored floats beyond full scale show that nothing was clipped; decoded MP3 exceeds it even if clipped.
     if clipped > CLIPPED_SHARE * total and not (file.float_samples and peak > 1):
         log.warning("%s: clipped: %.1f %% of the samples are at full scale", name, 100 * clipped / total)
     recording = np.concatenate(parts, axis=1)
@@ -111,14 +111,14 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
 def _average(samples: Samples) -> tuple[Samples, NDArray[np.float64]]:
     """Return the average of [channels, samples] as [1, samples], and two sums of squares.
 
-    They are those of all channels and of the channels' sum, which are equal if the channels are unrelated.
+    The first is over all channels, the second over their sum; they are equal for unrelated channels.
     """
     total = samples.sum(axis=0, keepdims=True)
     return total / np.float32(len(samples)), np.array([np.vdot(samples, samples), np.vdot(total, total)])
 
 
 def _check_average(average: Samples, squares: NDArray[np.float64], peak: float, name: str) -> None:
-    """Raise UserError if an average is silent and channels with this peak were not; warn if it nearly is."""
+    """Raise UserError if the average is silent although the channels aren't; warn if it nearly is."""
     if peak < SILENT_PEAK:
         return
     if is_silent(average):
@@ -158,11 +158,11 @@ def read_stream(stream: IO[bytes], sample_rate: int, channels: str = "mix", name
 def channels_of(
     audio: NDArray[Any] | Tensor, rate: int, sample_rate: int, channels: str = "mix", name: str = "array"
 ) -> list[Samples]:
-    """Return the channels of samples in memory as `read_recording` does.
+    """Like `read_recording`, for samples in memory.
 
     Args:
         audio: [samples] or [channels, samples]; floats in −1 … 1, or integers of their type's full scale.
-        rate: their sample rate in Hz.
+        rate: sample rate of `audio` in Hz.
         sample_rate: target sample rate in Hz.
         channels: `mix` averages the channels, `separate` keeps them.
         name: name of the recording, for messages.
@@ -183,11 +183,11 @@ def channels_of(
 
 
 def as_floats(audio: NDArray[Any] | Tensor, name: str) -> Samples:
-    """Return samples in memory as float32, [channels, samples]; errors begin with `name`.
+    """Return samples in memory as float32, [channels, samples].
 
     Args:
         audio: [samples] or [channels, samples]; floats in −1 … 1, or integers of their type's full scale.
-        name: name of the recording.
+        name: name of the recording, for messages.
 
     Raises:
         UserError: another shape or type.

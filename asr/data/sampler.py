@@ -1,4 +1,4 @@
-"""Batches of utterances of similar length within a frame budget, resumable at any batch in O(1)."""
+"""Batches of utterances of similar length within a frame budget, resumable at any batch."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ class BatchPlan:
     Attributes:
         utterances: indices into the manifest, or into the epoch's groups of joined utterances.
         epoch: number of the epoch, from 0.
-        position: index of the batch in the epoch, among those of all ranks.
+        position: index of the batch in the epoch, counting the batches of all ranks.
     """
 
     utterances: tuple[int, ...]
@@ -28,12 +28,12 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Position in a stream of batches, stored in checkpoints; it suits any number of ranks.
+    """Position in a stream of batches, stored in checkpoints; independent of the number of ranks.
 
     Attributes:
         epoch: epoch of the next batch.
-        position: index in that epoch of the first rank's next batch; beyond its end, it counts on into the
-            next epoch.
+        position: index in that epoch of the first rank's next batch; an index beyond the epoch's end
+            continues in the next epoch.
         batches: number of batches that each rank has consumed.
         total: number of batches that all ranks have consumed.
     """
@@ -49,15 +49,15 @@ def plan_by_length(
 ) -> list[NDArray[np.int64]]:
     """Divide utterances into batches of at most `budget` padded frames, or of `count` utterances.
 
-    Without an order, the longest come first because they need most memory: if it isn't enough, the work ends
+    By default, the longest come first because they need the most memory: if it isn't enough, the work fails
     at once.
 
     Args:
         frames: [utterances] frames of each utterance.
         budget: maximum of longest utterance × number of utterances in a batch; an utterance longer than
             the budget forms a batch of its own.
-        order: indices of utterances, similar lengths next to each other; None: longest first, equal lengths
-            as they come.
+        order: indices of utterances, with similar lengths next to each other; None: longest first, equal
+            lengths in the given order.
         count: number of utterances in a batch, whatever their length; 0: `budget` decides.
 
     Returns:
@@ -79,7 +79,7 @@ def plan_by_length(
 
 
 def padding_share(frames: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> float:
-    """Return the share of padded frames among all frames of the batches, 0 … 1."""
+    """Return the fraction of padding among all frames of the batches, 0 … 1."""
     padded = sum(int(frames[batch].max()) * len(batch) for batch in batches)
     return 1.0 - float(frames.sum()) / max(padded, 1)
 
@@ -87,14 +87,14 @@ def padding_share(frames: NDArray[np.int64], batches: list[NDArray[np.int64]]) -
 class BatchStream(Sampler[BatchPlan]):
     """One stream of the batches of successive epochs, reproducible on every rank and after a restart.
 
-    The batches of an epoch are a function of (seed, epoch) alone: utterances are sorted by length with
-    jitter, divided into batches within the budget, and the batches are shuffled. All ranks plan the same
-    epochs and take batches in turn, on into the next epoch, so that none is repeated or left out. Resuming
-    from a cursor plans only the cursor's epoch.
+    The batches of an epoch are a function of (seed, epoch): utterances are sorted by length with jitter and
+    divided into batches within the budget, and the batches are shuffled. All ranks plan the same epochs and
+    take turns at their batches, across epochs, so that none is repeated or left out. Resuming from a cursor
+    plans only the cursor's epoch.
 
     Args:
-        frames: [utterances] frames of each utterance, or a function from the epoch to them if utterances
-            are joined differently in every epoch.
+        frames: [utterances] frames of each utterance; or a function that returns them for an epoch, if
+            utterances are joined differently in every epoch.
         budget: maximum number of padded frames in a batch.
         batches: length of this rank's stream, counted from its beginning.
         seed: random seed for the order.
@@ -146,7 +146,7 @@ class BatchStream(Sampler[BatchPlan]):
             first = max(0, first - len(batches))
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return the batches of an epoch, those of all ranks."""
+        """Return the batches of an epoch, for all ranks."""
         random = np.random.default_rng([self.seed, epoch])
         frames = self.frames(epoch)
         noise = 1 + self.jitter * random.uniform(-1, 1, len(frames))

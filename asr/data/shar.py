@@ -1,10 +1,10 @@
-"""Folders in Lhotse Shar format, whose audio lies in tar archives: an index instead of reading in order.
+"""Folders in Lhotse Shar format: random access to audio in tar archives.
 
-A shard is a manifest `cuts.000000.jsonl.gz` and an archive `recording.000000.tar`, which holds a file with
-the audio and one with lhotse's description of it (JSON) for every cut, in the order of the manifest. lhotse
-reads both from the beginning. Here, the first reading notes where each file lies, so that any utterance can
-be loaded: its audio source is named `recording.000000.tar#<offset>+<bytes>`. Features and other stored data,
-which lie in further archives, are left out.
+A shard is a manifest `cuts.000000.jsonl.gz` and an archive `recording.000000.tar`, which contains, for every
+cut in the manifest's order, a file with the audio and one with lhotse's description of it (JSON). lhotse
+reads both sequentially. Here, the first pass notes where each file lies, so that any utterance can be loaded:
+its audio source is named `recording.000000.tar#<offset>+<bytes>`. Features and other stored data, in further
+archives, are ignored.
 """
 
 import io
@@ -24,7 +24,7 @@ MEMBER = re.compile(r"(.+\.tar)#(\d+)\+(\d+)")
 LARGEST_DESCRIPTION = 1 << 20  # bytes
 WITHOUT_PLACEHOLDERS = (
     "lhotse.CutSet.from_shar(in_dir='{folder}').filter(lambda cut: cut.has_recording)"
-    # lhotse notes the shard that a cut comes from as a path, which it can't write.
+    # lhotse notes the shard that a cut comes from as a `Path`, which it can't serialise.
     ".map(lambda cut: cut.with_custom('shard_origin', ''))"
     ".to_shar('{folder}-audible', {{'recording': 'flac'}})"
 )
@@ -36,9 +36,9 @@ def archive(manifest: Path) -> Path:
 
 
 def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON of each cut of a folder, with the place of its audio, and its content.
+    """Yield each cut of a folder twice: as JSON with the place of its audio, and as plain data.
 
-    In the content, the audio's source is the whole archive, so that `check_entry` finds the file.
+    In the plain data, the audio source is the whole archive, so that `check_entry` finds the file.
 
     Raises:
         UserError: an archive is missing, damaged or compressed, differs from its manifest, lacks an
@@ -59,7 +59,7 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise UserError(f"{path}: expected the audio of utterance {entry['id']!r}, found {name!r}")
             where = f"{path}: utterance {name!r}"
             if described is None:
-                # By the folder's name: with its path three times, the message would be cut in the middle.
+                # The folder's name, not its path: three paths would make the message too long.
                 advice = WITHOUT_PLACEHOLDERS.format(folder=folder.name)
                 raise UserError(
                     f"{where}: expected its audio, found lhotse's placeholder for a missing recording; "
@@ -82,7 +82,7 @@ def shar_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _without_stored(value: Any, depth: int = 0) -> Any:
     """Return a field without descriptions of stored audio, features, arrays or images, at any depth."""
-    if depth > DEEPEST or not isinstance(value, dict | list):  # `check_entry` refuses deeper ones
+    if depth > DEEPEST or not isinstance(value, dict | list):  # `check_entry` refuses deeper fields
         return value
     if isinstance(value, list):
         return [_without_stored(inner, depth + 1) for inner in value if not is_stored(inner)]
@@ -90,10 +90,10 @@ def _without_stored(value: Any, depth: int = 0) -> Any:
 
 
 def _with_source(recording: Any, source: str, where: str) -> dict[str, Any]:
-    """Return the description of a recording with a file instead of the placeholder of its audio.
+    """Return the description of a recording, with a file in place of the placeholder for its audio.
 
     Raises:
-        UserError: it has no placeholder, but names audio elsewhere, or a command or an address.
+        UserError: the description has no placeholder, but audio elsewhere, a command or an address.
     """
     sources = recording.get("sources") if isinstance(recording, dict) else None
     if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
@@ -109,7 +109,7 @@ def _with_source(recording: Any, source: str, where: str) -> dict[str, Any]:
 def _members(path: Path) -> Iterator[tuple[str, Any, str]]:
     """Yield the name of each utterance in an archive, the description of its audio, and its place.
 
-    The description is None where the archive has lhotse's placeholder for a missing recording.
+    The description is None if the archive has lhotse's placeholder for a missing recording.
     """
     try:
         with tarfile.open(path, "r:") as files:

@@ -1,8 +1,8 @@
 """Decoder for the lossless audio compression shorten, including µ-law, which FFmpeg does not support.
 
 Implements versions 1 and 2 of the format: Robinson, *SHORTEN: simple lossless and near-lossless waveform
-compression*, CUED/F-INFENG/TR.156 (1994). It takes about a second per minute of a two-channel telephone
-conversation, too slow for audio that is read often.
+compression*, CUED/F-INFENG/TR.156 (1994). A minute of a two-channel telephone conversation takes about a
+second, which is too slow for audio that is read often.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ MINUS_ZERO = 0x7F
 DIFFERENCES, QUIT, BLOCK_SIZE, BIT_SHIFT, LINEAR_PREDICTION, ZERO, VERBATIM = range(4), 4, 5, 6, 7, 8, 9
 # Number of low bits in the Rice code of each field.
 COMMAND, ENERGY, SHIFT, ORDER, COEFFICIENT, SKIPPED, VERBATIM_BYTES, BYTE = 2, 3, 2, 2, 5, 7, 5, 8
-MOST_SHIFT = {False: 15, True: 12}  # by whether samples are µ-law
+MOST_SHIFT = {False: 15, True: 12}  # key: whether samples are µ-law
 
 Block = NDArray[np.int64]
 
 
 def decode(data: bytes, samples: int, mulaw: bool) -> NDArray[np.int64]:
-    """Return the first samples of all channels, or fewer if the data end before.
+    """Return the first samples of all channels, or fewer if the data end earlier.
 
     Args:
         data: compressed data, starting with the magic number.
@@ -134,7 +134,7 @@ def _predicted(residual: list[int], past: list[int], coefficients: list[int], bi
 
 
 def _offset(means: list[int], shift: int, version: int) -> int:
-    """The offset that DIFF0 and linear prediction subtract: the average of the last blocks' means."""
+    """Return the offset that DIFF0 and linear prediction subtract: the average of the last blocks' means."""
     if not means:
         return 0
     mean = _quotient(sum(means) + (len(means) // 2 if version > 1 else 0), len(means))
@@ -162,10 +162,10 @@ def _to_samples(block: Block, kind: int, shift: int) -> Block:
 
 @cache
 def mulaw_codes(shift: int) -> Block:
-    """Return the µ-law codes [256] of the numbers −128 … 127 in a block with this shift.
+    """Return the µ-law codes [256] that the numbers −128 … 127 stand for in a block with this shift.
 
-    Numbers are in order of amplitude. With a shift, codes of multiples of 2^shift steps of the finest
-    segment are numbered first, from zero without gaps; all other codes follow.
+    Numbers follow the amplitude. With a shift, the codes of multiples of 2^shift steps of the finest segment
+    are numbered first, from zero without gaps; all other codes follow.
     """
 
     def numbered(amplitudes: range) -> list[int]:
@@ -179,7 +179,7 @@ def mulaw_codes(shift: int) -> Block:
 
 
 def _magnitude(amplitude: int) -> int:
-    """The lowest seven bits of the µ-law code of a 16-bit amplitude, before inversion."""
+    """Return the lowest seven bits of the µ-law code of a 16-bit amplitude, before inversion."""
     biased = min(amplitude, 32635) + 132
     segment = biased.bit_length() - 8
     return 16 * segment + ((biased >> (segment + 3)) & 15)
@@ -261,7 +261,7 @@ class _Bits:
         window = self._data[first : first + size]
         count = 8 * len(window)
         where = np.where(np.unpackbits(window), np.arange(count), count + 1)
-        # One more entry for the position after the last bit; a missing 1 gets a position outside the window.
+        # The last entry is for the position after the last bit; a missing 1 lies outside the window.
         self._next_one = [*np.minimum.accumulate(where[::-1])[::-1].tolist(), count + 1]
         padded = np.append(window, np.zeros(4, dtype=np.uint8)).astype(np.int64)
         self._words = padded[:-3] << 24 | padded[1:-2] << 16 | padded[2:-1] << 8 | padded[3:]

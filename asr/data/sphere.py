@@ -1,4 +1,4 @@
-"""Read the header and samples of NIST SPHERE files, plain or with embedded shorten compression.
+"""Reads the header and samples of NIST SPHERE files, plain or with embedded shorten compression.
 
 libsndfile reads plain samples (linear or µ-law), FFmpeg 16-bit samples compressed by shorten. Compressed
 µ-law is read by the program sph2pipe if it is installed, else by the slower `asr.data.shorten`.
@@ -31,7 +31,7 @@ class SphereHeader:
         sample_rate: sample rate in Hz.
         channels: number of interleaved channels.
         sample_bytes: size of an uncompressed sample in bytes.
-        coding: sample coding without the compression: `pcm`, `ulaw`, ….
+        coding: sample coding without the compression: `pcm`, `ulaw`, …
         compression: e.g. `embedded-shorten-v2.00`; empty: none.
     """
 
@@ -61,8 +61,8 @@ def is_sphere(path: str | Path) -> bool:
 def read_header(path: str | Path) -> SphereHeader:
     """Read and check the header of a SPHERE file.
 
-    Without decoding samples, the size of an uncompressed file and the first bytes of compressed samples
-    are checked too.
+    The size of an uncompressed file, or the first bytes of compressed samples, are checked, too; nothing is
+    decoded.
 
     Raises:
         UserError: the file is missing, is not SPHERE, lacks a field, or is shorter than its header states.
@@ -99,7 +99,7 @@ def read_samples(
         path: path of a SPHERE file.
         header: header of the file.
         start: index of the first sample, 0 … `header.samples`.
-        samples: number of samples; None, or more than are left: to the end.
+        samples: number of samples; None, or a larger number than are left: to the end.
 
     Returns:
         [channels, samples] float32 in −1 … 1: 16-bit integers divided by 32768.
@@ -165,7 +165,7 @@ def _read_with_libsndfile(path: str | Path, start: int, samples: int) -> NDArray
 
 
 def _decode_with_ffmpeg(path: str | Path, header: SphereHeader, samples: int) -> NDArray[np.float32]:
-    """The first `samples` samples of each channel, or fewer if the data end or are damaged before."""
+    """Return the first `samples` samples of each channel, or fewer if the data end or are damaged earlier."""
     import av
 
     blocks = []
@@ -185,7 +185,7 @@ def _decode_with_ffmpeg(path: str | Path, header: SphereHeader, samples: int) ->
 
 
 def _decode_mulaw(path: str | Path, header: SphereHeader, samples: int) -> NDArray[np.float32]:
-    """The first `samples` samples of each channel of compressed µ-law, or fewer if the data end before."""
+    """Return the first `samples` samples of each channel of compressed µ-law, or fewer if they end early."""
     if header.coding not in ("ulaw", "mu-law"):
         raise UserError(
             f"{path}: expected samples coded as pcm or ulaw, found {header.coding},{header.compression}"

@@ -70,7 +70,7 @@ class TrainingData:
 
     @abstractmethod
     def epoch_batches(self, epoch: int) -> int:
-        """Return the number of batches in an epoch, those of all ranks."""
+        """Return the number of batches in an epoch, over all ranks."""
 
     def epochs(self) -> float:
         """Return the number of epochs consumed."""
@@ -86,7 +86,7 @@ class TrainingData:
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line for the start of a training: the amount of data, and how much of it is padding."""
+        """Return one line for the start of training: the amount of data and the fraction of padding."""
 
     @abstractmethod
     def digests(self) -> dict[str, str]:
@@ -104,9 +104,9 @@ class TrainingData:
         return 0.0
 
     def consumed(self, batch: StreamBatch) -> None:
-        """Advance the cursor past a batch, and those that the other ranks consume at the same time.
+        """Advance the cursor past a batch, and past those that the other ranks consume at the same time.
 
-        The position is the first rank's, which writes the checkpoints.
+        The position is that of the first rank, which writes the checkpoints.
         """
         ranks, rank = self.rank()
         position = batch.plan.position - rank + ranks
@@ -122,21 +122,21 @@ class TrainingData:
 
 
 class Batches(Protocol):
-    """Batches by number, from 0; a batch is the same whenever it is asked for."""
+    """Batches by number, from 0; each access returns the same batch."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
 
     def __getitem__(self, number: int) -> Any:
-        """Return batch `number`, from 0 to less than their number."""
+        """Return batch `number`, 0 … len − 1."""
 
 
 class NumberedBatches(TrainingData):
     """Training batches that are functions of their number, and fixed development batches; ranks take turns.
 
     Args:
-        training: returns the batch of a plan, of which only `position`, the batch's number in the stream of
-            all ranks, is set.
+        training: returns the batch of a plan; only the plan's `position` is set, the batch's number in the
+            stream of all ranks.
         dev: development batches.
     """
 

@@ -1,4 +1,4 @@
-"""Transcripts as word indices, so that work on a word is done once."""
+"""Transcripts as word indices, so that work on each distinct word is done once."""
 
 from array import array
 from collections import Counter
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 10_000  # transcripts unpacked together: large for NumPy's speed, small beside the manifest in memory
+CHUNK = 10_000  # transcripts unpacked together: enough for NumPy's speed, little memory beside the manifest
 
 
 class Words(dict[str, int]):
-    """Numbers of words, in the order in which they were first asked for."""
+    """Number of each word, in the order of first access."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
@@ -19,12 +19,12 @@ class Words(dict[str, int]):
 
 
 class Transcripts:
-    """Transcripts of a manifest, with single spaces between words; an empty one stands for none.
+    """Transcripts of a manifest, with single spaces between words; an empty text means no transcript.
 
     Attributes:
         words: number of each distinct word.
         numbers: numbers of the words of all transcripts, in order.
-        ends: index in `numbers` at which each transcript ends, after a zero.
+        ends: a zero, then the index in `numbers` at which each transcript ends.
     """
 
     def __init__(self) -> None:
@@ -33,24 +33,24 @@ class Transcripts:
         self.ends = array("q", [0])
 
     def append(self, text: str) -> None:
-        """Add a transcript; any white space between its words becomes a single space."""
+        """Add a transcript; white space between words becomes a single space."""
         words = self.words
         self.numbers.fromlist([words[word] for word in text.split()])
         self.ends.append(len(self.numbers))
 
     def extend(self, other: "Transcripts") -> None:
-        """Add the transcripts of another manifest, whose words get the numbers that they have here."""
+        """Add the transcripts of another manifest, renumbering its words."""
         numbers = np.array([self.words[word] for word in other.words], dtype=np.int32)
         self.ends.frombytes((np.asarray(other.ends)[1:] + len(self.numbers)).tobytes())
         self.numbers.frombytes(numbers[np.asarray(other.numbers)].tobytes())
 
 
 class Texts:
-    """Some of the transcripts, put together from their words in each iteration.
+    """Some of the transcripts, assembled from their words in each iteration.
 
     Args:
-        transcripts: the transcripts.
-        rows: [texts] numbers of those to yield.
+        transcripts: all transcripts.
+        rows: [texts] numbers of the transcripts to yield.
 
     Example:
         >>> transcripts = Transcripts()
@@ -71,7 +71,7 @@ class Texts:
 
     @property
     def words(self) -> Words:
-        """Number of each distinct word, of these and all other transcripts."""
+        """Number of each distinct word in all transcripts, not only in these."""
         return self._transcripts.words
 
     def counts(self) -> Counter[str]:
@@ -82,7 +82,7 @@ class Texts:
         return Counter({word: n for word, n in zip(self.words, counts.tolist(), strict=True) if n})
 
     def chunks(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """Yield the numbers of the words of some transcripts, joined, and how many words each has."""
+        """Yield, for some transcripts at a time, their joined word numbers and how many words each has."""
         numbers, ends = np.asarray(self._transcripts.numbers), np.asarray(self._transcripts.ends)
         for start in range(0, len(self._rows), CHUNK):
             rows = self._rows[start : start + CHUNK]

@@ -1,7 +1,7 @@
 """The commands as functions of Python: prepare, train, decode, score and compare.
 
 Each takes the options of its command as keywords, does and prints the same, and raises `UserError` where the
-command ends with a line. PyTorch is imported by the first call.
+command ends with an error message. The first call imports PyTorch.
 """
 
 import os
@@ -37,10 +37,10 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     Args:
         recipe: name of an included recipe, or folder of your own, `"./my_corpus"` or a `Path`.
         options: options by name; see `values_of`.
-        keywords: options that replace those in `options`; `folder` is the output folder, None: the usual one.
+        keywords: options that replace those in `options`; `folder`: output folder, None: data/<recipe>.
 
     Returns:
-        The output folder, which `data.train` takes.
+        The output folder, for `data.train`.
 
     Raises:
         UserError: no such recipe, an unknown option, or problems in the corpus.
@@ -50,7 +50,7 @@ def prepare(recipe: Place, options: Options = None, /, **keywords: Any) -> Path:
     as_path(recipe, "recipe")
     name = os.path.expanduser(fspath(recipe))
     if isinstance(recipe, PathLike) and not is_own(name):
-        name = f"./{name}"  # `Path("./demo")` has lost its beginning
+        name = f"./{name}"  # `Path("./demo")` drops `./`
     if keywords.get("folder") is not None:
         as_path(keywords["folder"], "folder")
     return prepare_recipe(name, values_of(options, keywords))
@@ -89,11 +89,11 @@ def train(
     """Train a recogniser, as `asr train` does.
 
     Args:
-        options: options by name; see `values_of`. A `TrainConfig`, or values in which `recipe` is a
-            group, as in a run's config.yaml, are complete: no configuration is composed, and keywords set
-            single options.
-        callbacks: callbacks of Lightning.
-        loggers: loggers of Lightning, in addition to those that `trainer.loggers` names.
+        options: options by name; see `values_of`. A `TrainConfig`, or values in which `recipe` is a group, as
+            in a run's config.yaml, are complete options: configuration files are not read, and keywords may
+            set single options only.
+        callbacks: Lightning callbacks.
+        loggers: Lightning loggers, in addition to those that `trainer.loggers` names.
         keywords: options that replace those in `options`.
 
     Raises:
@@ -109,7 +109,7 @@ def train(
 
 
 def _training_options(options: Options, keywords: Mapping[str, Any]) -> "TrainConfig":
-    """Return the options of a training, composed or complete; see `train`."""
+    """Return the options of a training, from configuration files or complete; see `train`."""
     from asr.training.config import train_options, train_options_from
     from asr.training.options import TrainConfig
 
@@ -131,7 +131,7 @@ def train_with(
     callbacks: "Sequence[Callback] | None" = None,
     loggers: "Sequence[Logger] | None" = None,
 ) -> Run:
-    """Train a recogniser, or print what `dry_run` asks for; see `train`."""
+    """Train a recogniser, or print its plan with `dry_run`; see `train`."""
     if options.dry_run:
         from asr.experiment.progress import print_training
         from asr.training.config import run_folder
@@ -152,7 +152,7 @@ def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
         keywords: options that replace those in `options`.
 
     Returns:
-        The folder with the hypotheses, which `score` takes.
+        The folder with the hypotheses, for `score`.
     """
     from asr.search.options import DecodePartOptions
 
@@ -161,7 +161,7 @@ def decode(model: Place, options: Options = None, /, **keywords: Any) -> Path:
 
 
 def decode_model(model: Place, options: "DecodePartOptions") -> Path:
-    """Decode a split, or a shard of it; print the error rates of a whole one. See `decode`."""
+    """Decode a split or a shard of it; print the error rates of a whole split. See `decode`."""
     from asr.recognizer import Recognizer
     from asr.records.options import parse_shard
     from asr.scoring.run import rates_line
@@ -179,12 +179,13 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
     """Score hypotheses and compare systems, as `asr score` does.
 
     Args:
-        folders: decode folders or runs, or two files in NIST's formats or of plain text.
+        folders: decode folders or runs; or two files: hypotheses and references in NIST's formats, or
+            references and hypotheses as plain text.
         options: options by name; see `values_of`.
         keywords: options that replace those in `options`.
 
     Raises:
-        UserError: no hypotheses, or systems that have recognised different utterances.
+        UserError: there are no hypotheses, or the systems recognised different utterances.
     """
     from asr.scoring.options import ScoreOptions
     from asr.scoring.plain_files import are_plain, in_order
@@ -196,10 +197,10 @@ def score(*folders: Place, options: Options = None, **keywords: Any) -> Scores:
 
 
 def compare(options: Options = None, /, **keywords: Any) -> Comparison:
-    """Train, decode and time mechanisms under one protocol, as `asr compare` does; continue after a failure.
+    """Train, decode and time mechanisms under one protocol, as `asr compare` does; failures don't end it.
 
     Args:
-        options: options by name, of `asr compare` and of training for all candidates; see `values_of`.
+        options: options by name, of `asr compare` and of the training of all candidates; see `values_of`.
         keywords: options that replace those in `options`.
 
     Raises:
@@ -252,7 +253,7 @@ def _run_comparison(request: "Request") -> Comparison:
 
 
 def _shown(folder: Path, results: "Results") -> Comparison:
-    """Print the tables of results that lie in a folder, and write their report."""
+    """Print the tables of the results in a folder, and write their report."""
     from asr.console import open_console
     from asr.report.summary import print_results
 
@@ -272,7 +273,7 @@ def _shown(folder: Path, results: "Results") -> Comparison:
 
 
 def write_report(results: "Results", folder: Path) -> Path:
-    """Write the report, whose libraries are loaded once there is something to show."""
+    """Write the report; its libraries are loaded only here."""
     from asr.report import page
 
     return page.write_report(results, folder)

@@ -1,4 +1,4 @@
-"""Alignment of the transcripts of a split, or of one audio file, without what is finished."""
+"""Alignment of the transcripts of a split or of one audio file; finished utterances are skipped."""
 
 import json
 from collections import Counter
@@ -27,16 +27,16 @@ class Alignment:
 
     Args:
         model: run folder, checkpoint or published model.
-        audio: file to align; None: the split that the options name.
+        audio: audio file to align; None: the split that the options name.
         options: options of the command.
 
     Attributes:
         folder: folder of the alignments.
-        total: number of utterances, of the shard if there is one.
-        results: results by position of the utterance, with those of an earlier start.
+        total: number of utterances, in the shard if `shard` is set.
+        results: results by position of the utterance, including those of an earlier start.
 
     Raises:
-        UserError: options contradict each other, there is no transcript or manifest, or the model can't be
+        UserError: options contradict each other, the transcript or manifest is missing, or the model can't be
             loaded.
     """
 
@@ -71,7 +71,7 @@ class Alignment:
 
     @property
     def table(self) -> str:
-        """Name of the file with a JSON line per utterance."""
+        """Name of the JSON lines file with an entry per utterance."""
         return f"{self.name}.jsonl"
 
     @property

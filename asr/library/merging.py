@@ -18,7 +18,7 @@ from asr.transcription.decode import joined_record
 
 
 def merge(folder: Path, recipe: str = "") -> Results:
-    """Write the files that one process would have written, and remove the shards.
+    """Write the files that a single process would have written, and remove the shards.
 
     Args:
         folder: output folder of the shards.
@@ -28,7 +28,7 @@ def merge(folder: Path, recipe: str = "") -> Results:
         The results of all items, with the errors of those that failed.
 
     Raises:
-        UserError: a shard is missing or of another job.
+        UserError: a shard is missing or belongs to another job.
     """
     job = read_shards(folder)
     command = job.identity["command"]
@@ -51,9 +51,9 @@ def merge(folder: Path, recipe: str = "") -> Results:
 
 
 def _prepare(folder: Path, job: Job, own: str) -> None:
-    """Prepare a folder with the results of all shards as the journal of an interrupted run.
+    """Prepare a folder, with the shards' results as if they were the journal of an interrupted run.
 
-    Code of a user's own recipe runs only if its folder is given as `own`.
+    The code of a user's recipe runs only if its folder is given as `own`.
     """
     source, recipe = f"{folder / FOLDER}: job", job.identity["recipe"]
     try:

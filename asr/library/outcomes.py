@@ -1,4 +1,4 @@
-"""What the functions return: a run, scores or a comparison, and tables of what they have measured."""
+"""Results of the library's functions: a run, scores or a comparison, with tables of their figures."""
 
 import html
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Rows(list[dict[str, Any]]):
-    """A table as a list of rows, which `pandas.DataFrame` takes; notebooks show it as a table.
+    """A table as a list of rows, for `pandas.DataFrame`; notebooks display it as a table.
 
     Example:
         >>> Rows([{"step": 1, "loss": 2.5}])._repr_html_()
@@ -40,7 +40,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run; functions that take a run folder take it, too.
+    """A training run; can be passed wherever a run folder is expected.
 
     Attributes:
         folder: run folder.
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def metrics(self) -> Rows:
-        """Table of what was logged, a row for each step: loss, learning rate, validations, times."""
+        """Table of the logged metrics, a row per step: loss, learning rate, validations, times."""
         from asr.files import require_file
         from asr.records.metrics import parse_metrics
         from asr.records.run_folder import RunFolder
@@ -93,7 +93,7 @@ class Scores:
     """Error rates of one or more systems.
 
     Attributes:
-        folders: what was scored.
+        folders: scored folders.
         scores: error rates with counts, speakers and utterances, for each folder.
     """
 
@@ -118,9 +118,9 @@ class Comparison:
     """A comparison of mechanisms.
 
     Attributes:
-        folder: its folder, with the trained models.
-        results: everything that it has measured; with `dry_run`, by earlier calls.
-        report: report page; None with `dry_run`.
+        folder: folder of the comparison, with the trained models.
+        results: all measurements; with `dry_run`, those of earlier calls.
+        report: path of the report; None with `dry_run`.
     """
 
     folder: Path
@@ -129,11 +129,15 @@ class Comparison:
 
     @property
     def rows(self) -> Rows:
-        """Table with a row for each evaluation, the content of results.csv."""
+        """Table with a row for each evaluation, as in results.csv."""
         return Rows(self.results.rows())
 
     def run(self, label: str, seed: int | None = None) -> Run:
-        """Return the training of a candidate, e.g. `full`; `seed`: None for its first one.
+        """Return the training of a candidate.
+
+        Args:
+            label: label of the candidate, e.g. `full`.
+            seed: random seed of the training; None: the candidate's first.
 
         Raises:
             UserError: there is no finished training of this candidate.

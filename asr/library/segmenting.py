@@ -28,11 +28,11 @@ LEFT_OUT = "left_out.tsv"
 
 @dataclass(frozen=True)
 class Segmented:
-    """What has been written.
+    """Utterances that a segmentation has written and left out.
 
     Attributes:
-        kept: utterances with a FLAC and a text file each.
-        left_out: utterances that don't fit, which `LEFT_OUT` lists.
+        kept: utterances written, each as a FLAC and a text file.
+        left_out: utterances that don't fit, listed in the file `LEFT_OUT`.
         duration_s: duration of the recording in seconds.
     """
 
@@ -47,12 +47,12 @@ class Segmentation:
     Args:
         model: run folder, checkpoint or published model.
         recording: audio file.
-        text: its text.
+        text: text file with the words of the recording.
         options: options of the command.
 
     Attributes:
         folder: folder of the utterances.
-        unsaid: signs of the text that have no words.
+        unsaid: signs in the text that have no spoken form.
 
     Raises:
         UserError: the folder isn't empty, the text has no words, or the language isn't known.
@@ -79,7 +79,7 @@ class Segmentation:
         """Align the text and write the utterances.
 
         Args:
-            advance: called with the share of the encoding done since the last call.
+            advance: called with the fraction of the encoding done since the last call.
             align: called when the alignment begins.
 
         Raises:
@@ -131,7 +131,7 @@ class Segmentation:
         for x in kept:
             path = self._unfinished / f"{self.recording.stem}-{round(1000 * x.start_s):08d}"
             own = samples[round(x.start_s * rate) : round(x.end_s * rate)]
-            flac = io.BytesIO()  # libsndfile's own error doesn't say that the disk is full
+            flac = io.BytesIO()  # libsndfile's error wouldn't tell that the disk is full
             soundfile.write(flac, own, rate, "PCM_16", format="FLAC")
             path.with_name(f"{path.name}.flac").write_bytes(flac.getvalue())
             write_text(self._spoken(x.text) + "\n", path.with_name(f"{path.name}.txt"))

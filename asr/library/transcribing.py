@@ -1,4 +1,4 @@
-"""Transcription of audio files that are not finished, here or on a Ray cluster; and of live audio."""
+"""Transcription of the audio files that aren't finished, in this process or on a Ray cluster; live audio."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ from asr.transcription.stream import check_streamed
 from asr.transcription.transcript import Outcome
 
 JOURNAL = ".transcribed.jsonl"  # hidden, beside the transcripts
-Text = tuple[str | None, str | None]  # a transcript, or the line of its error
+Text = tuple[str | None, str | None]  # a transcript, or its error message
 
 
 class Transcription:
@@ -41,14 +41,14 @@ class Transcription:
         options: options of the command.
 
     Attributes:
-        files: audio files with the places of their transcripts.
+        files: audio files with the paths of their transcripts.
         beside: whether transcripts are written beside the recordings.
-        results: results by position of the file, with those of an earlier start.
-        weights_from: source of tuned weights of the decoder; None: there are none.
+        results: results by position of the file, including those of an earlier start.
+        weights_from: source of the decoder's tuned weights; None: there are none.
 
     Raises:
-        UserError: there are no files, options or places of transcripts contradict each other, or the model
-            can't be loaded.
+        UserError: there are no files, options contradict each other, transcripts would have the same path,
+            or the model can't be loaded.
     """
 
     def __init__(self, model: Path, paths: Sequence[Path], options: TranscribeOptions) -> None:
@@ -69,7 +69,7 @@ class Transcription:
             if place.exists() and position not in self.done:
                 raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
         self.search, self.weights_from = None, None
-        if not options.engine:  # else each actor has its own
+        if not options.engine:  # with an engine, each actor loads it
             self.search, self.weights_from = self.recognizer.search(options)
 
     def _check_names(self) -> None:
@@ -88,8 +88,8 @@ class Transcription:
     def _begin(self) -> Results:
         """Return the results of an earlier start.
 
-        Where transcripts are written to files, a hidden journal stays beside them. A recording isn't finished
-        if it has changed since or its transcript is gone; standard input never is.
+        If transcripts are written to files, a hidden journal stays beside them. A recording is transcribed
+        again if it has changed or its transcript has been deleted; standard input always is.
         """
         if not self.folder:
             return Results(Job(None, {"command": "transcribe"}), [""] * len(self.files))
@@ -111,10 +111,10 @@ class Transcription:
         return Results(job, keys)
 
     def run(self, advance: Callable[[float], None]) -> Iterator[tuple[int, str]]:
-        """Transcribe what is left; yield each file's position, and what to write to standard output.
+        """Transcribe the files left; yield each file's position and the text for standard output.
 
         Args:
-            advance: called with the share of a file done since the last call.
+            advance: called with the fraction of a file done since the last call.
         """
         texts = self._on_ray() if self.options.engine else self._here(advance)
         for position, (text, error) in texts:
@@ -153,7 +153,7 @@ class Transcription:
         sizes = [path.stat().st_size if path.is_file() else 0 for _, path in left]
         items = [(i, path.absolute(), str(path)) for i, path in left]
         groups = [[items[i] for i in group] for group in groups_in_order(sizes)]
-        # Without a path: actors have another working folder, and get the code that is loaded here.
+        # Without its path: actors have another working folder, and receive the code that is loaded here.
         own = self.options
         options = replace(own, attention=own.attention and given_name(own.attention))
         found = on_actors(
@@ -186,7 +186,7 @@ def live_words(model: Path, options: TranscribeOptions) -> Iterator[TimedWord]:
     """Return the words of standard input as they become final.
 
     Raises:
-        UserError: standard input is closed, or the model or the search looks ahead without bound.
+        UserError: standard input is closed, or the look-ahead of model or search is unbounded.
     """
     pipe = _standard_input()
     recognizer = load(model, options)
@@ -216,13 +216,13 @@ def load(model: Path, options: TranscribeOptions) -> Recognizer:
 
 
 def _text(outcome: Outcome, file: str, options: TranscribeOptions, *, table: bool = False) -> Text:
-    """Return the text or the error of a recording; raise errors that are not the recording's.
+    """Return the text or the error of a recording; raise errors that have other causes.
 
     Args:
         outcome: transcripts of the channels, or an error.
         file: name of the recording.
-        options: format.
-        table: write a line per channel with the names of file and channel.
+        options: options with the format.
+        table: return a line per channel with the names of file and channel.
     """
     if isinstance(outcome, Exception):
         return None, failure(outcome, file)
