@@ -3,7 +3,8 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
@@ -27,6 +29,7 @@ ABSTRACT = (QueryKeyMechanism, SelfAttentionLayer)  # their methods that a mecha
 SIZES = ("model_dim", "heads", "head_dim")  # further arguments of an OwnParameterLayer
 CALLED = ("__init__", "attend", "attend_finite", "attend_biased", "dense", "forward")  # by this program
 PACKAGE = Path(__file__).parent.parent
+NOT_ITS_OWN = (UserError, MemoryError, torch.OutOfMemoryError)  # what says enough, or ends in another way
 KINDS = "SoftmaxMechanism, QueryKeyMechanism or OwnParameterLayer"
 
 
@@ -148,9 +151,13 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *given: Any, **named: Any) -> Any:
         if torch.compiler.is_compiling():
             return method(self, *given, **named)
+        watched = getattr(self, "watched", None) is not None
+        if watched:  # a tensor that is used elsewhere, too, has a gradient that isn't this method's alone
+            views = {id(x): x.view_as(x) for x in given if isinstance(x, Tensor)}
+            given = tuple(views.get(id(x), x) for x in given)
         try:
             found = method(self, *given, **named)
-        except (UserError, MemoryError, torch.OutOfMemoryError):
+        except NOT_ITS_OWN:
             raise
         except (Exception, SystemExit) as error:
             last = user_code.last_file(error)
@@ -162,9 +169,24 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         inputs = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
         if method.__name__ != "__init__" and inputs:
             _check_output(self, method, inputs, found)
+            if watched:
+                _watch_gradients(self, method, inputs, found)
         return found
 
     return call
+
+
+@contextmanager
+def backward_pass() -> Iterator[None]:
+    """Turn failures of the user's own code in a backward pass, which no method guards, into UserErrors."""
+    try:
+        yield
+    except NOT_ITS_OWN:
+        raise
+    except (Exception, SystemExit) as error:
+        if not user_code.passed(error):
+            raise
+        raise UserError(f"backward pass: {user_code.failure(error)}") from error
 
 
 def nan_again(model: nn.Module, run: Callable[[], object]) -> str:
@@ -189,6 +211,32 @@ def nan_again(model: nn.Module, run: Callable[[], object]) -> str:
     return ""
 
 
+def bad_gradient_again(model: nn.Module, loss: Callable[[], Tensor]) -> str:
+    """Return which of the user's own mechanisms turns finite gradients into infinite ones or NaN, or "".
+
+    Args:
+        model: the model, which may have none of them.
+        loss: computes again the loss, a scalar, whose gradients weren't finite.
+    """
+    guarded = [x for x in model.modules() if getattr(x, "guarded", False)]
+    if not guarded:
+        return ""
+    hooks: list[RemovableHandle] = []
+    for mechanism in guarded:
+        mechanism.watched = hooks  # type: ignore[assignment]
+    try:
+        # Not backward(), which would call DDP's hooks of the parameters.
+        torch.autograd.grad(loss(), [x for x in model.parameters() if x.requires_grad], allow_unused=True)
+    except UserError as error:
+        return error.line
+    finally:
+        for mechanism in guarded:
+            mechanism.watched = None  # type: ignore[assignment]
+        for hook in hooks:
+            hook.remove()
+    return ""
+
+
 def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Any) -> None:
     """Raise UserError for another shape or no tensor, and for NaN in the first output from finite input."""
     first, last = inputs[0].shape, inputs[-1].shape
@@ -204,12 +252,35 @@ def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tenso
         if found.isnan().any() and not any(x.isnan().any() for x in inputs):
             problem = "NaN"
     if problem:
-        code = inspect.unwrap(method).__code__
-        where = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
         raise UserError(
             f"attention {mechanism.name!r}: expected a tensor {list(shape)} from {method.__name__}, "
-            f"found {problem} ({where})"
+            f"found {problem} ({_line(method)})"
         )
+
+
+def _watch_gradients(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Tensor) -> None:
+    """Let the backward pass raise UserError if a finite gradient of the output becomes infinite or NaN."""
+    given: list[bool] = []
+
+    def note(gradient: Tensor) -> None:
+        given.append(bool(gradient.isfinite().all()))
+
+    def check(gradient: Tensor) -> None:
+        if given == [True] and not gradient.isfinite().all():
+            raise UserError(
+                f"attention {mechanism.name!r}: expected finite gradients from the backward pass of "
+                f"{method.__name__}, found {'NaN' if gradient.isnan().any() else 'inf'} ({_line(method)})"
+            )
+
+    if found.requires_grad:
+        mechanism.watched.append(found.register_hook(note))
+        sources = [x for x in (*inputs, *mechanism.parameters()) if x.requires_grad]
+        mechanism.watched += [x.register_hook(check) for x in sources]
+
+
+def _line(method: Callable[..., Any]) -> str:
+    code = inspect.unwrap(method).__code__
+    return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
 
 
 def _check_options(schema: type, what: str) -> None:

@@ -158,8 +158,16 @@ def _import(name: str) -> str:
 
 def failure(error: BaseException) -> str:
     """Describe an exception in one line, with the last line of loaded code in its traceback."""
-    files = {getattr(module(name), "__file__", None) for name in _loaded}
-    return _described(error, lambda file: file in files)
+    return _described(error, _is_loaded)
+
+
+def passed(error: BaseException) -> bool:
+    """Return whether an exception passed through loaded code."""
+    return any(_is_loaded(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _is_loaded(file: str) -> bool:
+    return any(getattr(module(name), "__file__", None) == file for name in _loaded)
 
 
 def last_file(error: BaseException) -> str:

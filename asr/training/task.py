@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asr.attention.own import nan_again
+from asr.attention.own import backward_pass, bad_gradient_again, nan_again
 from asr.data.stream import StreamBatch, TrainingData
 from asr.errors import UserError
 from asr.model.checkpoint import FORMAT
@@ -96,7 +96,8 @@ class TrainingTask(lightning.LightningModule):
             # In float32, batches that fit at the training's precision would be refused.
             with self.trainer.precision_plugin.forward_context():
                 losses, targets = self.losses(batch.to(self.device))
-            losses.sum().backward()
+            with backward_pass():
+                losses.sum().backward()
         except torch.OutOfMemoryError as error:
             raise UserError(f"out of memory on the largest batch: {self._data.advice(batch)}") from error
         finally:
@@ -146,7 +147,8 @@ class TrainingTask(lightning.LightningModule):
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute the gradients; skip the batch if it doesn't fit in memory."""
         try:
-            super().backward(loss, *args, **kwargs)
+            with backward_pass():
+                super().backward(loss, *args, **kwargs)
             if self.usable:
                 self.counts["successive"] = self.skipped_before
                 self.usable_in_window = True
@@ -237,11 +239,19 @@ class TrainingTask(lightning.LightningModule):
         else:
             if self.usable_in_window:
                 norm_is = f"the gradient norm of step {self.global_step} is {norm.item()}"
-                self._skip(norm_is, ": lower optimizer.learning_rate or check the data")
+                if own := bad_gradient_again(self, self._loss_again):
+                    self._skip(f"{norm_is}: {own}")
+                else:
+                    self._skip(norm_is, ": lower optimizer.learning_rate or check the data")
             if not self._scaled:
                 optimizer.zero_grad(set_to_none=True)
         self.skipped_before = self.counts["successive"]
         self.usable_in_window = False
+
+    def _loss_again(self) -> Tensor:
+        assert self.batch is not None
+        with self.trainer.precision_plugin.forward_context(), torch.enable_grad():
+            return self.losses(self.batch)[0].sum()
 
     def _per_target(self) -> None:
         """Log the step's loss per target, and scale the gradients to be those of this loss.

@@ -7,7 +7,7 @@ import torch
 
 from asr.attention import build_self_attention
 from asr.attention.checks import run_checks
-from asr.attention.own import nan_again
+from asr.attention.own import bad_gradient_again, nan_again
 from asr.attention.table import given_name
 from asr.errors import UserError
 
@@ -82,3 +82,36 @@ def test_a_later_nan_is_found_again(tmp_path: Path) -> None:
     assert f"found NaN (later.py, line {line})" in nan_again(layer, lambda: layer(*inputs))
     plain = build_self_attention("full", model_dim=8, heads=2)
     assert nan_again(plain, lambda: 1 / 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("init", "body", "expected"),
+    [
+        ("pass", "return v + (v - v).square().sum(-1, True).sqrt()", "found NaN (gradient.py, line 9)"),
+        (
+            "self.scale = torch.nn.Parameter(torch.zeros(()))",
+            "return v + self.scale.sqrt()",
+            "found inf (gradient.py, line 9)",
+        ),
+        ("pass", "return v.square()", ""),
+    ],
+)
+def test_a_bad_gradient_names_the_mechanism(init: str, body: str, expected: str, tmp_path: Path) -> None:
+    """A training skipped its steps, "the gradient norm is nan", without a word on the mechanism."""
+    file = tmp_path / "gradient.py"
+    file.write_text("import torch; " + CODE.replace("INIT", init).replace("BODY", body))
+    name = given_name(f"{file}:A-3")
+    layers = torch.nn.ModuleList(build_self_attention(name, model_dim=8, heads=2) for _ in range(2))
+    lengths = torch.tensor([5, 3])
+
+    def loss() -> torch.Tensor:
+        x = torch.ones(2, 5, 8)
+        for layer in layers:
+            x = x + layer(x, lengths)
+        return x.sum()
+
+    loss().backward()
+    assert all(x.grad is None or x.grad.isfinite().all() for x in layers.parameters()) == (not expected)
+    assert expected in bad_gradient_again(layers, loss)
+    assert bool(bad_gradient_again(layers, loss)) == bool(expected)
+    assert bad_gradient_again(layers, lambda: loss() * float("nan")) == ""

@@ -163,6 +163,48 @@ def test_nan_after_the_first_output_names_the_mechanism(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backward", "says"),
+    [
+        (
+            "nan",
+            "grad * float('nan')",
+            "attention 'nan:Later-3': expected finite gradients from the backward",
+        ),
+        ("fails", "grad.none", "backward pass: AttributeError: 'Tensor' object has no attribute 'none'"),
+    ],
+)
+def test_a_failing_backward_pass_names_the_mechanism(
+    name: str,
+    backward: str,
+    says: str,
+    train: Callable[..., int],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """NaN in gradients alone was said to be the learning rate's; an error ended with a traceback."""
+    code = LATER.replace(
+        "class Later",
+        f"""import torch
+class Bad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v):
+        return v * 1
+    @staticmethod
+    def backward(ctx, grad):
+        return {backward}
+class Later""",
+    )
+    (place / f"{name}.py").write_text(code.replace('v * float("nan")', "Bad.apply(v)"))
+    assert train(f"attention=./{name}.py:Later-3", "trainer.max_steps=30") == 1
+    error = capsys.readouterr().err
+    assert says in error
+    assert f"({name}.py, line " in error
+    assert error.splitlines()[-1].startswith("asr: ")
+    assert "Traceback" not in error
+
+
+@pytest.mark.slow
 def test_bench_times_it(place: Path) -> None:
     options = ["lengths=[64]", "batch=1", "rounds=1", "seconds=0.1", "passes=[forward]", "out=bench.json"]
     assert main(["bench", f"attentions=full,{NAME}@reference", *options, "peak_memory=false"]) == 0
