@@ -1,4 +1,4 @@
-"""lhotse recordings and cuts of utterances."""
+"""Makes lhotse recordings and cuts of utterances."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

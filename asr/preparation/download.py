@@ -1,4 +1,4 @@
-"""Download archives and Debian packages: resume, verify the checksum, unpack atomically."""
+"""Downloads archives and Debian packages: resumes, verifies the checksum, unpacks atomically."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def download(url: str, path: Path, checksum: str) -> None:
     if path.exists() and file_digest(path, digits, algorithm) == checksum:
         return
     size = -1
-    # A broken connection truncates the file without an error, so retry while the file grows.
+    # A broken connection truncates the file without an error, so retry as long as the file grows.
     while size < (size := _fetch(url, path)):
         if (found := file_digest(path, digits, algorithm)) == checksum:
             return
@@ -69,17 +69,17 @@ def debian_packages(
     """Download Debian packages with apt-get, without root, and unpack each to `folder/<package>`.
 
     Args:
-        packages: names; those unpacked before are kept.
+        packages: names of the packages; unpacked ones are kept.
         folder: folder for the packages.
-        console: where to say what is downloaded.
-        size: total size, for the console, e.g. `18 MB`.
-        hint: what users of other systems can do, the end of an error message.
+        console: console for messages.
+        size: total size, for the messages, e.g. `18 MB`.
+        hint: advice for users of other systems; ends an error message.
 
     Returns:
         `folder`.
 
     Raises:
-        UserError: the system has no apt-get, or it fails.
+        UserError: the system has no apt-get, or apt-get fails.
     """
     missing = [package for package in packages if not (folder / package).is_dir()]
     if not missing:

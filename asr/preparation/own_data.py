@@ -1,4 +1,4 @@
-"""Preparation of your own data: from rows of audio, text and speaker to splits, lexicon and manifests."""
+"""Prepares your own data: from rows of audio, text and speaker to splits, lexicon and manifests."""
 
 import contextlib
 import os
@@ -28,8 +28,8 @@ from asr.text.tokenizer import NOISE_WORDS
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
 
-WRITTEN = "written.tsv"  # transcripts whose numbers were written in digits
-SHORT_BYTES = 50_000  # 40 s at 10 kbit/s; smaller files need no look at their header
+WRITTEN = "written.tsv"  # transcripts with digits or sounds, as written and as used
+SHORT_BYTES = 50_000  # 40 s at 10 kbit/s; smaller files aren't long, so their headers needn't be read
 
 
 def prepare_rows(
@@ -49,8 +49,8 @@ def prepare_rows(
         read: function that returns all utterances; not called if the folder is up to date.
 
     Raises:
-        UserError: there are no usable rows, some are broken and `allow_partial` is not set, or the language's
-            numbers can't be read.
+        UserError: there are no usable rows, some are broken and `allow_partial` doesn't accept that, or
+            numbers in the language can't be read.
     """
     rule = text_rule(options)
     english = options.language.lower().startswith("en")
@@ -59,7 +59,7 @@ def prepare_rows(
     inputs = [*sources, *filter(None, [options.lexicon])]
     if preparation.is_done(inputs):
         return
-    # Problems of texts don't keep those of the audio from being found: all are listed at once.
+    # Problems in texts don't stop the check of the audio: all problems are listed at once.
     spoken = list(normalised_rows(read(preparation), preparation, rule, options.language))
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
@@ -108,7 +108,7 @@ def prepare_rows(
 
 
 def text_rule(options: OwnDataOptions) -> str:
-    """Return the key of `TEXT_RULES` that applies; raise UserError if it needs numbers that aren't known."""
+    """Return the key of the text rule; raise UserError if it has to read numbers in an unknown language."""
     if options.text == "spoken":
         check_numbers(options.language)
     if options.text == "auto":
@@ -117,7 +117,7 @@ def text_rule(options: OwnDataOptions) -> str:
 
 
 def _sounds(rows: Iterable[Row], rule: str) -> Iterator[str]:
-    """Yield a sentence each about the sounds and remarks that were left out, and those that are now words."""
+    """Yield a sentence about sounds and remarks that were left out, and one about those that became words."""
     counts = Counter(sound for row in rows for sound in row.sounds)
     removed = {x for x in counts if is_removed(x) and rule in ("words", "spoken")}
     for names, outcome in (
@@ -135,12 +135,12 @@ def _list_written(rows: list[Row], path: Path) -> None:
 
 
 def _notice_long(rows: list[Row], preparation: Preparation) -> None:
-    """Say before hours of audio are decoded that training will leave out long recordings."""
+    """Print, before hours of audio are decoded, that training will leave out long recordings."""
     long: list[tuple[str, float]] = []
     for path in sorted({row.audio for row in rows if row.duration_s is None}):
         if not os.path.isfile(path) or os.path.getsize(path) < SHORT_BYTES:
             continue
-        with contextlib.suppress(UserError):  # reported when the file is decoded
+        with contextlib.suppress(UserError):  # errors are reported when the file is decoded
             samples, rate, _ = header_facts(path)
             if samples > MAX_DURATION_S * rate:
                 long.append((path, samples / rate))
@@ -154,7 +154,7 @@ def _notice_long(rows: list[Row], preparation: Preparation) -> None:
 
 
 def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> "dict[str, Recording]":
-    """Recordings by path; the id comes from the data or the file name."""
+    """Return the recordings by path; their ids come from the data or the file names."""
     given = {row.audio: row.recording for row in rows}
     names = distinct_names(path for path, name in given.items() if not name)
     return {path: recording(name or names[path], path, *facts[path]) for path, name in given.items()}

@@ -1,4 +1,4 @@
-"""Problems with a corpus: their kinds, some of which a user may accept, and a list of them."""
+"""Problems with a corpus: their kinds, some of which a user may accept, and their list."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from asr.text.files import write_table
 
 
 class Problem(NamedTuple):
-    """Bad input: the kind, and a message that names file or utterance, the expectation and the finding."""
+    """Bad input: its kind, and a message with file or utterance, what was expected and what was found."""
 
     kind: str
     message: str

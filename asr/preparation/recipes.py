@@ -1,4 +1,4 @@
-"""Recipes: the included ones by name, and the user's own by folder."""
+"""Finds recipes: included ones by name, the user's by folder."""
 
 import importlib
 import importlib.util
@@ -20,12 +20,12 @@ def recipes() -> list[str]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a recipe is a folder of the user's, `./my_corpus`, not an included one, `demo`."""
+    """Return whether a recipe is a folder of the user, `./my_corpus`, rather than included, `demo`."""
     return "/" in name or os.sep in name or name.startswith(".")
 
 
 def default_folder(name: str) -> Path:
-    """Return the output folder of a recipe unless the user names one."""
+    """Return the default output folder of a recipe."""
     return Path("data", Path(name).resolve().name if is_own(name) else name)
 
 
@@ -33,7 +33,7 @@ def preparation_module(name: str) -> ModuleType:
     """Return a recipe's `prepare` module.
 
     Raises:
-        UserError: there is no such recipe, it has nothing to prepare, or the user's own can't be imported.
+        UserError: there is no such recipe, it has nothing to prepare, or the user's can't be imported.
     """
     if is_own(name):
         module = _own_module(name, "prepare")
@@ -56,7 +56,7 @@ def preparation_module(name: str) -> ModuleType:
 def preparation_options(name: str) -> type:
     """Return a recipe's options: `Options` in its module `options`, if it has one, else in `prepare`.
 
-    The first loads neither the recipe's code nor its libraries.
+    A module `options` avoids loading the recipe's code and libraries.
 
     Raises:
         UserError: see `preparation_module`.
@@ -72,7 +72,7 @@ def preparation_options(name: str) -> type:
 
 
 def recipe_summary(name: str) -> str:
-    """Return the first line of the docstring of a recipe: of its package, or of the user's own module."""
+    """Return the first line of a recipe's docstring, from its package or from the user's module."""
     if is_own(name):
         package = importlib.import_module(preparation_options(name).__module__)
     else:
@@ -95,7 +95,7 @@ def _has_module(name: str, part: str) -> bool:
 
 
 def _own_module(name: str, part: str) -> ModuleType:
-    """Import a module of the user's own recipe."""
+    """Import a module of the user's recipe."""
     from asr.errors import in_words
     from asr.files import contents_digest, digest
     from asr.parallel import import_folder
@@ -104,10 +104,10 @@ def _own_module(name: str, part: str) -> ModuleType:
     if not (folder / "prepare.py").is_file():
         found = "a folder without it" if folder.is_dir() else "no folder"
         raise UserError(f"recipe {name}: expected a folder with prepare.py, found {found}")
-    # Edited code is another package, which a notebook that prepares again imports anew.
+    # Edited code gets another package name, so that a notebook that prepares again imports it again.
     files = sorted(folder.glob("*.py"))
     package = f"own_recipe_{digest(f'{folder} {contents_digest(files)}', 12)}"
-    # Bytecode of a file that is edited within a second, to the same length, would pass for the edited file's.
+    # No bytecode: a file edited within a second, to the same length, would keep its old bytecode.
     writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         if package not in sys.modules:

@@ -1,4 +1,4 @@
-"""The job of a preparation, and the record of what a folder holds, which shows whether it is up to date."""
+"""The job of a preparation, and the record in a prepared folder that tells whether it is up to date."""
 
 import importlib.metadata
 import os
@@ -19,12 +19,12 @@ RECORD = "preparation.json"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a prepared folder holds: preparation.json.
+    """The record of a prepared folder, preparation.json.
 
     Attributes:
         recipe: name of the recipe.
         options: options of the preparation that affect the output.
-        fingerprint: what the outputs were made from; empty while they are being written.
+        fingerprint: hash of all that determines the outputs; empty while they are being written.
         problems: number of accepted problems by kind.
         outputs: hashes of the output files by name; a later preparation removes these files.
         audio: hashes of generated audio files by name.
@@ -43,7 +43,7 @@ class Prepared:
 def effective_options(options: Any) -> dict[str, Any]:
     """Return the options that affect the output of a complete corpus, as plain data.
 
-    `allow_partial` is left out by name: it does affect the result, but only of an incomplete corpus, and then
+    `allow_partial` is left out: it affects the result of an incomplete corpus only, and then
     `Preparation.is_done` compares it with the accepted problems in the record.
     """
     found = config.values_affecting(options, "result")
@@ -55,8 +55,8 @@ def recipe_identity(
 ) -> dict[str, Any]:
     """Return all that determines the output of a preparation; see `asr.records.job.identity`.
 
-    The program is the code of the recipe and of this package. The corpus is known by the names, sizes and
-    modification times of the files in `sources`, except those in the output `folder`.
+    The program is identified by the code of the recipe and of this package; the corpus, by the names, sizes
+    and modification times of the files in `sources`, except those in the output `folder`.
     """
     return identity(
         "prepare",
@@ -69,15 +69,15 @@ def recipe_identity(
 
 
 def fingerprint(recipe: dict[str, Any]) -> str:
-    """Return the hash of a `recipe_identity`, without the problems that are accepted."""
+    """Return the hash of a `recipe_identity`, without the accepted problems."""
     options = {key: value for key, value in recipe["options"].items() if key != "allow_partial"}
     return Job(None, {**recipe, "options": options}).key
 
 
 def whole_job(folder: Path, recipe: dict[str, Any]) -> Job:
-    """Return the job of an undivided preparation, which keeps results whatever the options.
+    """Return the job of an undivided preparation, which reuses results whatever the options.
 
-    An item's key has the state of its file, so results are good for another choice of files, too.
+    An item's key contains the state of its file, so results remain valid for another selection of files.
     """
     same = {name: recipe[name] for name in ("command", "recipe", "program")}
     path = folder / UNFINISHED / "items.jsonl"
@@ -98,7 +98,7 @@ def program_digest(options: type) -> str:
 def state_digest(source: Path, output: Path) -> str:
     """Return the hash of a file's size and modification time; for a folder, of all its files and paths.
 
-    The output folder is left out where it lies in the source.
+    An output folder inside the source is left out.
     """
     ours = os.path.abspath(output)
     if source.is_file():
@@ -115,18 +115,18 @@ def state_digest(source: Path, output: Path) -> str:
 
 
 def states_of(paths: Iterable[str]) -> dict[str, str]:
-    """Return sizes and modification times of files by path; empty texts for those that aren't there."""
+    """Return sizes and modification times of files by path; empty text for missing files."""
     return {path: file_state(path)[len(path) + 1 :] for path in paths}
 
 
 def _without(folders: list[str], parent: str, ours: str) -> bool:
-    """Remove our output folder from those that `os.walk` will enter; return True."""
+    """Remove the output folder `ours` from those that `os.walk` will enter; return True."""
     folders[:] = [name for name in folders if os.path.abspath(os.path.join(parent, name)) != ours]
     return True
 
 
 def read_prepared(folder: Path) -> Prepared | None:
-    """Return the folder's record; None without one, or if it is damaged."""
+    """Return the folder's record; None if it is missing or damaged."""
     try:
         return read_as(Prepared, folder / RECORD)
     except UserError:  # the folder is prepared again, which repairs the record
@@ -141,7 +141,7 @@ def recorded_outputs(folder: Path) -> list[str]:
 
 
 def difference(folder: Path, record: Prepared, recipe: str, options: Any, digest: str) -> str:
-    """Return the first reason why the folder has to be prepared again; empty: it is up to date."""
+    """Return the first reason why the folder has to be prepared again; empty if it is up to date."""
     if record.recipe != recipe:
         return f"prepared before by the recipe {record.recipe}"
     now = effective_options(options)

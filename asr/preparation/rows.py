@@ -1,4 +1,4 @@
-"""Utterances of your own data: transcripts normalised, segments checked against their audio."""
+"""Utterances of your own data: normalises transcripts, checks segments against their audio."""
 
 import math
 import os
@@ -13,13 +13,13 @@ from asr.preparation.options import is_split
 from asr.preparation.run import Preparation
 from asr.text.normalise import is_removed, normalise, not_said, plain_text, sounds
 
-# Segment times are often rounded: a segment may end this much after its recording and is then shortened.
+# Segment times are often rounded: a segment that ends up to this much after its recording is shortened.
 ROUNDING_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An utterance as the data describes it.
+    """An utterance as described by the data.
 
     Attributes:
         name: utterance id.
@@ -27,10 +27,11 @@ class Row:
         text: transcript as written.
         where: file and line of the description, for messages.
         speaker: speaker id; empty: the utterance id.
-        split: name of the split; empty: to be chosen.
+        split: name of the split; empty: it will be chosen.
         start_s: start time in the file.
         duration_s: duration; None: to the end of the file.
-        stated: whether the duration was stated without a start: the whole file, rounded, or its beginning.
+        stated: whether the data state a duration without a start: that of the whole file, rounded, or of its
+            beginning.
         times: file and line of the times, for messages; empty: `where`.
         channel: channel of the file; None: the file must have one channel.
         recording: recording id; empty: derived from the file name.
@@ -58,7 +59,7 @@ def text_field(value: Any, name: str, where: str) -> str:
     """Return a field of JSON data as text, empty for null.
 
     Raises:
-        UserError: it is neither text nor a number; the message begins with `where` and has the `name`.
+        UserError: the value is neither text nor a number; the message contains `where` and `name`.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float | None):
         raise UserError(f"{where}: expected text as {name}, found {str(value)[:60]!r}")
@@ -69,7 +70,7 @@ def number_field(value: Any, name: str, where: str) -> float | None:
     """Return a field as a number, None for null or empty text.
 
     Raises:
-        UserError: it is no finite number; the message begins with `where` and has the `name`.
+        UserError: the value isn't a finite number; the message contains `where` and `name`.
     """
     text = text_field(value, name, where).strip()
     if not text:
@@ -94,8 +95,8 @@ def channel_field(value: Any, where: str) -> int | None:
 def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, language: str) -> Iterator[Row]:
     """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems.
 
-    Transcripts with signs or numbers that `spoken` can't say are left out. Texts that had digits, or sounds
-    in brackets, keep them as `Row.written`.
+    Transcripts with signs or numbers that `spoken` can't read are left out. The original of a text with
+    digits or with sounds in brackets is kept as `Row.written`.
     """
     first: dict[str, str] = {}
     for row in rows:
@@ -126,7 +127,7 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, la
 
 
 def _check_names(row: Row) -> None:
-    """Raise a `UserError` if a name can't be written, or a split's manifest would lie in another folder."""
+    """Raise a `UserError` if a name has control characters, or a split's manifest would lie elsewhere."""
     text = " ".join(row.text.split())
     fields = {
         "id": row.name,
@@ -152,7 +153,7 @@ def distinct_names(paths: Iterable[str]) -> dict[str, str]:
     """
     unnamed = list(dict.fromkeys(paths))
     names: dict[str, str] = {}
-    for keep_suffix in (False, True):  # a.wav and a.flac may lie in one folder
+    for keep_suffix in (False, True):  # a folder may contain both a.wav and a.flac
         parts = {path: Path(path if keep_suffix else os.path.splitext(path)[0]).parts for path in unnamed}
         for depth in range(1, max(map(len, parts.values()), default=0) + 1):
             names = {path: "-".join(parts[path][-depth:]) for path in unnamed}

@@ -1,4 +1,4 @@
-"""One run of `asr prepare <recipe>`: read in parallel, collect problems, write everything at the end."""
+"""A run of `asr prepare <recipe>`: reads in parallel, collects problems, writes everything at the end."""
 
 import contextlib
 import shutil
@@ -53,21 +53,21 @@ SHOWN_PROBLEMS = 10
 
 
 class ShardDone(Exception):
-    """A shard's results are stored: the recipe must not go on."""
+    """Ends the recipe, because the results of its shard are stored."""
 
 
 class Preparation:
     """The steps of a recipe's `prepare(options, folder)`.
 
     A recipe calls `is_done`, reads its corpus with `map`, names files outside it with `watch`, reports bad
-    input with `problem`, leaves out utterances by its own rules with `drop`, and passes the cuts to `finish`.
-    With `shard=`, `map` does a part of the work, and the next `check` writes it and ends the recipe.
+    input with `problem`, leaves out utterances with `drop`, and passes the cuts to `finish`. With `shard=`,
+    `map` does part of the work, and the next `check` stores it and ends the recipe.
 
     Args:
         recipe: recipe name.
         folder: output folder, usually data/<recipe>.
         options: the recipe's options.
-        console: where to print; defaults to stdout.
+        console: console to print to; defaults to stdout.
         packages: installed packages whose versions affect the output.
     """
 
@@ -86,7 +86,7 @@ class Preparation:
         self.packages = packages
         self.accepted = frozenset(options.allow_partial)
         self.shard = parse_shard(options.shard)
-        self.items = 0  # of all shards, of the calls of `map` so far
+        self.items = 0  # number of items in all calls of `map` so far, over all shards
         self._job: Job | None = None
         self.workers = options.workers or available_cores()
         if self.workers < 1:
@@ -113,7 +113,7 @@ class Preparation:
             sources: files and folders of the corpus, the same as for `finish`.
 
         Raises:
-            UserError: a source is the output folder, whose files would change the corpus.
+            UserError: a source is the output folder: writing would change the corpus.
         """
         sources = list(sources)
         for source in map(Path, sources):
@@ -157,15 +157,15 @@ class Preparation:
             items: arguments, one per call.
             label: text of the progress bar.
             key: maps an item to a string that identifies it and its content. Results are then kept on disk
-                until `finish`, so that an interrupted run can resume; they must be JSON data. Without keys,
-                the work can't be divided into shards.
-            threads: use threads, for functions that wait for a subprocess or the network.
-            kind: kind of the problems whose errors have none.
+                until `finish`, so that an interrupted run can resume; they must be JSON data. Work without
+                keys can't be divided into shards.
+            threads: whether to use threads, for functions that wait for a subprocess or the network.
+            kind: kind of problem for errors that state none.
         """
         if not key:
             self.refuse_shard(f"recipe {self.recipe}")
         keys: list[str] = []
-        if key:  # a function without keys may be a `partial`, which has no name
+        if key:  # without keys, the function may be a `partial`, which has no name
             name = f"{function.__module__}.{function.__qualname__} {label}"
             keys = [f"{name} {key(item)}" for item in items]
         own: Sequence[int] = range(len(items))
@@ -203,35 +203,35 @@ class Preparation:
         return self._job
 
     def drop(self, utterance: str, reason: str, text: str = "") -> None:
-        """Leave out an utterance by a rule of the recipe; it is counted and listed in excluded.tsv."""
+        """Leave out an utterance because of a rule; it is counted and listed in excluded.tsv."""
         self.excluded.append((utterance, reason, text))
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Note files outside `sources`, before they are read: `is_done` is false once one of them changes."""
+        """Note files outside `sources`, before they are read: once one changes, `is_done` is false."""
         self._states |= states_of(paths)
 
     def problem(self, message: str, kind: str = "damaged_text") -> None:
-        """Record bad input; the message names file or utterance, the expectation and the finding."""
+        """Record bad input; the message names file or utterance, what was expected and what was found."""
         assert kind in KINDS, kind
         self.problems.append(Problem(kind, " ".join(message.split())))
 
     @contextlib.contextmanager
     def reporting(self, kind: str = "damaged_text") -> Iterator[None]:
-        """Record a `UserError` raised in the block as a problem, of its own kind or the given one."""
+        """Record a `UserError` raised in the block as a problem; `kind`: its kind if the error has none."""
         try:
             yield
         except UserError as error:
             self.problem(str(error), error.kind or kind)
 
     def expect(self, what: str, expected: int, found: int) -> None:
-        """Record a problem unless a count equals the official one of the corpus."""
+        """Record a problem unless a count equals the corpus's official one."""
         if expected != found:
             self.problem(f"{what}: expected {expected}, found {found}", "counts")
 
     def check(self) -> None:
-        """Raise a `UserError` that shows the problems so far that `allow_partial` doesn't accept.
+        """Raise a `UserError` with the problems so far that `allow_partial` doesn't accept.
 
-        A shard whose work is done is marked as such instead; `asr merge` finds its problems again.
+        A shard whose work is done is marked as done instead; `asr merge` reports its problems.
 
         Raises:
             ShardDone: a shard is done.
@@ -254,7 +254,7 @@ class Preparation:
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = self.folder / PROBLEMS
         write_problems(listed, problems)
-        for kind in found:  # otherwise many problems of one kind would hide the others
+        for kind in found:  # by kind: otherwise many problems of one kind would hide the others
             same = [problem.message for problem in problems if problem.kind == kind]
             shown = same[: max(1, SHOWN_PROBLEMS // len(found))]
             for message in shown:
@@ -285,22 +285,22 @@ class Preparation:
 
         Args:
             splits: cuts by split; each iterable is consumed once, so generators are fine.
-            lexicon: written to lexicon.txt, the words that a model of phones is trained with and finds; words
-                outside it are counted in oov.tsv. It must not be made from the words of dev or test; where it
-                has all of them, the data card says so. None: the words of train that `dictionary` has.
-            dictionary: pronunciations that any split may need. Those of words outside the lexicon are written
-                to references.txt, for phone references alone.
+            lexicon: words that a phone model is trained on and recognises, written to lexicon.txt; words
+                outside it are counted in oov.tsv. It must not be made from the words of dev or test; if it
+                contains all of them, the data card says so. None: the words of train in `dictionary`.
+            dictionary: pronunciations for any split. Those of words outside the lexicon are written to
+                references.txt, which is used for phone references only.
             texts: sentences for language models, written to lm/<name>.txt.
-            files: writers of further files, by file name relative to the folder.
+            files: functions that write further files, by file name relative to the folder.
             sources: files and folders of the corpus, for `is_done` and the data card.
             notes: additional sections of the data card by heading, e.g. the licence.
             train: split whose transcripts the tokenizers are trained on.
             audio: hashes of audio files that the recipe has made, by name; `is_done` checks them.
 
         Raises:
-            UserError: there are problems, recorded before or found here (a duplicate id, an empty
-                transcript, a cut outside its recording, a missing audio file, an empty split), and
-                `allow_partial` does not accept their kinds.
+            UserError: `allow_partial` doesn't accept all problems, whether recorded before or noticed here (a
+                duplicate id, an empty transcript, a cut outside its recording, a missing audio file, an empty
+                split).
         """
         self.refuse_shard(f"recipe {self.recipe}")
         digest = fingerprint(self._identity(sources))
@@ -323,7 +323,7 @@ class Preparation:
                 write_lines(drafts.path(f"lm/{name}.txt"), sentences)
             for name, write in (files or {}).items():
                 write(drafts.path(name))
-            self.check()  # texts are read while they are written
+            self.check()  # again: writing the texts reads them, which may record problems
             draft_lists(drafts, summaries, self.excluded, self.problems)
             if lexicon is not None:
                 lexicon.save(drafts.path(LEXICON))
@@ -335,7 +335,7 @@ class Preparation:
                     "run the command again"
                 )
             former = recorded_outputs(self.folder)
-            # A run that is killed from here on leaves a record of what the next one has to remove.
+            # If the run is killed from here on, this record tells the next one which files to remove.
             both = dict.fromkeys([*former, *drafts.names], "")
             record = Prepared(self.recipe, effective_options(self.options), "", {}, both, {})
             write_record(asdict(record), self.folder / RECORD)
@@ -374,16 +374,16 @@ class Preparation:
             self.say(line)
 
     def refuse_shard(self, work: str) -> None:
-        """Raise a `UserError` with `shard=`, before work that one process has to do."""
+        """Raise a `UserError` if `shard=` is set, before work that a single process has to do."""
         if self.shard:
             raise UserError(f"shard={self.options.shard}: {work} can't be divided: do it without shard=")
 
     def say(self, line: str) -> None:
-        """Print a line as it is, without markup, highlighting or wrapping."""
+        """Print a line without markup, highlighting or wrapping."""
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _identity(self, sources: Iterable[str | Path]) -> dict[str, Any]:
-        # Computed before the corpus is read, so that files that change meanwhile are noticed.
+        # Computed before the corpus is read, so that changes during reading are noticed.
         paths = tuple(Path(source) for source in sources)
         if not self._first or self._sources != paths:
             self._sources = paths

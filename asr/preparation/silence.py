@@ -1,4 +1,4 @@
-"""Bounds of the speech in a recording, by the energy of frames of 10 ms."""
+"""Start and end of the speech in a recording, by the energy of 10 ms frames."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ FRAME_S = 0.01  # the usual frame shift of features
 
 
 def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> tuple[float, float] | None:
-    """Return start and end of the speech in seconds; None if everything is silence.
+    """Return start and end of the speech in seconds; None if all is silence.
 
     Args:
         samples: [samples], integers or floats.

@@ -19,7 +19,7 @@ SPLIT_NAMES = {
     "testing": "test",
 }
 SHARE = 0.05
-# Fewer utterances tell too little about an error rate; more would leave too little to train on.
+# Fewer utterances would make error rates too uncertain; more would leave too few to train on.
 LEAST_HELD_OUT, LARGEST_SHARE = 10, 1 / 6
 # With fewer speakers, `auto` holds out sentences: one speaker would be more than a tenth of the data.
 SPEAKERS_TO_HOLD_OUT = 10
@@ -30,8 +30,8 @@ def split_rows(
 ) -> tuple[str, dict[str, list[Row]]]:
     """Return a sentence on how the rows were split, for the data card, and the rows by split.
 
-    Splits named by the data are kept. A missing dev split is held out from train if there is one; without any
-    names, dev and test are held out.
+    Splits named by the data are kept; if there is a train but no dev, dev is held out from train. If the data
+    name no splits, dev and test are held out.
 
     Args:
         rows: rows with text and speaker.
@@ -86,9 +86,9 @@ def usual_split_name(written: str) -> str:
 def split_groups(groups: Sequence[str], dev_share: float | None, test_share: float | None) -> dict[str, str]:
     """Return the split of each group.
 
-    Each group's hash decides, so that groups keep their split when data is added. With few groups, chance
-    may leave dev or test empty or give it more than twice its share; the groups with the nearest hashes
-    then correct it.
+    A group's hash decides, so that groups keep their split when data are added. With few groups, chance may
+    leave dev or test empty, or give it more than twice its share; then the groups with the nearest hashes are
+    moved.
 
     Args:
         groups: speaker or sentence of each utterance, never divided between splits.
@@ -111,7 +111,7 @@ def split_groups(groups: Sequence[str], dev_share: float | None, test_share: flo
                 count += 1
         counts.append(count)
     tested, developed = counts
-    # Training gets the first group, and dev the second.
+    # Train gets the first group, and dev the second.
     developed = min(developed, len(ordered) - 1)
     tested = min(tested, len(ordered) - 1 - developed)
     return {

@@ -1,4 +1,4 @@
-"""Reports of a preparation: the summary on the screen and the data card beside the manifests."""
+"""Reports on a preparation: the summary on the screen and the data card beside the manifests."""
 
 import os
 import shlex
@@ -57,7 +57,7 @@ class TokenizerSummary:
         name: see `asr.text.prepared.tokenizer_name`.
         symbols: number of symbols including the blank; 0 if it could not be built.
         digest: hash of the tokenizer, as in a run's environment.json.
-        reason: why it could not be built.
+        reason: reason why it could not be built; empty if it was.
     """
 
     name: str
@@ -114,7 +114,7 @@ def data_card(
     sources: list[Path],
     notes: Mapping[str, str],
 ) -> str:
-    """Return the data card in Markdown; it has no date or host name, so equal input gives equal text.
+    """Return the data card in Markdown, without date or host name, so that equal input gives equal text.
 
     Args:
         recipe: recipe name.
@@ -163,7 +163,7 @@ def data_card(
 
 
 def _closed(splits: list[SplitSummary], lexicon: Lexicon | None, train: str) -> Iterator[str]:
-    """Yield a line if the lexicon has all words of splits other than train and its parts."""
+    """Yield a line about splits, other than train and its parts, whose words are all in the lexicon."""
     seen = next((x.words for x in splits if x.name == train), Counter[str]())
     closed = [x.name for x in splits if x.words and not x.unknown and not x.words <= seen]
     if lexicon is not None and closed:

@@ -11,8 +11,8 @@ from typing import Any
 from asr.errors import CONTROL, UserError
 from asr.files import atomic_text, require_file
 
-SMALL = 1 << 26  # bytes that any file may unpack to
-MOST_RATIO = 100  # bytes that a larger one may unpack to, per byte; natural text has 2 to 10
+SMALL = 1 << 26  # bytes to which any file may unpack
+MOST_RATIO = 100  # maximum compression ratio of larger files; natural text has 2 to 10
 GZIP_MAGIC = b"\x1f\x8b"
 FORMULA = re.compile(r"'*[=+\-@]")
 
@@ -43,7 +43,7 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Return the content of a gzipped text; one that fills the memory from a small file is refused."""
+    """Return the content of a gzipped text; refuse a small file that would fill the memory."""
     most = max(SMALL, MOST_RATIO * path.stat().st_size)
     with gzip.open(path) as file:
         content = file.read(most + 1)
@@ -55,11 +55,11 @@ def _unpacked(path: Path) -> bytes:
 
 
 def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[str]:
-    """Yield the lines of a UTF-8 text with their ends, one at a time; gzipped files are decompressed.
+    """Yield the lines of a UTF-8 text with their line ends; gzipped files are decompressed.
 
     Args:
         path: file to read; gzipped if its name ends in `.gz` or it begins with gzip's magic number.
-        expected: what the file should be, for messages.
+        expected: expected kind of file, for messages.
 
     Raises:
         UserError: as in `read_text`.
@@ -85,7 +85,7 @@ def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[st
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Return the error for a file that can't be read, or is no whole gzip file."""
+    """Return the error for a file that can't be read, or isn't a complete gzip file."""
     if isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error)):
         return UserError(f"{path}: expected a whole gzip file, found a broken one ({error})")
     return UserError(f"{path}: the file can't be read ({getattr(error, 'strerror', error)})")
@@ -101,7 +101,7 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Write lines as UTF-8 text; the file appears under its name only once it is complete.
 
     Raises:
-        UserError: a line contains a line break, so it would be read as two.
+        UserError: a line contains a line break.
     """
     with atomic_text(path) as file:
         for line in lines:
@@ -122,8 +122,8 @@ def one_field(name: str) -> str:
 def write_table(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table as CSV if the name ends in `.csv`, else as TSV.
 
-    Control characters become escapes such as `\\n`. A text that a spreadsheet would run as a formula, because
-    it begins with `=`, `+`, `-` or `@`, gets an apostrophe, unless it is a number.
+    Control characters become escapes such as `\\n`. Text that begins with `=`, `+`, `-` or `@`, which a
+    spreadsheet would run as a formula, gets an apostrophe, unless it is a number.
     """
     style: dict[str, Any] = {"lineterminator": "\n"}
     if Path(path).suffix != ".csv":

@@ -13,7 +13,7 @@ from asr.text.cmudict import without_stress
 from asr.text.lexicon import Phones
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SYMBOLS = ["<pad>", "<unk>", "<s>", "</s>"]  # as phones have them; letters lack <s>
+SYMBOLS = ["<pad>", "<unk>", "<s>", "</s>"]  # special symbols of the phones; the letters lack <s>
 END_OF_WORD, BEGIN, END = 2, 2, 3  # the first among the letters, the others among the phones
 # The network's phones: CMUdict's, with stress.
 _PHONES = """
@@ -22,7 +22,7 @@ EY0 EY1 EY2 F G HH IH0 IH1 IH2 IY0 IY1 IY2 JH K L M N NG OW0 OW1 OW2 OY0 OY1 OY2
 UW UW0 UW1 UW2 V W Y Z ZH
 """
 PHONES = _PHONES.split()
-LONGEST = 20  # phones of a word, as in g2p_en: the network may never emit the end
+LONGEST = 20  # maximum number of phones, as in g2p_en: the network may never emit the end
 
 Guess = Callable[[str], Phones]
 Weights = dict[str, NDArray[np.float32]]
@@ -33,8 +33,8 @@ def installed_model() -> Guess | None:
 
     Only letters are read, so `A:ND*` is pronounced as `AND`. A word without letters has no phones.
 
-    g2p_en itself is not imported, because that downloads data. Its network is a letter encoder and a phone
-    decoder of one GRU layer each, with greedy search; the weights are in the package.
+    g2p_en itself is not imported, because that downloads data. The network is a letter encoder and a phone
+    decoder of one GRU layer each, with greedy search; its weights are in the package.
     """
     package = find_spec("g2p_en")
     if package is None or not package.submodule_search_locations:

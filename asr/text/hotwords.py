@@ -1,4 +1,4 @@
-"""Hotwords: phrases for a search to prefer, e.g. names, read from a file and written as a model's labels."""
+"""Hotwords: phrases that a search prefers, e.g. names, read from a file and spelled in a model's labels."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from asr.text.lexicon import Lexicon, Phones
 from asr.text.normalise import plain_text
 from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE, PhoneTokenizer, Tokenizer, case_of
 
-LONGEST = 100  # letters of a phrase
+LONGEST = 100  # maximum number of letters in a phrase
 LARGEST_BOOST = 1000.0
 BOOST = re.compile(r"(.*?)(?:\t\s*|\s:)(\S+)")  # `phrase<TAB>boost`, or sherpa-onnx's `phrase :boost`
 
@@ -23,7 +23,7 @@ class Hotword:
     """A phrase to prefer.
 
     Attributes:
-        words: its words.
+        words: words of the phrase.
         boost: reward per letter or phone, natural log.
         place: file and line, for messages.
     """
@@ -40,12 +40,12 @@ def read_hotwords(path: str, boost: float = 0.0) -> list[Hotword]:
     """Return the phrases of a file.
 
     Args:
-        path: text with a phrase per line, and its boost as `phrase<TAB>2` or `phrase :2` if it has its own.
-        boost: boost of the others.
+        path: text file with a phrase per line, optionally with its boost: `phrase<TAB>2` or `phrase :2`.
+        boost: boost of phrases without one.
 
     Raises:
-        UserError: the file is no UTF-8 text or has no phrases, a boost is no number of 0 … 1000, or a phrase
-            is longer than 100 letters.
+        UserError: the file isn't UTF-8 text or has no phrases, a boost isn't a number in 0 … 1000, or a
+            phrase has more than 100 letters.
     """
     found = []
     for number, line in read_lines(path):
@@ -76,19 +76,19 @@ def _boost(text: str, place: str) -> float:
 
 
 def in_words_of(hotwords: Sequence[Hotword], lexicon: Lexicon) -> list[Hotword]:
-    """Return the phrases in the case of the lexicon, if it has one case alone."""
+    """Return the phrases in the letter case of the lexicon, if all its words have the same."""
     change = case_of(lexicon)
     return [replace(x, words=tuple(map(change, x.words))) for x in hotwords]
 
 
 def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer, words: Iterable[str] = ()) -> list[Hotword]:
-    """Return the phrases in letters of a model of characters or pieces, if need be in another case.
+    """Return the phrases in the letters of a model of characters or pieces, changing their case if necessary.
 
     Args:
         hotwords: phrases.
         tokenizer: tokenizer of the model.
-        words: words of the search. If they have one case alone, the phrases take it where the model can
-            write it: to a model without case, `Berlin` beside `berlin` would be a second word.
+        words: words of the search. If all have the same letter case, the phrases take it where the model can
+            write it: `Berlin` beside `berlin` would be a second word.
 
     Raises:
         UserError: the model lacks letters of a phrase.
@@ -112,10 +112,10 @@ def writable(hotwords: Sequence[Hotword], tokenizer: Tokenizer, words: Iterable[
 def pronunciations(
     hotwords: Sequence[Hotword], lexicon: Lexicon, tokenizer: PhoneTokenizer, guess: Guess | None
 ) -> Lexicon:
-    """Return the pronunciations of all words of the phrases: the lexicon's, or that of g2p.
+    """Return the pronunciations of all words of the phrases, from the lexicon or else from g2p.
 
     Args:
-        hotwords: phrases in the case of the lexicon.
+        hotwords: phrases in the letter case of the lexicon.
         lexicon: lexicon of the search.
         tokenizer: tokenizer of the model, which has the phones.
         guess: g2p, ignored unless the model's phones are CMUdict's.

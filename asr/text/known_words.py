@@ -1,4 +1,4 @@
-"""How many words of the references a search could have found: a closed vocabulary flatters the error rate."""
+"""How many reference words are in a search's vocabulary: a closed vocabulary flatters the error rate."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from asr.text.tokenizer import NOISE_WORDS
 
 @dataclass(frozen=True)
 class KnownWords:
-    """Running words of references, without noises, and those outside the vocabulary of a search.
+    """Counts of reference words, without noises, and of those outside the vocabulary of a search.
 
     Example:
         >>> print(KnownWords.of(["go", "on"], ["go on", "go [noise]"]))
@@ -30,7 +30,7 @@ class KnownWords:
 
     @property
     def closed(self) -> bool:
-        """Whether the vocabulary has all words of the references."""
+        """Whether the vocabulary contains all words of the references."""
         return self.words > 0 == self.unknown
 
     def __str__(self) -> str:

@@ -24,8 +24,8 @@ INVENTORY = "# phones: "
 class Lexicon:
     """Pronunciations of each word; the first one is the training target.
 
-    Files are UTF-8 text with one `word PH PH PH` per line; a repeated word adds a pronunciation. A first line
-    `# phones: AA AE …` names the phones of the language where the words don't have all of them.
+    Files are UTF-8 text with one `word PH PH PH` per line; a repeated word adds a pronunciation. If the words
+    don't contain all phones of the language, a first line `# phones: AA AE …` names them.
 
     >>> lexicon = Lexicon({"the": [("DH", "AH"), ("DH", "IY")]})
     >>> lexicon.first("the"), "a" in lexicon, lexicon.phones
@@ -33,7 +33,7 @@ class Lexicon:
     """
 
     pronunciations: dict[str, list[Phones]]
-    inventory: Phones = ()  # phones of the language, whether or not a word has them
+    inventory: Phones = ()  # phones of the language, whether or not a word contains them
 
     @classmethod
     def load(cls, path: str | Path) -> "Lexicon":
@@ -53,9 +53,9 @@ class Lexicon:
         return cls(pronunciations, tuple(inventory))
 
     def of(self, words: Iterable[str]) -> "Lexicon":
-        """Return the pronunciations of those words that it has, sorted, with all of its phones.
+        """Return a lexicon of the known ones among `words`, sorted, with the same phones.
 
-        A word that it lacks has the pronunciations of one that differs only in case.
+        An unknown word gets the pronunciations of a word that differs only in case, if there is one.
         """
         said = {word: self._said(word) for word in sorted(set(words))}
         found = {word: pronunciations for word, pronunciations in said.items() if pronunciations}
@@ -77,17 +77,17 @@ class Lexicon:
         return Lexicon(pronunciations, tuple(dict.fromkeys(self.inventory + other.inventory)))
 
     def save(self, path: str | Path) -> None:
-        """Write the canonical form: words sorted, the pronunciations of each word in their given order."""
+        """Write the canonical form: sorted words, each with its pronunciations in their given order."""
         write_lines(path, self._canonical_lines())
 
     @cached_property
     def phones(self) -> list[str]:
-        """All distinct phones, sorted: those of the words and of the inventory."""
+        """All distinct phones of words and inventory, sorted."""
         return sorted(self._spoken.union(self.inventory))
 
     @cached_property
     def unspoken(self) -> list[str]:
-        """Phones of the inventory that no word has, sorted."""
+        """Phones of the inventory that no word contains, sorted."""
         return sorted(set(self.inventory) - self._spoken)
 
     @cached_property
@@ -96,7 +96,7 @@ class Lexicon:
 
     @cached_property
     def digest(self) -> str:
-        """First 12 hex digits of the canonical form's SHA-256; PERs are comparable only if it is the same."""
+        """First 12 hex digits of the canonical form's SHA-256; only equal ones make PERs comparable."""
         return digest(f"{line}\n" for line in self._canonical_lines())
 
     @cached_property
@@ -135,13 +135,13 @@ class Lexicon:
 
 
 def read_pronunciations(path: str | Path) -> list[tuple[int, str, Phones]]:
-    """Return (line number, word, phones) for every line of a lexicon; the phones may be none.
+    """Return (line number, word, phones) for every line of a lexicon; phones may be empty.
 
     Probabilities between word and phones, as in Kaldi's lexiconp.txt and the dictionaries of the Montreal
-    Forced Aligner, are left out; so are comments, after `;;` or `#`. `word(2)` is another pronunciation.
+    Forced Aligner, are skipped; so are comments, after `;;` or `#`. `word(2)` is another pronunciation.
 
     Raises:
-        UserError: the file is missing or not UTF-8 text, or a decimal number stands among the phones.
+        UserError: the file is missing or not UTF-8 text, or a decimal number is among the phones.
     """
     return _parsed(read_lines(path), path)
 
@@ -152,7 +152,7 @@ def _parsed(lines: Iterable[tuple[int, str]], path: str | Path) -> list[tuple[in
         word, *rest = line.split()
         if word[:2] != ";;":
             rows.append((number, VARIANT.sub("", word) if word[-1] == ")" else word, rest))
-    # X-SAMPA has the phones 1 and 2, but a column with decimals is one of probabilities, its `1` too.
+    # X-SAMPA has the phones 1 and 2; but a column with decimals contains probabilities, even if it has a `1`.
     numbers = [_leading(rest, NUMBER) if rest and rest[0][0] in FIRST else 0 for *_, rest in rows]
     counted = zip(numbers, rows, strict=True)
     columns = max((n for n, (*_, rest) in counted if _leading(rest[:n], DECIMAL)), default=0)
@@ -168,7 +168,7 @@ def _parsed(lines: Iterable[tuple[int, str]], path: str | Path) -> list[tuple[in
             hashed.append((number, word, tuple(said)))
         else:
             known.append((number, word, tuple(said)))
-    # `# my words` is a comment, but CMUdict has the word `#HASH-MARK`, and a list of words may have `#one`.
+    # `# my words` is a comment, but CMUdict contains the word `#HASH-MARK`, and a word list may have `#one`.
     phones = {phone for *_, said in known for phone in said} if hashed else set()
     words = [x for x in hashed if x[2] and phones.issuperset(x[2])]
     return sorted([*known, *words]) if words else known

@@ -1,4 +1,4 @@
-"""Transcripts as models are trained on them: Unicode's composed form; case, marks and numbers by a rule."""
+"""Normalises transcripts for training: Unicode's composed form; a rule for case, punctuation and numbers."""
 
 import functools
 import html
@@ -7,15 +7,15 @@ import unicodedata
 
 from asr.text.numbers import knows_numbers, spoken_numbers, unspoken, without_signs
 
-# One apostrophe and one hyphen for all that look or serve like them, also Armenian and Hebrew ones.
+# Characters that look or serve like apostrophe and hyphen, also in Armenian and Hebrew, become these two.
 _APOSTROPHES = str.maketrans(dict.fromkeys("’‘‛ʼ＇՚′`´", "'") | dict.fromkeys("‑‐֊־－﹣", "-"))
-# Marks within words, no letters: Armenian stress, exclamation, question, abbreviation; Arabic kashida.
+# Marks within words, not letters: Armenian stress, exclamation, question, abbreviation; Arabic kashida.
 _WITHIN = re.compile("[՛՜՞՟ـ]")
-# Sounds and remarks, [laughter], {breath}, <i>: no words, unlike those in round brackets; <NOISE> stays.
+# Sounds and remarks, [laughter], {breath}, <i>, aren't words, unlike those in round brackets; <NOISE> stays.
 _SOUND = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|<(?!\w+>)[^\s<>][^<>]*>")
 _ASIDE = re.compile(r"\([^()]*[^\W\d_][^()]*\)|\*[^\s*]+\*")
 _ENTITY = re.compile(r"&(?:\w+|#\d+|#x[0-9a-fA-F]+);")
-# Marks without a shape, which editors and browsers leave: soft hyphens, zero-width spaces, directions, byte
+# Invisible marks that editors and browsers leave behind: soft hyphens, zero-width spaces, directions, byte
 # order marks, variants. The joiners U+200C and U+200D change the shape of letters, so they are kept.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
@@ -23,9 +23,9 @@ _INVISIBLE = re.compile(
 )
 _DOTTED = str.maketrans({"I": "ı", "İ": "i"})  # Turkish and Azeri
 _DOTTED_LANGUAGES = frozenset(["tr", "tur", "az", "aze"])
-_COLON_LANGUAGES = frozenset(["fi", "fin", "sv", "swe"])  # `EU:n`, a suffix of an abbreviation
-# Between letters, these are parts of a word, as in Unicode's annex 29 (MidLetter): Catalan's middle dot and
-# the Hebrew geresh and gershayim, often written as quotes. Between Chinese or Korean words, the dot divides.
+_COLON_LANGUAGES = frozenset(["fi", "fin", "sv", "swe"])  # `EU:n`: suffix of an abbreviation
+# Between letters, these are part of a word, as in Unicode's annex 29 (MidLetter): Catalan's middle dot, and
+# the Hebrew geresh and gershayim, often written as quotes. The dot separates Chinese or Korean words.
 _MID_LETTER = r"(?<=[A-Za-z])·(?=[A-Za-z])|[׳״]"
 _HEBREW = {re.compile(rf"(?<=[א-ת]){quote}(?=[א-ת])"): mark for quote, mark in (("'", "׳"), ('["“”]', "״"))}
 _COLON = r"(?<!\d):(?!\d)"
@@ -41,7 +41,7 @@ def plain_text(text: str) -> str:
 
 
 def lower(text: str, language: str = "") -> str:
-    """Return a text in lower case; of the languages, `tr` and `az` have other pairs of letters.
+    """Return a text in lower case; the languages `tr` and `az` have pairs of letters of their own.
 
     >>> lower("ISPARTA İZMİR", "tr-TR"), lower("ISPARTA")
     ('ısparta izmir', 'isparta')
@@ -52,13 +52,14 @@ def lower(text: str, language: str = "") -> str:
 
 
 def normalise(text: str, rule: str, language: str = "") -> str:
-    """Return a transcript as `plain_text`, in lower case and without punctuation if the rule says so.
+    """Return a transcript as `plain_text`, normalised by a rule.
 
     Args:
         text: transcript as written.
-        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`), `words` (also no punctuation and no
-            `sounds`) or `spoken` (also numbers and signs as words, without those in `not_said`).
-        language: code of the language; for `spoken` one of which `knows_numbers` is true, English if empty.
+        rule: `none`; `lower`: lower case, except tags such as `<NOISE>`; `words`: also without punctuation
+            and `sounds`; `spoken`: also with numbers and signs as words, except those in `not_said`.
+        language: code of the language; `spoken` requires `knows_numbers(language)`, and reads English if it
+            is empty.
 
     >>> normalise("It’s  “well-known”, isn't it? <NOISE>", "words")
     "it's well-known isn't it <NOISE>"
@@ -87,7 +88,7 @@ def normalise(text: str, rule: str, language: str = "") -> str:
 def sounds(text: str) -> list[str]:
     """Return the sounds and remarks of a transcript as written, in brackets or between asterisks.
 
-    Those in square, curly and angle brackets are no words; in round ones or between asterisks, they may be.
+    In square, curly and angle brackets, they aren't words; in round ones or between asterisks, they may be.
 
     >>> sounds("[inaudible 00:01:02] well (coughs) <NOISE> *sighs*")
     ['[inaudible 00:01:02]', '(coughs)', '*sighs*']
@@ -96,24 +97,24 @@ def sounds(text: str) -> list[str]:
 
 
 def is_removed(sound: str) -> bool:
-    """Return whether the rules `words` and `spoken` take one of `sounds` for no word."""
+    """Return whether the rules `words` and `spoken` remove one of `sounds`."""
     return _SOUND.fullmatch(sound) is not None
 
 
 def not_said(text: str, language: str = "") -> list[str]:
-    """Return the numbers and signs of a transcript whose words in a language aren't known."""
+    """Return the numbers and signs of a transcript that can't be written as words in a language."""
     return unspoken(_SOUND.sub(" ", _unescaped(plain_text(text))), language or "en")
 
 
 def _unescaped(text: str) -> str:
-    """Return a text with HTML's `&amp;` as the character that it stands for."""
+    """Return a text with HTML's `&amp;` replaced by `&`."""
     return _ENTITY.sub(lambda found: html.unescape(found[0]), text) if "&" in text else text
 
 
 @functools.cache
 def _word(colons: bool) -> re.Pattern[str]:
-    """Match letters, marks and digits, with apostrophes, hyphens and the like inside; or a tag, <NOISE>."""
-    # `\w` lacks the combining marks, which are the vowels of many scripts, and the joiners between letters.
+    """Return a pattern for a word (letters, marks, digits, with apostrophes or hyphens inside) or <TAG>."""
+    # `\w` lacks combining marks, which are the vowels of many scripts, and joiners between letters.
     marks = (chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M")
     letters = rf"(?:[^\W_]|[{re.escape(''.join(marks))}\u200c\u200d])+"
     inside = "|".join(["['-]", _MID_LETTER, *([_COLON] if colons else [])])

@@ -1,6 +1,6 @@
-"""Words of signs and fractions by language, where num2words has none."""
+"""Words for signs and fractions by language, where num2words has none."""
 
-# `singular|plural` of what is counted: `5 °` is five degrees. Of a sum of money, num2words knows more.
+# `singular|plural` of the unit: `5 °` is five degrees. For sums of money, num2words knows more.
 SIGNS: dict[str, dict[str, str]] = {
     "en": {
         "%": "percent",
@@ -213,7 +213,7 @@ SIGNS: dict[str, dict[str, str]] = {
     "ru": {"%": "процентов", "&": "и", "+": "плюс"},
     "uk": {"%": "відсотків", "&": "і", "+": "плюс"},
 }
-# One, where something is counted.
+# The word for one before a unit.
 ONE = {
     "de": "ein",
     "fr": "un",
@@ -225,9 +225,9 @@ ONE = {
     "da": "en",
     "no": "en",
 }
-# Languages in which the number before the sign of percent is counted, too: ein Prozent, but uno por ciento.
+# Languages in which percent counts as a unit, too: ein Prozent, but uno por ciento.
 COUNTED_PERCENT = frozenset(["de", "sv", "da", "no"])
-# Parts of one, `singular|plural`, where they aren't the ordinal with an ending.
+# Denominators, `singular|plural`, unless they are the ordinal with an ending.
 PARTS: dict[str, dict[int, str]] = {
     "en": {2: "half|halves", 4: "quarter|quarters"},
     "de": {2: "halb|Halbe"},
@@ -239,7 +239,7 @@ PARTS: dict[str, dict[int, str]] = {
     "sv": {2: "halv|halva"},
     "da": {2: "halv|halve"},
 }
-# Endings of ordinals that make them parts; from this one on, other languages count in other ways.
+# Endings, singular and plural, that turn ordinals into denominators, in Spanish and Portuguese up to ten.
 PART_ENDINGS = {
     "en": ("", "s"),
     "de": ("l", "l"),
@@ -252,9 +252,9 @@ PART_ENDINGS = {
     "da": ("del", "dele"),
 }
 LARGEST_PART = {"es": 10, "pt": 10}
-# What joins two and a half.
+# The conjunction in two and a half.
 WITH_PART = {"en": "and", "fr": "et", "es": "y", "it": "e", "pt": "e", "nl": "en", "sv": "och", "da": "og"}
-# The other decimal mark than the language's own.
+# The decimal mark that isn't the language's.
 OTHER_MARK = {
     "de": "Punkt",
     "fr": "point",
@@ -313,7 +313,7 @@ GERMAN_MONTHS = frozenset(
         "dezember",
     ]
 )
-# Months after the day in the genitive, which makes the day's ordinal a genitive, too: do 3. května.
+# Months in the genitive, which make the preceding day's ordinal a genitive, too: do 3. května.
 GENITIVE_MONTHS = {
     "cs": "ledna února března dubna května června července srpna září října listopadu prosince",
     "sk": "januára februára marca apríla mája júna júla augusta septembra októbra novembra decembra",
@@ -324,13 +324,13 @@ GENITIVE_MONTHS = {
     "ru": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
     "uk": "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня",
 }
-# Where a day without a full stop is certainly a genitive: do 3 maja, but dziś jest 3 maja.
+# Words after which a day without a full stop is certainly a genitive: do 3 maja, but dziś jest 3 maja.
 BEFORE_DAYS = {
     "pl": "do od dnia około z",
     "ru": "с до от после около",
     "uk": "з до від після близько",
 }
-# Genitives of the first twenty ordinals and of the thirtieth, where num2words has no ordinals.
+# Genitives of the first twenty ordinals and the thirtieth, for languages whose ordinals num2words lacks.
 GENITIVE_DAYS = {
     "cs": "prvního druhého třetího čtvrtého pátého šestého sedmého osmého devátého desátého jedenáctého "
     "dvanáctého třináctého čtrnáctého patnáctého šestnáctého sedmnáctého osmnáctého devatenáctého "
@@ -342,7 +342,7 @@ GENITIVE_DAYS = {
     "trinaestog četrnaestog petnaestog šesnaestog sedamnaestog osamnaestog devetnaestog dvadesetog "
     "tridesetog",
 }
-# Parts of one from the second on: `one|two|five` of them, in languages that count in three ways; or one word.
+# Denominators from 2 on: a word, or the forms `one|two|five` in languages with three plural forms.
 FEW_PARTS = {
     "cs": "polovina|poloviny|polovin třetina|třetiny|třetin čtvrtina|čtvrtiny|čtvrtin pětina|pětiny|pětin "
     "šestina|šestiny|šestin sedmina|sedminy|sedmin osmina|osminy|osmin devítina|devítiny|devítin "
@@ -356,7 +356,7 @@ FEW_PARTS = {
     "шестая|шестых|шестых седьмая|седьмых|седьмых восьмая|восьмых|восьмых девятая|девятых|девятых "
     "десятая|десятых|десятых",
 }
-# One and two of them, which are feminine.
+# One and two before denominators, which are feminine.
 FEMININE = {"cs": "jedna dvě", "sk": "jedna dve", "pl": "jedna dwie", "ru": "одна две"}
 OTHER_PARTS = {
     "hu": "fél harmad negyed ötöd hatod heted nyolcad kilenced tized",

@@ -1,6 +1,6 @@
-"""Numbers and signs in transcripts as they are spoken: ordinals, fractions, years, money, dates and so on.
+"""Spoken forms of numbers and signs in transcripts: ordinals, fractions, years, money, dates and so on.
 
-The words are num2words', and those of `number_words`; how a number is written decides how it is read.
+The words come from num2words and `number_words`; the way a number is written decides how it is read.
 """
 
 import functools
@@ -36,7 +36,7 @@ from asr.text.roman import digits_for_roman
 from asr.text.unit_words import OBLIQUE, SYMBOLS, UNITS
 
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
-# Ordinals with an ending, and those with a full stop, where nouns are in lower case: den 3. maj.
+# Ordinals with an ending; and with a full stop, in languages with lower-case nouns: den 3. maj.
 ORDINALS = {
     "en": "st|nd|rd|th",
     "de": "s?te[nrsm]?",
@@ -48,14 +48,14 @@ ORDINALS = {
     "sv": ":[ea]",
 }
 STOPPED_ORDINALS = frozenset(["da", "no", "hu", "tr"])
-# Where the ordinal's case is unknown: kolmas, kolmannen, kolmanteen.
+# Languages in which the ordinal's case is unknown: kolmas, kolmannen, kolmanteen.
 INFLECTED_ORDINALS = frozenset(["cs", "fi", "is", "lt", "lv", "pl", "sk", "sl", "sr"])
-# Elsewhere the comma is the decimal mark.
+# In all other languages, the comma is the decimal mark.
 DECIMAL_POINT = frozenset(["en", "he", "ja", "ko", "th", "bn", "te", "kn", "ar", "fa"])
-# Where a year differs from the number: nineteen eighty four. Of other languages, num2words names eras
+# Languages in which a year differs from the number: nineteen eighty four. In others, num2words names eras
 # (明応九年), adds "year" (천오백년) or has no years.
 YEARS = frozenset(["en", "de", "nl", "da", "no", "fi", "sl", "am"])
-# Where num2words has no word for the sign, or fails.
+# Minus in languages for which num2words has no word, or fails.
 MINUS = {
     "ar": "سالب",
     "bn": "মাইনাস",
@@ -67,7 +67,7 @@ MINUS = {
     "te": "మైనస్",
     "vi": "âm",
 }
-# The decimal mark where num2words has no word or several forms of it.
+# The decimal mark in languages for which num2words has no word, or several forms.
 POINT = {
     "ar": "فاصلة",
     "bn": "দশমিক",
@@ -80,10 +80,10 @@ POINT = {
     "te": "బిందువు",
     "vi": "phẩy",
 }
-# Where the digits after the mark are one number: przecinek pięćdziesiąt.
+# Languages in which the digits after the mark are read as one number: przecinek pięćdziesiąt.
 FRACTION_AS_NUMBER = frozenset(["az", "be", "cs", "kz", "lt", "lv", "pl", "sk", "sr", "tr", "uk"])
 UNSPACED = frozenset(["ja", "th"])
-LONG = 7  # digits without a mark between them: a telephone number or a code, read digit by digit
+LONG = 7  # this many digits without a mark between them are a telephone number or code, read digit by digit
 TAG = re.compile(r"(<\w+>)")
 SCALES = {"": "", "C": "Celsius", "F": "Fahrenheit"}
 SCALE_WORDS = {
@@ -99,8 +99,8 @@ KINDS = re.compile(
     "telephone|date|day|time|fraction|money|paid|percent|degree|unit|hash|ordinal|short|stopped|decade|sign"
     "|cardinal"
 )
-MOST_PARTS = frozenset([*range(2, 11), 12, 16, 20, 32, 64, 100, 1000])  # of fractions: 24/7 and 9/11 are none
-# Units of one letter are names, 5s and 4G, unless a space divides them, or a language has no spaces.
+MOST_PARTS = frozenset([*range(2, 11), 12, 16, 20, 32, 64, 100, 1000])  # 24/7 and 9/11 aren't fractions
+# Units of one letter need a space before them: 5s and 4G are names.
 UNIT = (
     rf"[\s-]?(?:{'|'.join(map(re.escape, (x for x in SYMBOLS if len(x) > 1)))})|\s(?:{'|'.join('mglhstVW')})"
 )
@@ -144,7 +144,7 @@ def spoken_numbers(text: str, language: str) -> str:
 
 
 def unspoken(text: str, language: str) -> list[str]:
-    """Return the signs and numbers of a text for which the language's words aren't known, in order.
+    """Return the signs and numbers of a text that have no known words in the language, in order.
 
     Example:
         >>> unspoken("½ cup at 20 °C, 5 ₪", "en"), unspoken("3/16 z 2³", "pl")
@@ -182,28 +182,28 @@ def _read(text: str, language: str) -> tuple[str, tuple[str, ...]]:
 
 @functools.cache
 def _signs() -> re.Pattern[str]:
-    """Match digits, other numbers, and signs that are spoken: of money, of mathematics, and &, %, #, @, °."""
+    """Return a pattern for digits, other numbers and spoken signs: currencies, mathematics, &, %, #, @, °."""
     return re.compile(rf"\d|[{_characters('Nl', 'No', 'Sc', 'Sm')}&%‰#@§°№℃℉]")
 
 
 def _characters(*categories: str) -> str:
-    """Return the characters of Unicode's categories, except ornaments, for a character class."""
+    """Return the characters in Unicode categories, except ornaments, for a character class."""
     found = (x for x in map(chr, range(0x20000)) if unicodedata.category(x) in categories)
     return re.escape("".join(x for x in found if x not in ORNAMENTS))
 
 
 def _converter(language: str) -> str:
-    """Return num2words' code of a language, the regional one if there is one; empty if it has neither."""
+    """Return num2words' code for a language, with the region if it exists; empty if there is none."""
     base, _, region = language.replace("-", "_").partition("_")
     codes = (f"{base.lower()}_{region.upper()}", base.lower())
     return next((code for code in codes if code in CONVERTER_CLASSES), "")
 
 
 class _NotKnown(Exception):
-    """The words of a number as it is written aren't certain.
+    """The words for a number, as it is written, aren't certain.
 
     Args:
-        said: how it is read all the same; empty: number by number.
+        said: a reading to use nevertheless; empty: each number by itself.
     """
 
     def __init__(self, said: str = "") -> None:
@@ -231,7 +231,7 @@ class _Reader:
         self.grouped = re.compile(rf"{thousands}(?:{re.escape(self.decimal)}\d+)?")
         self.number = re.compile(rf"{self.grouped.pattern}|\d+(?:[.,]\d+)?")
         number = f"(?:{self.number.pattern})"
-        # R$ and A$ are other currencies than $.
+        # R$ and A$ are not the currency $.
         own = "".join(rf"{re.escape(x)}|" for x in self.signs if len(x) > 1)
         money = rf"(?:{own}(?<![A-Za-z])(?:US(?=\$))?[{_characters('Sc')}])"
         minus = r"(?:(?<!\S)[-−])?"
@@ -279,7 +279,7 @@ class _Reader:
         return cls(_converter(language))
 
     def read(self, text: str) -> tuple[str, list[str]]:
-        """Return a text with its numbers and signs as words, and the numbers that can't be read so."""
+        """Return a text with its numbers and signs as words, and the numbers that can't be read."""
         missed: list[str] = []
 
         def replaced(found: re.Match[str]) -> str:
@@ -296,7 +296,7 @@ class _Reader:
         return re.sub(r"(?<=\S) {2,}(?=\S)", " ", self.forms.sub(replaced, text)), missed
 
     def _gap(self, beside: str) -> str:
-        """Return what divides a number from the character beside it, with which it would make one word."""
+        """Return the space that must separate a number's words from the character beside it, if any."""
         if beside in ("-", "–", "/", ":"):
             return " "
         return self.space if beside.isalnum() or _signs().match(beside) else ""
@@ -355,7 +355,7 @@ class _Reader:
         return self._cardinal(written)
 
     def _sign(self, sign: str) -> str:
-        """Return the word of a sign, in the plural if it is a unit."""
+        """Return the word for a sign, in the plural if it is a unit."""
         sign = sign.removeprefix("US")
         if sign in self.signs:
             return self.signs[sign].rpartition("|")[2]
@@ -364,14 +364,14 @@ class _Reader:
         raise KeyError(sign)
 
     def _counted(self, written: str, unit: str) -> str:
-        """Return a number with its unit, one of `signs`."""
+        """Return the words for a number with its unit, one of `signs`."""
         singular, _, plural = self.signs[unit].partition("|")
         if written == "1":
             return f"{ONE.get(self.base) or self._words(1)}{self.space}{singular}"
         return f"{self._number(written)}{self.space}{plural}"
 
     def _measured(self, written: str, found: re.Match[str]) -> str:
-        """Return a number with its unit of measurement."""
+        """Return the words for a number with its unit of measurement."""
         symbol, suffix = found["symbol"].strip(), found["suffix"] or ""
         hyphened = symbol.startswith("-")
         symbol = symbol.removeprefix("-")
@@ -387,10 +387,10 @@ class _Reader:
         return said + suffix
 
     def _form(self, symbol: str, written: str, found: re.Match[str]) -> str:
-        """Return a number and the form of a unit that goes with it.
+        """Return the words for a number, and the unit in the matching form.
 
         Raises:
-            _NotKnown: a preposition or the language's articles ask for a form that isn't known.
+            _NotKnown: a preposition or the language's articles require a form that isn't known.
         """
         forms = UNITS[self.base][symbol].split("|")
         before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
@@ -427,7 +427,7 @@ class _Reader:
         return f"{number}{self.space}{form}"
 
     def _day(self, written: str, found: re.Match[str]) -> str:
-        """Return the day before a month; a genitive where a word before it says so."""
+        """Return the words for the day before a month; a genitive if the preceding word requires it."""
         before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
         said = f"{self._genitive(int(written))} {found['month']}"
         if not before or before[0] not in self.before_days:
@@ -481,7 +481,7 @@ class _Reader:
         ordinal = self._words(int(number), to="ordinal")
         if self.base != "de":
             return ordinal
-        # Of several, the first has the article: am dritten und vierten Mai.
+        # Among several ordinals, the first has the article: am dritten und vierten Mai.
         before = re.sub(r"(?:\d{1,4}\.\s+(?:und|oder|bis|sowie|/)\s+)+$", "", found.string[: found.start()])
         earlier, article = ["", "", *re.findall(r"\w+", before.lower())][-2:]
         if not re.search(r"\w\s+$", before):
@@ -496,7 +496,7 @@ class _Reader:
         return f"{self._cardinal(number)}."
 
     def _fraction(self, written: str) -> str:
-        """Return the words of a fraction, perhaps after a whole number, or of two numbers with a slash."""
+        """Return the words for a fraction, perhaps with a whole number, or for two numbers with a slash."""
         plain = unicodedata.normalize("NFKC", re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", written)).replace("⁄", "/")
         whole, _, part = plain.rpartition(" ")
         count, parts = map(int, part.split("/"))
@@ -542,7 +542,7 @@ class _Reader:
         return f"{one} {singular}"
 
     def _other_parts(self, count: int, parts: int) -> str | None:
-        """Return a fraction in a language that doesn't count ordinals with an ending; None for the others."""
+        """Return a fraction in languages that don't form it from ordinals and endings; None in others."""
         said, divided = self._words(count), self._words(parts)
         match self.base:
             case "ja":
@@ -587,14 +587,14 @@ class _Reader:
     def _cardinal_or_digits(self, written: str) -> str:
         try:
             return self._cardinal(written)
-        except Exception:  # beyond the largest word of num2words; in Amharic, from a thousand on
+        except Exception:  # num2words has no word for so large a number; in Amharic, from a thousand on
             return self._digits(written)
 
     def _digits(self, written: str) -> str:
         return self.space.join(self._words(int(x)) for x in written if x.isdecimal())
 
     def _number(self, written: str) -> str:
-        """Return the words of a number without sign."""
+        """Return the words for a number without sign."""
         plain = self.group.sub("", written) if self.grouped.fullmatch(written) else written
         mark = next((x for x in plain if x in ".,"), self.decimal)
         point = self.point if mark == self.decimal else OTHER_MARK.get(self.base, self.point)
@@ -603,7 +603,7 @@ class _Reader:
             return self._words(int(whole))
         if self.base == "ru" or (self.base == "hu" and int(fraction)):  # said as tenths, hundredths
             return self._words(Decimal(f"{whole}.{fraction}"))
-        # num2words would lose zeros at the end.
+        # num2words would drop zeros at the end.
         last = fraction.lstrip("0") if self.base in FRACTION_AS_NUMBER else ""
         first, *others = (self._words(int(x)) for x in (whole, *fraction.removesuffix(last), last) if x)
         return self.space.join([first, point, *others])
@@ -630,22 +630,22 @@ class _Reader:
         return f"{whole} {rest}" if amount >= 1 else rest
 
     def _paid(self, amount: Decimal, currency: str) -> tuple[str, str]:
-        """Return the words of a sum, for the units and for the hundredths."""
+        """Return the words for a sum of money: units and hundredths."""
         value = amount.quantize(Decimal("0.01"))
         form = {"to": "currency", "currency": currency, "separator": " |"}
         try:
             said = self._words(value, **form)
-        except (TypeError, NotImplementedError):  # of Brazil, but not of Portugal
+        except (TypeError, NotImplementedError):  # num2words has the currency for Brazil, not for Portugal
             said = num2words(value, lang=self.base, **form)
         whole, _, rest = said.partition("|")
         return whole.strip(), rest.strip()
 
     def _plain(self, written: str) -> str:
-        """Return a number with a decimal point and without marks between its digits."""
+        """Return a number with a decimal point and without marks that group its digits."""
         if self.grouped.fullmatch(written):
             written = self.group.sub("", written)
         return written.replace(",", ".")
 
     def _words(self, value: int | Decimal, **form: str) -> str:
-        # Hyphens within words would make new words of known ones: twenty-five.
+        # Hyphens would turn known words into new ones: twenty-five.
         return " ".join(re.sub("[-‐,]", " ", num2words(value, lang=self.code, **form)).split())

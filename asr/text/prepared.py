@@ -56,7 +56,7 @@ def parse_tokenizer_name(name: str) -> tuple[str, int]:
 
 
 def texts_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> str:
-    """Return a hash of the data that a tokenizer is built from: lexicon, distinct words or texts."""
+    """Return a hash of the data that a tokenizer is built from: lexicon, distinct words, or texts."""
     if kind == "phone":
         return lexicon.digest if lexicon else ""
     if kind == "character":
@@ -89,7 +89,7 @@ def find_prepared(
         folder: folder of the manifests.
         kind: kind of tokenizer, as in `build_tokenizer`.
         pieces: number of sentence pieces.
-        texts: training transcripts, for several iterations.
+        texts: training transcripts; iterated several times.
         lexicon: training lexicon.
     """
     path = folder / FOLDER / f"{tokenizer_name(kind, pieces)}.json"

@@ -1,4 +1,4 @@
-"""Phones of reference words, from the model's lexicon, the data's or g2p, with word counts by source."""
+"""Phones of reference words, from the model's lexicon, the data's lexicon or g2p; word counts by source."""
 
 import logging
 from collections import Counter
@@ -14,13 +14,13 @@ from asr.text.tokenizer import NOISE_WORDS, NON_SPEECH_NOISE, SPOKEN_NOISE, Phon
 
 log = logging.getLogger(__name__)
 
-BESIDE = "lexicon.txt", "references.txt"  # of the data
-NOTABLE = 0.02  # a larger share of words without pronunciation is worth a warning
+BESIDE = "lexicon.txt", "references.txt"  # files beside the data
+NOTABLE = 0.02  # share of words without pronunciation above which a warning is given
 
 
 @dataclass
 class WordCounts:
-    """Running words of references, without noises, and how many of them each source pronounced."""
+    """Number of reference words, without noises, and of those that each source pronounced."""
 
     words: int = 0
     model: int = 0
@@ -49,9 +49,9 @@ def warn(where: str, words: int, without: int, effect: str) -> None:
 class ReferencePhones:
     """Converts reference transcripts to the phones of a model.
 
-    A word has the first pronunciation of the first source that knows it: the model's lexicon, the lexicon of
-    the data, g2p. A pronunciation with phones that the model lacks is passed over. A word without
-    pronunciation becomes SPN, which isn't scored.
+    A word gets the first pronunciation from the first source that knows it: the model's lexicon, the data's
+    lexicon, g2p. Pronunciations with phones that the model lacks are skipped. A word without pronunciation
+    becomes SPN, which isn't scored.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -59,7 +59,7 @@ class ReferencePhones:
         guess: g2p model; ignored unless the model's phones are CMUdict's.
 
     Attributes:
-        counts: number of words so far.
+        counts: numbers of words so far, by source.
         unknown: words without pronunciation so far.
 
     Example:
@@ -100,7 +100,7 @@ class ReferencePhones:
         return cls(tokenizer, reduce(Lexicon.merged, beside) if beside else None, guess)
 
     def __call__(self, text: str) -> list[str]:
-        """Return the phones of a transcript, and count where its words were found."""
+        """Return the phones of a transcript, and count its words by source."""
         return [phone for word in text.split() for phone in self._phones(word)]
 
     def _phones(self, word: str) -> Phones:
@@ -122,7 +122,7 @@ class ReferencePhones:
         return phones
 
     def _fitting(self, pronunciations: list[Phones]) -> Phones:
-        """Return the first pronunciation with phones of the model; empty if there is none."""
+        """Return the first pronunciation that the model has all phones of; empty if there is none."""
         return next((phones for phones in pronunciations if self._symbols.issuperset(phones)), ())
 
     @property

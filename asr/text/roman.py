@@ -1,10 +1,10 @@
-"""Roman numerals with the digits that they are read as: of rulers, chapters, wars and centuries."""
+"""Converts Roman numerals to digits, as they are read: after rulers, chapters, wars; before centuries."""
 
 import re
 
 NUMERAL = r"(?=[IVXLC])C{0,3}(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
 VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
-# Words before a number that is read as it is counted: Chapter IV is chapter four.
+# Words before a numeral that is read as a cardinal: Chapter IV is chapter four.
 COUNTED = {
     "en": "chapter part volume act scene book section phase type class war article appendix title level "
     "stage grade table figure bowl",
@@ -14,7 +14,7 @@ COUNTED = {
     "nl": "hoofdstuk deel boek akte scène fase type klasse artikel bijlage niveau",
     "sv": "kapitel del bok akt scen fas typ klass artikel bilaga nivå",
 }
-# Rulers by their names, the women after the colon.
+# Names of rulers, before a numeral that is read as an ordinal; women after the colon.
 RULERS = {
     "en": "louis henry george charles william james edward richard philip frederick napoleon nicholas "
     "alexander paul john benedict pius leo gregory innocent clement urban francis ferdinand ptolemy ramses "
@@ -47,9 +47,10 @@ _NUMERALS = re.compile(rf"(?<![\w'’.-])({NUMERAL})(er|ère|re|e|ème|es)?(?![\
 
 
 def digits_for_roman(text: str, language: str) -> tuple[str, list[str]]:
-    """Return a text with digits for its Roman numerals, marked as they are read, and those that aren't known.
+    """Return a text with digits for its Roman numerals, and the numerals whose reading isn't known.
 
-    One of several letters stays and is listed; a single letter elsewhere is a word or a name.
+    Digits are marked as they are read, e.g. `14th`. An unknown numeral of several letters stays and is
+    listed; a single letter counts as a word or a name.
 
     Example:
         >>> digits_for_roman("Louis XIV in Chapter IV of Star Wars VI", "en")
@@ -57,7 +58,7 @@ def digits_for_roman(text: str, language: str) -> tuple[str, list[str]]:
         >>> digits_for_roman("Von Ludwig XIV. bis ins XX. Jahrhundert", "de")[0]
         'Von Ludwig dem 14ten bis ins 20. Jahrhundert'
     """
-    if text.upper() == text:  # capitals tell nothing
+    if text.upper() == text:  # in a text of capitals, numerals can't be told from words
         return text, []
     base, missed = re.split("[-_]", language.lower())[0], []
 
@@ -125,7 +126,7 @@ def _english(value: int) -> str:
 
 
 def _german(value: int, words: list[str], woman: bool, genitive: bool, before: str, after: str) -> str | None:
-    """Return a ruler's number in the case that is certain: Ludwig der 14te, von Ludwig dem 14ten."""
+    """Return a ruler's number, if its grammatical case is certain: Ludwig der 14te, von Ludwig dem 14ten."""
     end = "." if re.match(r"\.(?:\s*$|\s+[^\W\d_a-zäöü])", after) else ""
     if genitive:
         return f"{'der' if woman else 'des'} {value}ten{end}"

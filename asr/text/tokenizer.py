@@ -22,7 +22,7 @@ WORD_GAP = "|"  # space between words in a character vocabulary
 NOISE_WORD = "<NOISE>"
 # Noises as written in corpora. A lexicon gives them phones; character and piece tokenizers skip them.
 NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]"})
-TAGS = ("<", "[", "!", "{")  # with which words that are not spoken begin, e.g. <UNK>, [noise], !SIL
+TAGS = ("<", "[", "!", "{")  # first characters of words that aren't spoken, e.g. <UNK>, [noise], !SIL
 SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
 NON_SPEECH_NOISE = "NSN"  # phone for a noise outside the lexicon
 UNKNOWN = "<unk>"
@@ -36,7 +36,7 @@ class Tokenizer(ABC):
     """A vocabulary with blank at index 0, and the conversion between text and labels.
 
     Attributes:
-        gap: whether there is a label between words, which differs from those of all words.
+        gap: whether words are separated by a label that occurs in no word.
     """
 
     unit: Unit
@@ -64,7 +64,7 @@ class Tokenizer(ABC):
         """Return plain data from which `tokenizer_from_state` restores the tokenizer."""
 
     def extended(self, texts: Iterable[str]) -> "Tokenizer":
-        """Return the vocabulary with what texts need beyond it; pieces stay as they are."""
+        """Return the vocabulary with symbols added that the texts need; pieces stay as they are."""
         return self
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -73,7 +73,7 @@ class Tokenizer(ABC):
 
     @property
     def written(self) -> list[str]:
-        """The symbols as they are written in recognised texts, in lower case if these are."""
+        """The symbols as written in recognised texts, in lower case if these are."""
         return self.symbols
 
     @property
@@ -153,7 +153,7 @@ class CharacterTokenizer(Tokenizer):
         return cls(sorted(set("".join(words - NOISE_WORDS)) - {WORD_GAP}))
 
     def extended(self, texts: Iterable[str]) -> "CharacterTokenizer":
-        """Return the vocabulary with the further characters of texts at its end."""
+        """Return the vocabulary with new characters of the texts appended."""
         own, found = self.symbols[3:], CharacterTokenizer.train(texts).symbols[3:]
         return CharacterTokenizer([*own, *(x for x in found if x not in own)])
 
@@ -177,10 +177,10 @@ class CharacterTokenizer(Tokenizer):
 
 
 class VocabularyTokenizer(Tokenizer):
-    """The vocabulary of a published model: characters, or several as one symbol, with `|` between words.
+    """The vocabulary of a published model: symbols of one or more characters, with `|` between words.
 
-    Text becomes the longest symbols from left to right, as by transformers' Wav2Vec2CTCTokenizer. Where a
-    character isn't in the vocabulary, its other case may be: many models know capitals only.
+    Text is divided into the longest symbols from left to right, as in transformers' Wav2Vec2CTCTokenizer. A
+    character outside the vocabulary is tried in its other case, because many models know capitals only.
 
     Args:
         symbols: symbols in the order of the outputs, the blank first.
@@ -217,7 +217,7 @@ class VocabularyTokenizer(Tokenizer):
         return [x for x in self._symbol.findall(_speech(text)) if x not in self._index]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text with single spaces; symbols such as `<unk>` are written as they are."""
+        """Return the text with single spaces; symbols such as `<unk>` stay."""
         written = "".join(" " if x == WORD_GAP else x for x in self.tokens(ids) if x != BLANK)
         text = " ".join(written.split())
         return text.lower() if self.lower else text
@@ -228,7 +228,7 @@ class VocabularyTokenizer(Tokenizer):
         return [symbol.lower() for symbol in self.symbols] if self.lower else self.symbols
 
     def in_case_of(self, texts: Iterable[str]) -> "VocabularyTokenizer":
-        """Return the vocabulary in the case of the texts (see `case_of`), unless symbols would be equal."""
+        """Return the vocabulary in the texts' case (see `case_of`), unless two symbols would coincide."""
         change = case_of(word for text in texts for word in text.split())
         if change is str:
             return self
@@ -236,7 +236,7 @@ class VocabularyTokenizer(Tokenizer):
         return VocabularyTokenizer(symbols, self.unknown) if len(set(symbols)) == len(symbols) else self
 
     def extended(self, texts: Iterable[str]) -> Tokenizer:
-        """Return the vocabulary in the case of texts; single characters alone if it lacks some of theirs."""
+        """Return the vocabulary in the texts' case; or single characters, if it lacks some of theirs."""
         words = list(texts)
         own = self.in_case_of(words)
         if not any(map(own.oov, words)):
@@ -253,7 +253,7 @@ class PieceTokenizer(Tokenizer):
 
     Args:
         model: contents of tokenizer.json.
-        order: number of each symbol there, the blank first.
+        order: index of each symbol in tokenizer.json, the blank first.
 
     Raises:
         UserError: `tokenizers` isn't installed, or the model can't be read or lacks a symbol.
@@ -291,7 +291,7 @@ class PieceTokenizer(Tokenizer):
         return [self._label[x] for x in numbers if self._label.get(x)]
 
     def oov(self, text: str) -> list[str]:
-        """Return the words that `encode` writes with an unknown piece."""
+        """Return the words for which `encode` needs an unknown piece."""
         return [
             word
             for word in _speech(text).split()
@@ -342,12 +342,12 @@ class SentencePieceTokenizer(Tokenizer):
                 bos_id=-1,
                 eos_id=-1,
                 pad_id=-1,
-                unk_surface="⁇",  # the default has spaces around it, which divide a word
+                unk_surface="⁇",  # the default has spaces around it, which would divide a word
                 num_threads=1,
                 minloglevel=2,
-                max_sentence_length=2**30,  # bytes; longer texts would be skipped in silence
+                max_sentence_length=2**30,  # bytes; longer texts would be skipped silently
             )
-        except (RuntimeError, ValueError) as error:  # ValueError: beyond its integers
+        except (RuntimeError, ValueError) as error:  # ValueError: the number exceeds its integers
             reason = str(error).strip().rpartition("] ")[2]
             raise UserError(f"pieces={pieces}: sentencepiece can't learn that many: {reason}") from None
         return cls(model.getvalue())
@@ -402,11 +402,11 @@ def tokenizer_from_state(state: Mapping[str, Any], source: str = "tokenizer") ->
     """Restore the tokenizer stored in a checkpoint.
 
     Args:
-        state: what `Tokenizer.state` returned.
+        state: result of `Tokenizer.state`.
         source: file, for messages.
 
     Raises:
-        UserError: a kind that this version doesn't know, or pieces whose library is missing.
+        UserError: this version doesn't know the kind, or the library for the pieces is missing.
     """
     match state["kind"]:
         case "phone":
@@ -424,7 +424,7 @@ def tokenizer_from_state(state: Mapping[str, Any], source: str = "tokenizer") ->
 
 
 def case_of(words: Iterable[str]) -> Callable[[str], str]:
-    """Return the change to the case of the words, tags such as `<NOISE>` aside; `str` if they have both."""
+    """Return `str.lower` or `str.upper` if all words except tags have that case, else `str`."""
     written = "".join(word for word in words if not word.startswith(TAGS))
     for change in (str.lower, str.upper):
         if change(written) == written != written.swapcase():

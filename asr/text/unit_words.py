@@ -1,8 +1,8 @@
-"""Words of units of measurement by language, where they are certain.
+"""Words for units of measurement by language, where they are certain.
 
-`singular|plural`, and a third entry where one of them isn't the language's usual one: `heure|heures|une`. In
-German, `?` stands for a one whose case is unknown: ein, einen or einem Kilometer. Languages that count in
-three ways have four forms: of one, of two, of five and of a decimal fraction.
+`singular|plural`, and a third entry if the unit takes an unusual word for one: `heure|heures|une`. In German,
+`?` stands for a one whose case is unknown: ein, einen or einem Kilometer. Languages with three plural forms
+have four entries: for one, two, five and a decimal fraction.
 """
 
 _DE_MASCULINE = {
@@ -35,7 +35,7 @@ _DE_NEUTER = {
     "GB": "Gigabyte",
     "TB": "Terabyte",
 }
-# In English, `5 m` is five metres or five million, `5 s` a number and a name: no unit of one letter.
+# No units of one letter in English: `5 m` is five metres or five million, `5 s` may be a name.
 UNITS: dict[str, dict[str, str]] = {
     "en": {
         "km": "kilometer|kilometers",
@@ -338,14 +338,14 @@ UNITS: dict[str, dict[str, str]] = {
         "km/h": "kilometr za hodinu|kilometry za hodinu|kilometrů za hodinu|kilometru za hodinu",
     },
 }
-# Prepositions that ask for another case than the one of these forms, and of the numbers before them.
+# Prepositions that require another case of the unit, and of the number before it, than these forms have.
 OBLIQUE = {
     "ru": "до от из без у около более менее свыше порядка с со к ко при о об между над под перед в",
     "uk": "до від з із зі без у біля близько при о в між над під перед після",
     "pl": "do od z ze bez około powyżej poniżej u dla przy w między nad pod przed",
     "cs": "do od z ze bez okolo kolem u při v ve mezi nad pod před s se k ke",
 }
-# Symbols are matched in all languages, so that those without words are listed.
+# Symbols are matched in all languages, so that those without words in a language are reported.
 SYMBOLS = tuple(
     sorted({symbol for words in UNITS.values() for symbol in words} - {"%"}, key=lambda x: (-len(x), x))
 )

@@ -1,4 +1,4 @@
-"""Scripts whose words aren't divided by spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan."""
+"""Scripts without spaces between words: Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan."""
 
 import re
 import unicodedata
@@ -20,7 +20,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def units(text: str) -> Iterator[str]:
-    """Yield the parts of a text that a line break must not divide: such letters with their marks, and words.
+    """Yield the parts of a text that a line break must not divide: letters of such scripts, and other words.
 
     >>> list(units("今天 12 號"))
     ['今', '天', ' ', '12', ' ', '號']

@@ -1,4 +1,4 @@
-"""Vocabularies of published models: what transformers' tokenizers for CTC write into a folder."""
+"""Reads vocabularies of published models: the files of transformers' tokenizers for CTC."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ CLASSES = (None, "Wav2Vec2CTCTokenizer", "Wav2Vec2Tokenizer")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What tokenizer_config.json says of a vocabulary; the defaults are those of Wav2Vec2CTCTokenizer."""
+    """Settings of a vocabulary in tokenizer_config.json; the defaults are Wav2Vec2CTCTokenizer's."""
 
     tokenizer_class: str | None = None
     pad_token: str | dict[str, Any] = "<pad>"
@@ -37,8 +37,8 @@ def read_vocabulary(folder: Path, outputs: int | None) -> tuple[VocabularyTokeni
         The tokenizer, whose first symbol is the blank (the padding token), and the output of each symbol.
 
     Raises:
-        UserError: a file that is missing or holds something else, a tokenizer of another kind, a vocabulary
-            without blank or word delimiter, or one of another head.
+        UserError: a file is missing or has other content, the tokenizer is of another kind, or the vocabulary
+            lacks blank or word delimiter, or doesn't fit the head.
     """
     path = folder / SYMBOLS
     if outputs is None:
@@ -108,7 +108,7 @@ def _outputs(path: Path, settings: Settings, outputs: int) -> list[str]:
                 f"outputs, found {symbol!r}: {str(index)[:40]}"
             )
         symbols[index] = symbol
-    for number, token in settings.added_tokens_decoder.items():  # those beyond the head have no output
+    for number, token in settings.added_tokens_decoder.items():  # tokens beyond the head have no output
         if number.isdecimal() and (content := _content(token)) and content not in symbols.values():
             symbols.setdefault(int(number), content)
     missing = next((i for i in range(outputs) if i not in symbols), None)

@@ -1,4 +1,4 @@
-"""The skeleton of a recipe, which `asr new recipe` copies: prepare.py and recipe.yaml run as they are."""
+"""The skeleton of a recipe that `asr new recipe` copies: prepare.py and recipe.yaml run as they are."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import soundfile
 from asr.errors import UserError
 from asr.files import write_text
 
-NAME = "my_corpus"  # in the files of the skeleton
+NAME = "my_corpus"  # name of the recipe in the skeleton's files
 RATE = 16_000
 UTTERANCES = (("train", "low low high"), ("dev", "high low"), ("test", "low high"))
 HERTZ = {"low": 220.0, "high": 880.0}
@@ -20,10 +20,10 @@ def write_recipe(folder: Path) -> None:
     """Write a recipe that can be prepared and trained: code, configuration and three recordings.
 
     Args:
-        folder: folder of the recipe, which must not exist; its name is that of the recipe.
+        folder: folder of the recipe, which must not exist; its name becomes the recipe's.
 
     Raises:
-        UserError: the folder exists, or its name has other characters than letters, digits, _ and -.
+        UserError: the folder exists, or its name has characters besides letters, digits, _ and -.
     """
     name = folder.resolve().name
     if not re.fullmatch(r"\w[\w-]*", name):

@@ -17,11 +17,11 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Options(OwnDataOptions):
-    """Options of `asr prepare`, beside the common ones: text, lexicon, splits, tokenizers."""
+    """Options of `asr prepare`, in addition to the common ones: text, lexicon, splits, tokenizers."""
 
     # `affects` says what changes with the value: the result, or only cost or place.
     corpus: str = option(str(HERE / "recordings"), help="folder of the corpus", affects="result")
-    # No lexicon, so that no word has to have a pronunciation; add "phone" for targets of phones.
+    # Characters need no lexicon; add "phone" for phone targets.
     tokenizers: list[str] = option(["character"], help="tokenizers to build", affects="result")
 
 
@@ -37,16 +37,16 @@ def prepare(options: Options, folder: Path) -> None:
             for number, line in enumerate(csv.reader(lines, delimiter="\t"), start=1):
                 yield from utterance(line, f"{table}:{number}", corpus, preparation)
 
-    # Reads lengths of the audio in parallel, normalises texts, splits, and writes everything at the end.
-    # With the same sources and options, nothing is done again. For other needs: recipes/README.md.
+    # Reads audio lengths in parallel, normalises and splits the texts, and writes everything at the end.
+    # With unchanged sources and options, nothing is done again. For other needs: recipes/README.md.
     prepare_rows("my_corpus", options, folder, [corpus], read)
 
 
 def utterance(line: list[str], where: str, corpus: Path, preparation: Preparation) -> Iterator[Row]:
-    """Yield the utterance of a line: split, speaker, file, text.
+    """Yield the utterance in a line: split, speaker, file, text.
 
-    Nothing is skipped in silence: broken input is a problem, which stops the preparation unless
-    `allow_partial` accepts its kind; what a rule leaves out is dropped, and listed in excluded.tsv.
+    Nothing is skipped silently: broken input is a problem, which stops the preparation unless
+    `allow_partial` accepts its kind; utterances dropped by a rule are listed in excluded.tsv.
     """
     if len(line) != 4:
         preparation.problem(f"{where}: expected split, speaker, file and text, found {len(line)} fields")
@@ -55,5 +55,5 @@ def utterance(line: list[str], where: str, corpus: Path, preparation: Preparatio
     if text == "[noise]":
         preparation.drop(file, "no speech", text)
         return
-    # Also: start_s and duration_s of a segment, channel. Without a split, `asr prepare` chooses one.
+    # A row may also have start_s and duration_s of a segment, and a channel. Missing splits are chosen.
     yield Row(Path(file).stem, str(corpus / file), text, where, speaker=speaker, split=split)
