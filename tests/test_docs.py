@@ -47,7 +47,7 @@ NEEDS = {
     "facebook/": "a download",
     "format=transformers": "a fine-tuned model; tests/commands/test_published_models.py exports one",
     "format=sherpa-onnx": "a model of characters; tests/model/test_export_model.py exports one",
-    "exp/mixers": "stored results; tests/recipes/test_stored_results.py draws them",
+    "mixers.json": "stored results; tests/recipes/test_stored_results.py draws them",
     "launcher": "a cluster",
     "prompts": "a download",
     "stamps": "a download",
