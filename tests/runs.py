@@ -52,7 +52,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
-    """Replaces `run_job`, because importing the libraries for every model would dominate the test's time."""
+    """Replaces `run_cells`: importing the libraries for every model would dominate the test's time."""
     for cell in cells:
         worker.work(folder, cell)
         advance(cell, 1.0)

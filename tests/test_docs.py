@@ -100,7 +100,7 @@ def test_the_commands_of_readme_and_docs_run(
     `asr compare` runs its jobs in this process, and leaves the report to `asr report`.
     """
     pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[demo]")
-    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_cells", in_process)
     monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder)
     monkeypatch.chdir(tmp_path)
     save_ctc = pytest.importorskip("published_models").save_ctc  # skips without transformers

@@ -79,7 +79,7 @@ def test_options_from_a_dataclass_of_ones_own() -> None:
 def test_corpus_to_comparison_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of the function's name took its place: the second call was one of a module."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_cells", in_process)
     monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
     write_recipe(tmp_path / "mine")
     assert asr.prepare("./mine", workers=1) == Path("data/mine")

@@ -10,8 +10,7 @@ from typing import Any
 from asr.attention.table import missing_kernels
 from asr.config import as_overrides, flat, to_dict, user_code
 from asr.environment import describe_environment, pick_device
-from asr.errors import UserError
-from asr.experiment.cell import STATE, Cell, current_state, log_path, result_of, training_result
+from asr.experiment.cell import Cell, log_path, training_result
 from asr.experiment.differences import differences
 from asr.experiment.options import STEPS, TIMING_THREADS
 from asr.experiment.plan import Plan, timing_cells
@@ -65,12 +64,8 @@ def collect(plan: Plan) -> Results:
         tried=plan.request.tried,
     )
     cells = zip(evaluations, plan.evaluations.values(), strict=True)
-    measured = [(x, _item_errors(plan.folder, cell)) for x, cell in cells if x.status == "done"]
+    measured = [(x, cell.state(plan.folder).result(ItemErrors)) for x, cell in cells if x.status == "done"]
     return replace(results, differences=differences(results, measured))
-
-
-def _item_errors(folder: Path, cell: Cell) -> ItemErrors:
-    return result_of(ItemErrors, folder, cell.name, current_state(folder, cell))
 
 
 def kernels_notice(plan: Plan) -> str:
@@ -112,7 +107,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
 
 def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Training:
     status, error = _status(plan, cell)
-    trained = training_result(plan.folder, cell.name, current_state(plan.folder, cell))
+    trained = training_result(cell.state(plan.folder))
     run = plan.run_folder(candidate.label, seed)
     own = {"attention": candidate.attention, "seed": seed, **candidate.overrides}
     arguments = ["asr", "train", *as_overrides(plan.request.shared | own)]
@@ -195,20 +190,13 @@ def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], ForwardTimes], dict
 
 def _timing(folder: Path, cell: Cell) -> TimingResult | None:
     """Return what a timing cell measured; None if it isn't done."""
-    state = current_state(folder, cell)
-    if not state.result:
-        return None
-    found = result_of(TimingResult, folder, cell.name, state)
-    models = cell.settings["models"]
-    if len(found.times) != len(models):
-        where = folder / cell.name / STATE
-        raise UserError(f"{where}: expected the times of {len(models)} models, found {len(found.times)}")
-    return found
+    state = cell.state(folder)
+    return state.result(TimingResult) if state.status == "done" else None
 
 
 def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
     """Return done, failed or missing, with the reason; a cell whose prerequisite failed is missing."""
-    state = current_state(plan.folder, cell)
+    state = cell.state(plan.folder)
     if state.status in ("done", "failed"):
         return state.status, state.error
     if not cell.needs:
@@ -222,7 +210,7 @@ def _failures(plan: Plan) -> list[Failure]:
     owners = {cell.name: key[:2] for key, cell in plan.evaluations.items()}
     owners |= {cell.name: key for key, cell in plan.trainings.items()}
     for cell in [*plan.cells(), *timing_cells(plan)]:
-        state = current_state(plan.folder, cell)
+        state = cell.state(plan.folder)
         label, seed = owners.get(cell.name, ("all candidates", None))
         log = str(log_path(Path(), cell.name))
         if state.status == "failed":

@@ -10,7 +10,7 @@ import torch
 from asr.data.stream import Batches, NumberedBatches, StreamBatch
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.experiment.cell import Cell, code_entry, current_state, result_of
+from asr.experiment.cell import Cell, code_entry
 from asr.experiment.options import CompareConfig
 from asr.experiment.records import Evaluation, SplitData
 from asr.experiment.timing import Runner
@@ -64,8 +64,8 @@ class Labels:
 
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
         """See `Workload`."""
-        state = current_state(folder, cell)
-        found = result_of(LabelScore, folder, cell.name, state)
+        state = cell.state(folder)
+        found = state.result(LabelScore)
         rate = {"rate": found.value, "interval": found.interval, "length": found.labels}
         evaluation.rates = {found.measure: rate}
         evaluation.utterances, evaluation.backend = found.items, found.backend

@@ -1,11 +1,12 @@
-"""Executors of a comparison's jobs: worker processes here, submitit's jobs on SLURM or here, and Ray's tasks.
+"""Executors of a comparison: worker processes here, submitit's jobs on SLURM or here, and Ray's tasks.
 
-Each is a context manager that yields a function from `Job` to `Handle`.
+Each is a context manager that yields `Submit`.
 """
 
 import platform
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,56 +18,53 @@ import yaml
 from asr.config import by_key, user_code
 from asr.config.values import read_value
 from asr.errors import UserError, in_words
-from asr.experiment.cell import Cell, is_done, read_cell, read_state, write_state
-from asr.experiment.jobs import POLL_S, run_job, show_progress
+from asr.experiment.cell import Cell
 from asr.experiment.options import CompareConfig
+from asr.experiment.processes import POLL_S, run_cells, show_progress
 from asr.parallel import ray_cluster
 
 FOREVER_MIN = 60 * 24 * 365  # submitit ends local jobs after five minutes unless it is told otherwise
 
 
 @dataclass
-class Job:
-    """The work of a job, called on the machine that it was given to.
+class Submission:
+    """Cells that one process is to run, called on the machine that it was given to.
 
     Attributes:
         folder: folder of the comparison.
-        names: cells of one model.
-        host: machine that submitted the job; errors on other machines name these.
+        cells: those of one model.
+        host: machine that submitted them; errors on other machines name these.
         code: files and modules of the user's own that the cells need.
     """
 
     folder: Path
-    names: list[str]
+    cells: list[Cell]
     host: str = field(default_factory=platform.node)
     code: list[str] = field(default_factory=user_code.sources)
 
     def __call__(self) -> None:
-        """Run the cells that are not done; their failures are recorded in their states."""
+        """Run the cells that are not done; their journals record failures."""
         if not self.folder.is_dir():
             raise UserError(
                 f"{self.folder}: expected the folder of the comparison, found none: do the machines share it?"
             )
         user_code.load_all(self.code)
-        cells = [
-            cell for name in self.names if not is_done(self.folder, cell := read_cell(self.folder, name))
-        ]
-        run_job(self.folder, cells)
+        cells = [cell for cell in self.cells if not cell.is_done(self.folder)]
+        run_cells(self.folder, cells)
         for cell in cells:
-            state = read_state(self.folder, cell.name)
+            state = cell.state(self.folder)
             if state.status == "failed" and platform.node() != self.host:
-                error = f"{platform.node()}: {state.error}"
-                write_state(self.folder, cell, "failed", error=error, seconds=state.seconds)
+                cell.job(self.folder).end(error=f"{platform.node()}: {state.error}", seconds=state.seconds)
 
     def checkpoint(self) -> Any:
-        """Return what submitit runs when SLURM has interrupted the job and queues it again."""
+        """Return what submitit runs when SLURM has interrupted it and queues it again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 class Handle(Protocol):
-    """A submitted job: submitit's job, the future of Ray's task, or a job that has run here."""
+    """What has been submitted: submitit's job, the future of Ray's task, or cells that have run here."""
 
     def done(self) -> bool:
         """Return whether it has ended."""
@@ -75,27 +73,19 @@ class Handle(Protocol):
         """Return why it failed, once it has ended."""
 
 
-class Ended:
-    """The handle of a job that has run here, in which the failures of cells are recorded."""
-
-    def done(self) -> bool:
-        """See `Handle`."""
-        return True
-
-    def exception(self) -> None:
-        """See `Handle`."""
+Submit = Callable[[Submission], Handle]
 
 
 def launch(
-    folder: Path, options: CompareConfig, jobs: list[list[Cell]], advance: Callable[[Cell, float], None]
+    folder: Path, options: CompareConfig, groups: list[list[Cell]], advance: Callable[[Cell, float], None]
 ) -> None:
-    """Run jobs and wait for them; the cells of a lost job fail.
+    """Run groups of cells and wait for them; the cells of a lost group fail.
 
     Args:
         folder: folder of the comparison, shared by all machines.
-        options: `launcher` and its options; without one, jobs run here, one after the other.
-        jobs: cells of each job.
-        advance: see `run_job`.
+        options: `launcher` and its options; without one, groups run here, one after the other.
+        groups: cells that one process runs.
+        advance: see `run_cells`.
 
     Raises:
         UserError: the launcher is not installed, or refuses the options.
@@ -110,13 +100,13 @@ def launch(
         _refusals(options) if options.launcher else nullcontext(),
         start(options.launcher, folder / "jobs", values) as submit,
     ):
-        running = [(submit(Job(folder.absolute(), [cell.name for cell in job])), job) for job in jobs]
+        running = [(submit(Submission(folder.absolute(), cells)), cells) for cells in groups]
         while running:
-            show_progress(folder, [cell for _, job in running for cell in job], advance)
-            # One call of done(): a job that ended between two would be forgotten, and its cells never fail.
-            ended = [(handle, job) for handle, job in running if handle.done()]
-            for handle, job in ended:
-                _end(folder, job, handle.exception(), advance)
+            show_progress(folder, [cell for _, cells in running for cell in cells], advance)
+            # One call of done(): what ended between two would be forgotten, and its cells never fail.
+            ended = [(handle, cells) for handle, cells in running if handle.done()]
+            for handle, cells in ended:
+                _end(folder, cells, handle.exception(), advance)
             running = [entry for entry in running if entry not in ended]
             if running:
                 time.sleep(POLL_S)
@@ -138,30 +128,32 @@ def _refusals(options: CompareConfig) -> Iterator[None]:
 def _end(
     folder: Path, cells: list[Cell], error: BaseException | None, advance: Callable[[Cell, float], None]
 ) -> None:
-    """Record the failure of a lost job in its cells that have not ended."""
+    """Record the failure of a lost group in its cells that have not ended."""
     reason = in_words(getattr(error, "cause", None) or error) if error else "ended without a result"
     for cell in cells:
-        if read_state(folder, cell.name).status not in ("done", "failed"):
-            write_state(folder, cell, "failed", error=f"job lost: {reason}")
+        if cell.state(folder).record is None:
+            cell.job(folder).end(error=f"job lost: {reason}")
     show_progress(folder, cells, advance)
 
 
 @contextmanager
 def _here(
     folder: Path, advance: Callable[[Cell, float], None], launcher: str, jobs: Path, values: dict[str, Any]
-) -> Iterator[Callable[[Job], Handle]]:
-    """Yield a function that runs a job in worker processes and returns once it has ended."""
+) -> Iterator[Submit]:
+    """Yield a function that runs cells in worker processes and returns once they have ended."""
 
-    def submit(job: Job) -> Handle:
-        run_job(folder, [read_cell(folder, name) for name in job.names], advance)
-        return Ended()
+    def submit(submission: Submission) -> Handle:
+        run_cells(folder, submission.cells, advance)
+        ended: Future[None] = Future()
+        ended.set_result(None)  # journals record failures
+        return ended
 
     yield submit
 
 
 @contextmanager
-def _submitit(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Callable[[Job], Handle]]:
-    """Yield a function that submits a job; `values` are the parameters of submitit's AutoExecutor."""
+def _submitit(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Submit]:
+    """Yield a function that submits cells; `values` are the parameters of submitit's AutoExecutor."""
     import submitit
 
     executor = submitit.AutoExecutor(folder, cluster=launcher.removeprefix("submitit_"))
@@ -169,8 +161,8 @@ def _submitit(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[C
     executor.update_parameters(**defaults | values)
     submitted: list[Any] = []
 
-    def submit(job: Job) -> Handle:
-        submitted.append(executor.submit(job))
+    def submit(submission: Submission) -> Handle:
+        submitted.append(executor.submit(submission))
         return submitted[-1]
 
     try:
@@ -182,14 +174,14 @@ def _submitit(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[C
 
 
 @contextmanager
-def _ray(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Callable[[Job], Handle]]:
-    """Yield a function that submits a job; `values` are options of Ray's tasks, and its `address`."""
+def _ray(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Submit]:
+    """Yield a function that submits cells; `values` are options of Ray's tasks, and its `address`."""
     import ray
 
     with ray_cluster(str(values.pop("address", None) or ""), values):
         run = ray.remote(_call).options(max_retries=0, **values)
-        yield lambda job: run.remote(job).future()
+        yield lambda submission: run.remote(submission).future()
 
 
-def _call(job: Job) -> None:
-    job()
+def _call(submission: Submission) -> None:
+    submission()

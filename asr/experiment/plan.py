@@ -13,27 +13,24 @@ from asr.config import affecting, flat, from_dict, refuse, to_dict
 from asr.errors import UserError
 from asr.experiment.candidates import evaluated_with, plan_candidates
 from asr.experiment.cell import (
-    CELL,
+    JOURNAL,
     STATE,
     Cell,
-    State,
     as_stored,
     code_entry,
-    current_state,
-    is_done,
     read_state,
-    trained_run,
+    stored_cell,
     training_result,
 )
 from asr.experiment.options import LENGTHS, ORACLE, OWN, STEPS, TIMING_THREADS, CompareConfig
 from asr.experiment.records import Candidate
 from asr.experiment.request import Decoding, Request, plan_decoding
-from asr.experiment.reuse import finished_runs, read_run
+from asr.experiment.reuse import finished_runs, read_run, suits
 from asr.experiment.speech import Speech
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Workload
 from asr.model import checkpoint
-from asr.records.job import differences
+from asr.records.job import Journal, differences
 from asr.records.run_folder import RunFolder
 from asr.search.options import DecodeOptions, SearchOptions
 from asr.training.budget import parse_budget
@@ -86,7 +83,7 @@ class Plan:
     def run_folder(self, label: str, seed: int) -> Path:
         """Return the run folder of a training, its own or a reused one."""
         cell = self.trainings[label, seed]
-        if found := training_result(self.folder, cell.name, current_state(self.folder, cell)):
+        if found := training_result(cell.state(self.folder)):
             return Path(os.path.relpath(self.folder / found.run))
         return self.reused.get(cell.name, self.folder / cell.name)
 
@@ -183,13 +180,14 @@ def settle_changes(plan: Plan) -> list[str]:
     messages: dict[str, str] = {}
     for cell in plan.cells():
         state = read_state(plan.folder, cell.name)
-        trained = training_result(plan.folder, cell.name, state) if cell.kind == "training" else None
+        before = stored_cell(cell.name, state)
+        trained = training_result(state) if cell.kind == "training" else None
         run = plan.folder / (trained.run if trained else "")
         if trained and trained.reused and run.resolve() != plan.reused.get(cell.name, Path()).resolve():
             messages[cell.name] = f"{os.path.relpath(run)} no longer matches"
-        elif state.key in ("", cell.key) or _is_untouched(plan.folder / cell.name, state):
-            if cell.kind == "training" and state.status == "done":
-                _check_checkpoints(trained_run(plan.folder, cell.name))
+        elif not state.identity or before.key == cell.key or _is_untouched(plan.folder / cell.name, state):
+            if trained:
+                _check_checkpoints(run)
             has_model = cell.needs not in messages and _is_done(plan, cell.needs)
             if not cell.needs or state.status == "missing" or has_model:
                 continue
@@ -197,7 +195,7 @@ def settle_changes(plan: Plan) -> list[str]:
         else:
             difference = ", ".join(
                 f"{key.removeprefix('options.')}: {was} → {is_now}"
-                for key, (was, is_now) in differences(state.settings, cell.settings).items()
+                for key, (was, is_now) in differences(before.settings, cell.settings).items()
             )
             if plan.options.changed == "refuse":
                 raise UserError(
@@ -210,9 +208,10 @@ def settle_changes(plan: Plan) -> list[str]:
     return [f"{name}: {message}" for name, message in messages.items()]
 
 
-def _is_untouched(folder: Path, state: State) -> bool:
-    """Return whether a cell was planned, but its job has written nothing yet."""
-    return state.status == "missing" and all(path.name in (CELL, STATE) for path in folder.glob("*"))
+def _is_untouched(folder: Path, state: Journal) -> bool:
+    """Return whether a cell was planned, but its worker has written nothing yet."""
+    known = (JOURNAL, STATE, "cell.json")  # the last two by earlier versions
+    return state.status == "missing" and all(path.name in known for path in folder.glob("*"))
 
 
 def _is_done(plan: Plan, name: str) -> bool:
@@ -275,13 +274,13 @@ def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict
     for cell in trainings:
         if cell.needs or RunFolder(folder / cell.name).options.exists():
             continue
-        before = training_result(folder, cell.name, read_state(folder, cell.name))
-        adopted = read_run(Path(os.path.relpath(folder / before.run))) if before and before.reused else None
-        if not (adopted and adopted.suits(cell.settings)):
-            others = (run for place in places for run in search(place))
-            adopted = next((run for run in others if run.suits(cell.settings)), None)
-        if adopted:
-            found[cell.name] = adopted.folder
+        before = training_result(read_state(folder, cell.name))
+        own = [Path(os.path.relpath(folder / before.run))] if before and before.reused else []
+        known = itertools.chain(
+            ((run, read_run(run)) for run in own), itertools.chain.from_iterable(map(search, places))
+        )
+        if adopted := next((run for run, work in known if suits(run, work, cell.settings)), None):
+            found[cell.name] = adopted
     return found
 
 
@@ -292,7 +291,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
     """
     timed: dict[tuple[str, str, str], Cell] = {}
     for (label, _, split, variant), cell in plan.evaluations.items():
-        if is_done(plan.folder, cell):
+        if cell.is_done(plan.folder):
             timed.setdefault((label, split, variant), cell)
     keys = {cell.name: cell.key for cell in plan.trainings.values()}
     cells = []
@@ -313,6 +312,6 @@ def timing_cells(plan: Plan) -> list[Cell]:
         settings |= code_entry(*(Variant.read(str(model["variant"])).attention for model in models))
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
         if models:
-            # One job for all models, so that one machine times them: machines may differ.
+            # One cell for all models, so that one machine times them: machines may differ.
             cells.append(Cell(f"timings/{split}", "timing", settings))
     return cells

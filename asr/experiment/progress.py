@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from asr.config import as_overrides, nested
 from asr.console import Table, draws_bars, duration
 from asr.experiment.candidates import plan_candidates
-from asr.experiment.cell import Cell, is_done, read_state
+from asr.experiment.cell import Cell
 from asr.experiment.grids import NONE, Paper
 from asr.experiment.plan import Plan
 from asr.experiment.records import Candidate
@@ -71,15 +71,14 @@ class CellProgress:
         self.console, self.folder, self.parallel = console, plan.folder, bool(plan.options.launcher)
         cells = list(plan.cells())
         self.total = len(cells) + len({split for _, _, split, _ in plan.evaluations})  # one timing per split
-        self.done = {cell.name for cell in cells if is_done(plan.folder, cell)}
+        self.done = {cell.name for cell in cells if cell.is_done(plan.folder)}
         self.waiting = {cell.name: cell for cell in cells if cell.name not in self.done}
         self.running: dict[str, Running] = {}
         self.later, self.budgets_s = later, _budgets_s(plan)
         self.spent: dict[str, list[tuple[float, float]]] = {}  # seconds and size of finished cells, by kind
         for cell in cells:
-            state = read_state(plan.folder, cell.name)
-            if cell.name in self.done and state.seconds:
-                self._spend(cell, state.seconds)
+            if cell.name in self.done and (seconds := cell.state(plan.folder).seconds):
+                self._spend(cell, seconds)
         self.printed = time.monotonic()
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -94,7 +93,7 @@ class CellProgress:
         """Show the completed fraction of a running cell, 0 to 1, or its outcome."""
         if cell.name in self.done:
             return
-        state = read_state(self.folder, cell.name)
+        state = cell.state(self.folder)
         if state.status in ("done", "failed"):
             self.done.add(cell.name)
             self.waiting.pop(cell.name, None)
@@ -204,7 +203,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     for candidate in plan.candidates:
         label = candidate.label
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
-        missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
+        missing = [cell for cell in cells if cell.name not in plan.reused and not cell.is_done(plan.folder)]
         with console.status(escape(f"timing steps of {label}")):
             expected = _expected(plan, candidate, cells) if missing else TrainingTime(0, 0.0, 0.0, "")
         seeds: dict[tuple[str, str, str, str, str], list[str]] = {}  # by row
@@ -219,8 +218,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         at_most |= expected.at_most
     console.print(Table.of(str(plan.folder), columns, rows, numbers=False))
     evaluations = list(plan.evaluations.values())
-    missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
-    known = [read_state(plan.folder, x.name).seconds for x in evaluations if is_done(plan.folder, x)]
+    missing = [cell for cell in evaluations if not cell.is_done(plan.folder)]
+    known = [x.state(plan.folder).seconds for x in evaluations if x.is_done(plan.folder)]
     if evaluations:
         console.print(f"{counted(len(evaluations), 'evaluation')}, {len(missing)} of them to do")
     note = "without evaluations"
@@ -259,8 +258,8 @@ class TrainingTime:
 
 def _expected(plan: Plan, candidate: Candidate, cells: list[Cell]) -> TrainingTime:
     """Return the expected cost of each training of a candidate."""
-    done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
-    done = [seconds for seconds in done if seconds]  # reused runs have no time
+    states = [cell.state(plan.folder) for cell in cells]
+    done = [x.seconds for x in states if x.status == "done" and x.seconds]  # reused runs have no time
     values = cells[0].settings["options"] | {"init_from": cells[0].needs}
     options = train_options_from(nested(values), cells[0].name)
     options.init_from = ""  # not trained yet; steps from random weights take as long

@@ -207,7 +207,7 @@ class Evaluation:
         split: key of `Results.data`; dev or test without recordings.
         variant: how the model runs, as the text of `Variant`.
         decoder: greedy | beam | prefix; empty without a search.
-        folder: folder with hyp.jsonl and score.json, or with state.json alone.
+        folder: folder with hyp.jsonl and score.json, or with the journal alone.
         status: done | failed | missing.
         error: one line if the evaluation failed.
         rates: measures by name: rate, interval, length, and of error rates (per, wer, cer, official, …)

@@ -22,7 +22,7 @@ from asr.experiment.records import (
     TriedRate,
 )
 from asr.experiment.variant import Variant
-from asr.files import build, read_json, write_json
+from asr.files import build, read_record, write_record
 from asr.scoring.measures import is_share, measure_of
 from asr.scoring.statistics import Estimate, over_seeds, pareto_front, spread
 from asr.text.files import write_table
@@ -283,7 +283,7 @@ class Results:
 def write_results(results: Results, folder: Path) -> None:
     """Write results.json and results.csv, see `Results.rows`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(asdict(results), folder / "results.json")
+    write_record(asdict(results), folder / "results.json")
     _write_csv(results, folder / "results.csv")
 
 
@@ -291,10 +291,10 @@ def read_results(path: Path) -> Results:
     """Read a results.json file, or the one in a folder.
 
     Raises:
-        UserError: the file is missing, is not JSON or has another format.
+        UserError: the file is missing, is not JSON, is damaged or has another format.
     """
     path = path / "results.json" if path.is_dir() else path
-    values = read_json(path, "results of asr compare")
+    values = read_record(path, "results of asr compare")
     if values.get("format") != FORMAT:
         raise UserError(f"{path}: expected results of format {FORMAT}, found {values.get('format')!r}")
     results: Results = build(Results, values, str(path))

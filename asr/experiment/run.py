@@ -1,4 +1,4 @@
-"""Runs the plan of a comparison: stages of jobs in processes of their own, each cell at most once.
+"""Runs the plan of a comparison: stages of cells in processes of their own, each cell at most once.
 
 A trained model is evaluated at once, or, with a launcher, after the trainings of its stage. Forward passes
 are timed at the end, with nothing beside them.
@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from asr.experiment.cell import Cell, TrainingResult, is_done, read_state, write_cell, write_state
+from asr.experiment.cell import Cell, TrainingResult, read_state
 from asr.experiment.collect import collect
 from asr.experiment.launch import launch
 from asr.experiment.plan import Plan, settle_changes, timing_cells
@@ -51,11 +51,11 @@ def run_plan(plan: Plan, console: Console, later: int = 0) -> Results:
 def _adopt(plan: Plan, console: Console) -> None:
     """Mark trainings as done that reuse a finished run."""
     for cell in plan.trainings.values():
-        if cell.name in plan.reused and not is_done(plan.folder, cell):
+        if cell.name in plan.reused and not cell.is_done(plan.folder):
             run = plan.reused[cell.name]
-            write_cell(plan.folder, cell)
+            cell.plan(plan.folder)
             result = TrainingResult(os.path.relpath(run, plan.folder), reused=True)
-            write_state(plan.folder, cell, "done", result=asdict(result))
+            cell.job(plan.folder).end(result=asdict(result))
             console.print(f"{cell.name}: reusing {run}, which has the same settings", markup=False)
 
 
@@ -75,23 +75,23 @@ def _training_stages(plan: Plan) -> Iterator[list[Cell]]:
 
 def _evaluations(plan: Plan, trainings: list[Cell]) -> list[list[Cell]]:
     """Return the evaluations of each model, so that one process imports the libraries for all of them."""
-    jobs: dict[str, list[Cell]] = {cell.name: [] for cell in trainings}
+    groups: dict[str, list[Cell]] = {cell.name: [] for cell in trainings}
     for cell in plan.evaluations.values():
-        if cell.needs in jobs:
-            jobs[cell.needs].append(cell)
-    return list(jobs.values())
+        if cell.needs in groups:
+            groups[cell.needs].append(cell)
+    return list(groups.values())
 
 
-def _run_stage(plan: Plan, jobs: list[list[Cell]], progress: CellProgress) -> None:
-    """Run the unfinished cells of each job; skip those that need a failed cell."""
+def _run_stage(plan: Plan, groups: list[list[Cell]], progress: CellProgress) -> None:
+    """Run the unfinished cells of each group; skip those that need a failed cell."""
 
     def is_pending(cell: Cell) -> bool:
         ready = not cell.needs or read_state(plan.folder, cell.needs).status == "done"
-        return ready and not is_done(plan.folder, cell)
+        return ready and not cell.is_done(plan.folder)
 
-    pending = [[cell for cell in job if is_pending(cell)] for job in jobs]
-    pending = [job for job in pending if job]
-    for cell in (cell for job in pending for cell in job):
-        write_cell(plan.folder, cell)
+    pending = [[cell for cell in group if is_pending(cell)] for group in groups]
+    pending = [group for group in pending if group]
+    for cell in (cell for group in pending for cell in group):
+        cell.plan(plan.folder)
     if pending:
         launch(plan.folder, plan.options, pending, progress.update)

@@ -1,4 +1,4 @@
-"""The worker process of a comparison, which runs cells one after the other and records their states.
+"""The worker process of a comparison, which runs cells one after the other.
 
 `python -m asr.experiment.worker [--code=<file or module> …] <folder> <cell> …` ends when its parent's death
 closes its standard input.
@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,23 +20,24 @@ import torch
 from asr.attention.table import layer_runs
 from asr.config import nested, user_code
 from asr.environment import pick_device
-from asr.errors import UserError, in_words
+from asr.errors import UserError
 from asr.experiment.cell import (
     GRACE_S,
     Cell,
     TrainingResult,
-    read_cell,
+    read_state,
+    stored_cell,
     trained_run,
     write_fraction,
-    write_state,
 )
-from asr.experiment.jobs import CODE
 from asr.experiment.labels import Labels
+from asr.experiment.processes import CODE
 from asr.experiment.records import TimingResult
 from asr.experiment.speech import Speech
 from asr.experiment.timing import forward_times
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Workload
+from asr.records.job import Job
 from asr.training.config import train_options_from
 from asr.training.progress import position
 from asr.training.ranks import global_rank
@@ -51,31 +51,27 @@ def main(arguments: list[str]) -> None:
     place, *names = [x for x in arguments if not x.startswith(CODE)]
     folder = Path(place)
     for name in names:
-        work(folder, read_cell(folder, name))
+        work(folder, stored_cell(name, read_state(folder, name)))
 
 
 def work(folder: Path, cell: Cell) -> None:
-    """Run a cell and write its state; an exception becomes the cell's error.
+    """Run a cell; its journal says how it ended.
 
     Lightning starts the other ranks of a training like this process; they write nothing.
     """
-    # Otherwise a rank that ends early would mark the cell as done for the others.
-    first = global_rank(devices=1) == 0
+    job = cell.job(folder)
     print(f"=== {cell.name}", flush=True)
-    if first:
+    if global_rank(devices=1) == 0:
         write_fraction(folder / cell.name / "fraction", 0.0)
-        write_state(folder, cell, "running")
-    started = time.monotonic()
-    try:
+    else:  # a rank that ends early would mark the cell as done for the others
+        job = Job(None, job.identity)
+    function = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind]
+
+    def checked() -> dict[str, Any]:
         _check_code(cell)
-        result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
-    except Exception as error:
-        traceback.print_exc()
-        if first:
-            write_state(folder, cell, "failed", error=in_words(error), seconds=time.monotonic() - started)
-        return
-    if first:
-        write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
+        return function(folder, cell)
+
+    job.run(checked)
 
 
 class FractionWriter(lightning.Callback):

@@ -43,7 +43,7 @@ class Workload(Protocol):
 
     @staticmethod
     def evaluate(run: Path, folder: Path, cell: Cell, advance: Callable[[float], None]) -> dict[str, Any]:
-        """Evaluate a run in a worker; return the result for the cell's state."""
+        """Evaluate a run in a worker; return the result for the cell's journal."""
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> Passes:

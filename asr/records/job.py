@@ -1,28 +1,35 @@
 """A job: work that resumes after any interruption, found again by all that its results depend on.
 
 Its journal is a JSON Lines file: a format mark with the identity of the job, then each item's key, result and
-digest. A job may be divided into shards, each with a journal of its own, `shards/<i>-of-<n>.jsonl` in the
-output folder, whose last line marks it as done; `asr merge` joins them.
+digest; a last line marks it as done, or says why it failed. A job may be divided into shards, each with a
+journal of its own, `shards/<i>-of-<n>.jsonl` in the output folder; `asr merge` joins them. A job without
+items, such as a training of a comparison, is one call: `Job.run`.
 """
 
 import json
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, TypeVar
 
 from filelock import Timeout
 
 from asr.config import flat, user_code
 from asr.environment import source_digest
-from asr.errors import UserError
-from asr.files import WITHOUT_LOCKS, atomic_text, digest, lock_on
+from asr.errors import UserError, in_words
+from asr.files import WITHOUT_LOCKS, atomic_text, checked_entries, digest, lock_on
 from asr.records.options import FOLDER, Shard
 
+Schema = TypeVar("Schema")
+Status = Literal["missing", "running", "done", "failed"]
+
 FORMAT = "clustered-asr job 1"
-DONE = "done"  # key of the last line of a shard
+BEGUN = "begun"  # key of a line by `Job.run`
+DONE = "done"  # key of the last line
 DIGITS = 8  # of a line's digest
 
 
@@ -65,6 +72,7 @@ class Job:
         path: journal; None: results stay in memory. The journal of another job is begun anew.
         identity: what the results depend on, as plain data; see `identity`.
         shard: part of the items; its journal is locked until this object or the process ends.
+        beside: what another process needs for the work, but the results don't depend on.
 
     Attributes:
         stored: results so far, by key.
@@ -79,8 +87,14 @@ class Job:
         ([3, 4], {1: [3, 4]})
     """
 
-    def __init__(self, path: Path | None, identity: Mapping[str, Any], shard: Shard | None = None) -> None:
-        self.path, self.shard = path, shard
+    def __init__(
+        self,
+        path: Path | None,
+        identity: Mapping[str, Any],
+        shard: Shard | None = None,
+        beside: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path, self.shard, self.beside = path, shard, beside
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
         self.stored: dict[str, Any] = {}
         self.record: dict[str, Any] | None = None
@@ -142,7 +156,8 @@ class Job:
             if not self._whole:  # the end of the file may be torn
                 with atomic_text(path) as file:
                     shard = self.shard and [self.shard.index, self.shard.count]
-                    file.write(json.dumps({"format": FORMAT, "job": self.identity, "shard": shard}) + "\n")
+                    head = {"format": FORMAT, "job": self.identity, "shard": shard}
+                    file.write(json.dumps(head | ({"beside": self.beside} if self.beside else {})) + "\n")
                     file.writelines(_marked(json.dumps(entry)) for entry in self.stored.items())
                 self._whole = True
             self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
@@ -169,17 +184,44 @@ class Job:
         Args:
             record: further data, which `read_shards` returns.
         """
-        self.record = dict(record)
         if self.shard is None:
+            self.record = dict(record)
             self.remove()
             return
+        self.end(**record)
         assert self.path is not None
-        self._open(self.path).write(_marked(json.dumps([DONE, record])))
-        self.close()
         print(
             f"shard {self.shard.index} of {self.shard.count}: {self.path}; once all are there: "
             f"asr merge {self.path.parent.parent}"
         )
+
+    def begin(self) -> None:
+        """Write the journal anew, without results, for another process, which will do the job."""
+        self.stored.clear()
+        if self.path:
+            self._open(self.path)
+            self.close()
+
+    def run(self, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Do a job without items; an exception becomes its error.
+
+        The record has the `result`, which `Journal.result` reads, or the `error` in one line, and `seconds`.
+        """
+        self.add(BEGUN, None)
+        started = time.monotonic()
+        try:
+            found: dict[str, Any] = {"result": work()}
+        except Exception as error:
+            traceback.print_exc()
+            found = {"error": in_words(error)}
+        self.end(**found, seconds=time.monotonic() - started)
+
+    def end(self, **record: Any) -> None:
+        """Mark the job as done, or, with an `error` in the record, as failed."""
+        self.record = record
+        if self.path:
+            self._open(self.path).write(_marked(json.dumps([DONE, record])))
+            self.close()
 
     def remove(self) -> None:
         """Remove the journal, once the results are elsewhere."""
@@ -193,29 +235,34 @@ class Job:
 
 
 class Journal:
-    """What a journal holds.
+    """What a journal holds; nothing without a file.
 
     Args:
-        path: file.
+        path: file, which may be missing.
 
     Attributes:
-        identity, shard: those of its job; empty and None if another version or program wrote the file.
+        identity, shard, beside: those of its job; empty, None if another version or program wrote the file.
         stored: results by key, up to a damaged line.
-        record: further data of a shard that is done; None before.
+        record: further data of a job that is done or has failed; None before.
         damaged: what is wrong with the file; a torn last line is an interruption, no damage.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
         self.identity: dict[str, Any] = {}
         self.shard: Shard | None = None
+        self.beside: dict[str, Any] = {}
         self.stored: dict[str, Any] = {}
         self.record: dict[str, Any] | None = None
         self.damaged = ""
+        if path is None or not path.exists():
+            return
         head, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
         try:
             found = json.loads(head)
             if found["format"] == FORMAT:
                 self.identity, self.shard = found["job"], found["shard"] and Shard(*found["shard"])
+                self.beside = found.get("beside", {})
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
         if not self.identity:
@@ -230,6 +277,31 @@ class Journal:
                 self.record = value
             else:
                 self.stored[key] = value
+
+    @property
+    def status(self) -> Status:
+        """State of a job without items."""
+        if self.record is None:
+            return "running" if self.stored else "missing"
+        return "failed" if "error" in self.record else "done"
+
+    @property
+    def error(self) -> str | None:
+        """Why the job failed, in one line; None if it didn't."""
+        return (self.record or {}).get("error")
+
+    @property
+    def seconds(self) -> float:
+        """How long the job took; 0 as long as it isn't done."""
+        return float((self.record or {}).get("seconds", 0.0))
+
+    def result(self, schema: type[Schema]) -> Schema:
+        """Return the result of a job without items that is done, as the dataclass that it was.
+
+        Entries that the dataclass lacks are ignored.
+        """
+        assert self.record is not None
+        return schema(**checked_entries(schema, self.record["result"], f"{self.path}: result"))
 
 
 def _marked(line: str) -> str:

@@ -1,20 +1,19 @@
 """Resuming: finds the checkpoint, compares options and inputs with the run's, tells whether it has ended."""
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr import config
-from asr.config import affecting, flat
+from asr.config import affecting, flat, values_affecting
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import digest, file_digest
+from asr.files import file_digest
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
-from asr.records.job import differences
+from asr.records.job import Job, differences
 from asr.records.run_folder import LAST, RunEnvironment, RunFolder
 from asr.training.config import run_options
 from asr.training.options import TrainConfig
@@ -120,11 +119,10 @@ def replanned(options: TrainConfig, point: ResumePoint) -> bool:
 
 
 def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
-    """Return 16 hex digits that identify a run: a hash of its initial options and inputs."""
-    kept = affecting(options, "result", "plan")
-    settings = {key: x for key, x in flat(config.to_dict(options)).items() if key in kept}
-    text = json.dumps([settings, {key: environment.get(key) for key in INPUTS}], sort_keys=True)
-    return digest(text, 16)
+    """Return the key of a run: a hash of its initial options and inputs."""
+    inputs = {key: environment.get(key) for key in INPUTS}
+    same = {"command": "train", "options": values_affecting(options, "result", "plan"), **inputs}
+    return Job(None, same).key
 
 
 def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:

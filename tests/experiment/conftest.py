@@ -18,7 +18,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def quicken(patch: pytest.MonkeyPatch) -> None:
     """Run all jobs in this process, and leave out the report, which has its own tests."""
-    patch.setattr(launch, "run_job", in_process)
+    patch.setattr(launch, "run_cells", in_process)
     patch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
 
 
@@ -36,4 +36,4 @@ def compared(tone_corpus: Path, shared: Path) -> Path:
 
 @pytest.fixture
 def fast_without_training(fast: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "run_job", train_nothing)
+    monkeypatch.setattr(launch, "run_cells", train_nothing)

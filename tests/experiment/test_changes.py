@@ -6,23 +6,24 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-from comparisons import arguments, reusing
+from comparisons import arguments, put, reusing
 from runs import killed
 
 from asr.cli import main
 from asr.errors import UserError
 from asr.experiment import reuse, worker
-from asr.experiment.cell import is_done, read_state, write_cell, write_state
+from asr.experiment.cell import read_state
 from asr.experiment.collect import collect
 from asr.experiment.plan import make_plan, settle_changes
 from asr.experiment.request import parse
 from asr.experiment.results import read_results
-from asr.experiment.reuse import read_run
-from asr.files import file_digest
+from asr.experiment.reuse import read_run, suits
+from asr.files import file_digest, read_record, write_record
 from asr.model import checkpoint
 
 
@@ -53,7 +54,7 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
     assert "PER %, test" in " ".join(capsys.readouterr().out.split())
 
     def states() -> dict[str, int]:
-        return {str(x): x.stat().st_mtime_ns for x in folder.rglob("state.json")}
+        return {str(x): x.stat().st_mtime_ns for x in folder.rglob("job.jsonl")}
 
     before = states()
     assert main([*asked, "jobs=2"]) == 0  # the number of search processes is immaterial
@@ -157,8 +158,8 @@ def test_a_reused_run_is_kept_until_it_no_longer_matches(
     asked = reusing(run, tone_corpus, tmp_path / "compare")[1:]
     plan = make_plan(parse(asked))
     (cell,) = plan.trainings.values()
-    write_cell(plan.folder, cell)
-    write_state(plan.folder, cell, "done", result={"run": "../runs/full", "reused": True})
+    cell.plan(plan.folder)
+    put(plan.folder, cell, "done", result={"run": "../runs/full", "reused": True})
     without = make_plan(parse([*asked, "reuse=none"]))
     assert [path.resolve() for path in without.reused.values()] == [run]
     assert settle_changes(without) == []
@@ -178,20 +179,20 @@ def test_a_refused_change_discards_nothing(trained: Path, tone_corpus: Path, tmp
     asked = [*reusing(run, tone_corpus, tmp_path / "compare")[1:], "evaluate=[own]"]
     plan = make_plan(parse(asked))
     (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
-    write_state(plan.folder, training, "done", result={"run": "../runs/full", "reused": True})
-    write_state(plan.folder, evaluation, "done")
+    put(plan.folder, training, "done", result={"run": "../runs/full", "reused": True})
+    put(plan.folder, evaluation, "done")
     other = [x for x in asked if not x.startswith("steps=")]
     with pytest.raises(UserError, match="exists with other settings"):
         settle_changes(make_plan(parse([*other, "steps=2"])))
     assert settle_changes(make_plan(parse(asked))) == []
-    assert is_done(plan.folder, evaluation)
+    assert evaluation.is_done(plan.folder)
 
 
 def test_a_job_that_was_stopped_before_it_began_keeps_its_settings(tone_corpus: Path, tmp_path: Path) -> None:
     """Without them, a training went on from another one's checkpoint with changed settings."""
     asked = arguments(tone_corpus, tmp_path, "attentions=[full]")[1:]
     (cell,) = make_plan(parse(asked)).trainings.values()
-    write_cell(tmp_path, cell)
+    cell.plan(tmp_path)
     longer = make_plan(parse([*(x for x in asked if not x.startswith("steps=")), "steps=2"]))
     assert settle_changes(longer) == []  # nothing was trained
     (tmp_path / cell.name / "checkpoints").mkdir()
@@ -209,12 +210,16 @@ def test_a_run_is_reused_only_with_the_same_start_and_one_plan(
     """
     plan = make_plan(parse(reusing(trained, tone_corpus, tmp_path)[1:]))
     (cell,) = plan.trainings.values()
-    run = read_run(trained)
-    assert run is not None
-    assert run.suits(cell.settings)
-    assert not dataclasses.replace(run, replanned=True).suits(cell.settings)
-    assert not dataclasses.replace(run, start="0123").suits(cell.settings)
-    assert dataclasses.replace(run, start="0123").suits(cell.settings | {"start": "0123"})
+    run = shutil.copytree(trained, tmp_path / "run")
+
+    def suits_with(settings: dict[str, Any], **changes: Any) -> bool:
+        write_record(read_record(trained / "environment.json") | changes, run / "environment.json")
+        return suits(run, read_run(run), settings)
+
+    assert suits_with(cell.settings)
+    assert not suits_with(cell.settings, replanned=True)
+    assert not suits_with(cell.settings, start="0123")
+    assert suits_with(cell.settings | {"start": "0123"}, start="0123")
 
 
 @pytest.mark.slow
@@ -230,12 +235,12 @@ def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_p
     training = dataclasses.replace(training, settings=older)
     decoded = json.loads(json.dumps({**evaluation.settings, "training": training.key}))
     del decoded["options"]["g2p"]
-    write_state(plan.folder, training, "done", result={"run": training.name})
-    write_state(plan.folder, dataclasses.replace(evaluation, settings=decoded), "done")
+    put(plan.folder, training, "done", result={"run": training.name})
+    put(plan.folder, dataclasses.replace(evaluation, settings=decoded), "done")
 
     def changes(*overrides: str) -> list[str]:
         plan = make_plan(parse([*asked, *overrides]))
-        cells = [cell for cell in plan.cells() if not is_done(plan.folder, cell)]
+        cells = [cell for cell in plan.cells() if not cell.is_done(plan.folder)]
         return [cell.kind for cell in cells]
 
     assert changes() == []
@@ -243,11 +248,11 @@ def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_p
     assert changes("optimizer.weight_decay=0.5") == ["training", "evaluation"]  # which they had
     assert changes("decode=[checkpoint=best]") == ["evaluation"]
     del older["options"]["features.floor"]  # a constant at the time, of another value
-    write_state(plan.folder, dataclasses.replace(training, settings=older), "done", result={"run": "run"})
+    put(plan.folder, dataclasses.replace(training, settings=older), "done", result={"run": "run"})
     assert "training" in changes()
     assert "training" not in changes(f"features.floor={2.0**-23}")
     older["options"]["optimizer.weight_decay"] = 0.25  # the default at the time
-    write_state(plan.folder, dataclasses.replace(training, settings=older), "done")
+    put(plan.folder, dataclasses.replace(training, settings=older), "done")
     assert "training" in changes()
 
 
@@ -303,7 +308,7 @@ def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
     plan = make_plan(parse(arguments(tone_corpus, Path("compare"), entries, "steps=2")[1:]))
     parent, child = plan.trainings.values()
     for cell in (parent, child):
-        write_cell(plan.folder, cell)
+        cell.plan(plan.folder)
     worker.work(plan.folder.absolute(), parent)
     with killed(1):
         worker._train(plan.folder.absolute(), child)
@@ -320,7 +325,7 @@ def test_lora_starts_from_the_parents_run(
     monkeypatch.setattr(worker, "train", lambda options, callbacks: starts.append(options.init_from))
     entries = "candidates=[{attention: full}, {attention: full, init_from: full, model.lora.rank: 2}]"
     parent, child = make_plan(parse(arguments(tone_corpus, tmp_path, entries)[1:])).trainings.values()
-    write_state(tmp_path, parent, "done", result={"run": parent.name})
+    put(tmp_path, parent, "done", result={"run": parent.name})
     worker._train(tmp_path, child)
     assert starts == [str(tmp_path / parent.name)]
 
@@ -331,8 +336,8 @@ def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: P
     plan = make_plan(parse(asked[1:]))
     (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
     for cell, status in ((training, "failed"), (evaluation, "done")):
-        write_cell(tmp_path, cell)
-        write_state(tmp_path, cell, status)
+        cell.plan(tmp_path)
+        put(tmp_path, cell, status)
     assert settle_changes(plan) == [f"{evaluation.name}: running again, because {training.name} will be"]
     assert read_state(tmp_path, evaluation.name).status == "missing"
     assert settle_changes(plan) == []

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from comparisons import arguments, reusing
+from comparisons import arguments, put, reusing
 from processes import Asr
 from runs import in_process
 from tone_corpora import TINY
@@ -24,8 +24,8 @@ import attention_ext
 from asr.cli import main
 from asr.config import flat
 from asr.errors import UserError
-from asr.experiment import jobs, launch, worker
-from asr.experiment.cell import Cell, read_state, write_cell, write_state
+from asr.experiment import launch, processes, worker
+from asr.experiment.cell import Cell, read_state
 from asr.experiment.collect import collect
 from asr.experiment.plan import Plan, make_plan, timing_cells
 from asr.experiment.request import parse, plan_decoding
@@ -123,7 +123,7 @@ def test_models_are_trained_evaluated_and_timed(
     assert untimed(tmp_path) == before
     # Another candidate adds cells and changes none; all are timed again together.
     monkeypatch.undo()
-    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_cells", in_process)
     assert main([*asked[:-2], "attentions=[full,lsh-1]", "evaluate=[full]", "dry_run=true"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"timed steps of \d+ ms \(CPU \d+ ms\)", shown)
@@ -182,7 +182,7 @@ def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
 def test_losses_with_different_outputs_are_compared_and_reported(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_cells", in_process)
     both = "candidates=[{attention: full}, {attention: full, label: lf_mmi, loss: lf_mmi, loss.order: 2}]"
     assert main(arguments(tone_corpus, tmp_path, both, "evaluate=[clustered-3]")) == 0
     results = read_results(tmp_path)
@@ -218,12 +218,12 @@ def test_an_interrupted_comparison_has_the_scores_of_its_finished_models(
 ) -> None:
     """Evaluations once ran after all trainings."""
 
-    def run_job(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
+    def run_cells(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
         if cells[0].name == "trainings/clustered-2/seed0":
             raise KeyboardInterrupt
         in_process(folder, cells, advance)
 
-    monkeypatch.setattr(launch, "run_job", run_job)
+    monkeypatch.setattr(launch, "run_cells", run_cells)
     assert main(arguments(tone_corpus, tmp_path, "attentions=[full,clustered-2]")) == 130
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "missing"]
@@ -267,8 +267,8 @@ def test_a_candidate_whose_first_seed_failed_is_timed(tone_corpus: Path, tmp_pat
     more = ["attentions=[full,clustered-3]", "evaluate=[own]", "seeds=[0,1]"]
     plan = plan_of(tone_corpus, tmp_path, *more)
     for (label, seed, *_), cell in plan.evaluations.items():
-        write_cell(plan.folder, cell)
-        write_state(plan.folder, cell, "failed" if (label, seed) == ("full", 0) else "done")
+        cell.plan(plan.folder)
+        put(plan.folder, cell, "failed" if (label, seed) == ("full", 0) else "done")
     (cell,) = timing_cells(plan)
     found = [(model["label"], model["training"]) for model in cell.settings["models"]]
     assert found == [("full", "trainings/full/seed1"), ("clustered-3", "trainings/clustered-3/seed0")]
@@ -286,7 +286,7 @@ def test_the_command_of_a_training_repeats_it(tone_corpus: Path, tmp_path: Path)
 def test_only_the_first_rank_writes_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks of a training wrote it, and a rank that ended early made the others' cell done."""
     cell = Cell("trainings/full/seed0", "training", {})
-    write_cell(tmp_path, cell)
+    cell.plan(tmp_path)
     monkeypatch.setattr(worker, "_train", lambda folder, cell: {})
     for rank, status in (("1", "missing"), ("0", "done")):
         monkeypatch.setenv("LOCAL_RANK", rank)
@@ -511,7 +511,7 @@ def test_killed_at_random_points_gives_the_same_results(
     Each is killed after some CPU time: by the wall clock, one once finished before it was killed, because the
     load on the machine had changed.
     """
-    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_cells", in_process)
     monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
     more = ["attentions=[full,clustered-3]", "evaluate=[clustered-3]", "seeds=[0,1]", "steps=12"]
     started = time.process_time()
@@ -567,16 +567,15 @@ def test_a_worker_ends_with_its_parent(
 
 
 WORKER = """
-import json, os, sys, pathlib
+import os, sys, pathlib
 folder, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
 for name in names:
-    state = json.loads((folder / name / "template.json").read_text())
-    state.pop("mark", None)
-    (folder / name / "state.json").write_text(json.dumps(state | {"status": "running"}))
+    journal = folder / name / "job.jsonl"
+    journal.write_bytes((folder / "running" / name / "job.jsonl").read_bytes())
     if name.endswith("crash"):
         print("the last words", flush=True)
         os.kill(os.getpid(), 11)
-    (folder / name / "state.json").write_text(json.dumps(state | {"status": "done"}))
+    journal.write_bytes((folder / "done" / name / "job.jsonl").read_bytes())
 """
 
 
@@ -585,7 +584,7 @@ import pathlib, signal, sys, time
 folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
 if name.endswith("training"):
     signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), (folder / "saved").touch(), sys.exit(143)))
-(folder / name / "state.json").write_text('{"status": "running"}')
+(folder / name / "job.jsonl").write_bytes((folder / "running" / name / "job.jsonl").read_bytes())
 time.sleep(60)
 """
 
@@ -596,33 +595,34 @@ def test_an_interrupted_worker_ends_by_itself(
 ) -> None:
     """The worker was killed, and the steps since the last checkpoint were lost."""
     cell = Cell(f"cells/{name}", "training", {})
-    write_cell(tmp_path, cell)
+    cell.plan(tmp_path)
+    put(tmp_path / "running", cell, "running")
     command = [sys.executable, "-S", "-c", STUBBORN, str(tmp_path), cell.name]
-    monkeypatch.setattr(jobs, "worker_command", lambda folder, cells: command)
+    monkeypatch.setattr(processes, "worker_command", lambda folder, cells: command)
 
     def interrupt(cell: Cell, fraction: float) -> None:
         raise KeyboardInterrupt
 
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        jobs.run_job(tmp_path, [cell], interrupt)
-    assert time.monotonic() - started < jobs.GRACE_S
+        processes.run_cells(tmp_path, [cell], interrupt)
+    assert time.monotonic() - started < processes.GRACE_S
     assert (tmp_path / "saved").exists() == (name == "training")
 
 
 def test_a_crash_fails_one_cell_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Cell(f"evaluations/a/seed0/{name}", "evaluation", {"x": name}) for name in ("1", "crash", "2")]
     for cell in cells:
-        write_cell(tmp_path, cell)
-        state = {"key": cell.key, "settings": {}, "error": None, "seconds": 0.0, "result": {}}
-        (tmp_path / cell.name / "template.json").write_text(json.dumps(state))
+        cell.plan(tmp_path)
+        for status in ("running", "done"):
+            put(tmp_path / status, cell, status)
 
     def command(folder: Path, cells: list[Cell]) -> list[str]:
         return [sys.executable, "-S", "-c", WORKER, str(folder), *(cell.name for cell in cells)]
 
-    monkeypatch.setattr(jobs, "worker_command", command)
+    monkeypatch.setattr(processes, "worker_command", command)
     updates = []
-    jobs.run_job(tmp_path, cells, lambda cell, fraction: updates.append((cell.name, fraction)))
+    processes.run_cells(tmp_path, cells, lambda cell, fraction: updates.append((cell.name, fraction)))
     states = [read_state(tmp_path, cell.name) for cell in cells]
     assert [state.status for state in states] == ["done", "failed", "done"]
     assert states[1].error == "worker killed by signal 11; last line of its log: the last words"

@@ -239,7 +239,7 @@ def test_a_comparison_gives_each_candidate_its_steps(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {"full": 0.5, "clustered-3": 0.25}
-    monkeypatch.setattr(launch, "run_job", in_process)
+    monkeypatch.setattr(launch, "run_cells", in_process)
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {name: seconds[name] for name in asked})
     arguments = [
         "compare",

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comparisons import put
 from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
 from asr.errors import UserError
 from asr.experiment import launch
-from asr.experiment.cell import Cell, State, read_state, write_cell, write_state
-from asr.experiment.launch import Job
+from asr.experiment.cell import Cell, read_state
+from asr.experiment.launch import Submission
 from asr.experiment.options import CompareConfig
 from asr.training.task import TrainingTask
 
@@ -26,7 +27,7 @@ from asr.training.task import TrainingTask
 def cells_in(folder: Path, *names: str) -> list[Cell]:
     cells = [Cell(f"timings/{name}", "timing", {"models": []}) for name in names]
     for cell in cells:
-        write_cell(folder, cell)
+        cell.plan(folder)
     return cells
 
 
@@ -34,20 +35,20 @@ def test_a_job_runs_what_is_not_done_and_errors_name_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = cells_in(tmp_path, "first", "second")
-    write_state(tmp_path, first, "done")
+    put(tmp_path, first, "done")
     ran = []
 
-    def run_job(folder: Path, cells: list[Cell]) -> None:
+    def run_cells(folder: Path, cells: list[Cell]) -> None:
         ran.extend(cell.name for cell in cells)
-        write_state(folder, second, "failed", error="train.cuts.jsonl.gz: no such file")
+        put(folder, second, "failed", error="train.cuts.jsonl.gz: no such file")
 
-    monkeypatch.setattr(launch, "run_job", run_job)
+    monkeypatch.setattr(launch, "run_cells", run_cells)
     monkeypatch.setattr(launch.platform, "node", lambda: "node7")
-    Job(tmp_path, [first.name, second.name], host="login")()
-    assert ran == [second.name]  # a job that SLURM queues again has done the first before
+    Submission(tmp_path, [first, second], host="login")()
+    assert ran == [second.name]  # what SLURM queues again has done the first before
     assert read_state(tmp_path, second.name).error == "node7: train.cuts.jsonl.gz: no such file"
     with pytest.raises(UserError, match="expected the folder of the comparison, found none: do the machines"):
-        Job(tmp_path / "elsewhere", [first.name])()
+        Submission(tmp_path / "elsewhere", [first])()
 
 
 class Lost:
@@ -65,13 +66,15 @@ class Lost:
 
 def test_the_cells_of_a_lost_job_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = cells_in(tmp_path, "done", "running", "missing", "silent")
-    write_state(tmp_path, cells[0], "done")
-    write_state(tmp_path, cells[1], "running")
+    put(tmp_path, cells[0], "done")
+    put(tmp_path, cells[1], "running")
     submitted = []
 
     def start(launcher: str, folder: Path, values: dict[str, Any]) -> Any:
         submitted.append((launcher, values))
-        return contextlib.nullcontext(lambda job: Lost(None if "silent" in job.names[0] else MemoryError()))
+        return contextlib.nullcontext(
+            lambda job: Lost(None if "silent" in job.cells[0].name else MemoryError())
+        )
 
     monkeypatch.setattr(launch, "_ray", start)
     options = CompareConfig(launcher="ray", launch=["num_gpus=0.5", "address=auto"])
@@ -80,7 +83,7 @@ def test_the_cells_of_a_lost_job_have_failed(tmp_path: Path, monkeypatch: pytest
         tmp_path, options, [cells[:3], cells[3:]], lambda cell, fraction: advanced.append(cell.name)
     )
     assert submitted == [("ray", {"num_gpus": 0.5, "address": "auto"})]
-    states: list[State] = [read_state(tmp_path, cell.name) for cell in cells]
+    states = [read_state(tmp_path, cell.name) for cell in cells]
     assert [state.status for state in states] == ["done", "failed", "failed", "failed"]
     assert [state.error for state in states[1:]] == ["job lost: out of memory"] * 2 + [
         "job lost: ended without a result"
@@ -99,7 +102,7 @@ def test_a_job_that_ends_between_two_looks_has_ended(tmp_path: Path, monkeypatch
             return self.looks > 1
 
     cells = cells_in(tmp_path, "running")
-    write_state(tmp_path, cells[0], "running")
+    put(tmp_path, cells[0], "running")
     monkeypatch.setattr(launch, "POLL_S", 0.0)
     monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(lambda job: Ending(MemoryError())))
     launch.launch(tmp_path, CompareConfig(launcher="ray"), [cells], lambda cell, fraction: None)
@@ -132,19 +135,20 @@ def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
     def training_step(*_: Any) -> None:
         raise MemoryError
 
-    def submit(job: Job) -> Lost:
+    def submit(submission: Submission) -> Lost:
+        names = [cell.name for cell in submission.cells]
         manifest, away = corpus / "train.cuts.jsonl.gz", corpus / "away"
         with pytest.MonkeyPatch.context() as patch:
-            if job.names == trainings[:1]:
+            if names == trainings[:1]:
                 manifest.rename(away)
-            if job.names == trainings[1:2]:
+            if names == trainings[1:2]:
                 patch.setattr(TrainingTask, "training_step", training_step)
-            Job(job.folder, job.names, host="login")()
+            Submission(submission.folder, submission.cells, host="login")()
         if away.exists():
             away.rename(manifest)
         return Lost(None)
 
-    monkeypatch.setattr(launch, "run_job", lambda folder, cells: in_process(folder, cells, lambda *_: None))
+    monkeypatch.setattr(launch, "run_cells", lambda folder, cells: in_process(folder, cells, lambda *_: None))
     monkeypatch.setattr(launch.platform, "node", lambda: "node7")
     monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
     arguments = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
@@ -228,7 +232,7 @@ def test_a_comparison_goes_on_after_a_kill(
     assert f"1 cell failed ({trained})" in capsys.readouterr().err
     state = read_state(tmp_path, trained)
     assert (state.error or "").startswith(reason)
-    before = (tmp_path / "trainings" / "linear" / "seed0" / "state.json").stat().st_mtime_ns
+    before = (tmp_path / "trainings" / "linear" / "seed0" / "job.jsonl").stat().st_mtime_ns
     assert main(arguments) == 0
     assert read_state(tmp_path, trained).status == "done"
-    assert (tmp_path / "trainings" / "linear" / "seed0" / "state.json").stat().st_mtime_ns == before
+    assert (tmp_path / "trainings" / "linear" / "seed0" / "job.jsonl").stat().st_mtime_ns == before

@@ -10,9 +10,9 @@ from comparisons import arguments
 
 from asr.cli import main
 from asr.config import user_code
-from asr.experiment import jobs, worker
-from asr.experiment.cell import read_cell, read_state, write_cell
-from asr.experiment.launch import Job
+from asr.experiment import processes, worker
+from asr.experiment.cell import read_state
+from asr.experiment.launch import Submission
 from asr.experiment.plan import make_plan
 from asr.experiment.request import parse
 from asr.experiment.results import read_results
@@ -80,18 +80,18 @@ def test_a_worker_loads_the_code_and_refuses_another_version(
     plan = make_plan(parse(overrides))
     (cell,) = plan.trainings.values()
     assert cell.settings["code"] == {"nystrom": file_digest(file)}
-    command = jobs.worker_command(tmp_path, [cell])
+    command = processes.worker_command(tmp_path, [cell])
     assert command[3:] == [f"--code={file}", str(tmp_path), cell.name]
-    job = pickle.loads(pickle.dumps(Job(tmp_path, [cell.name])))
-    assert job.code == [str(file)]
+    submission = pickle.loads(pickle.dumps(Submission(tmp_path, [cell])))
+    assert submission.code == [str(file)]
 
-    write_cell(plan.folder, cell)
+    cell.plan(plan.folder)
     forget()
-    worker.work(plan.folder, read_cell(plan.folder, cell.name))
+    worker.work(plan.folder, cell)
     assert "is code that runs only if you name it" in (read_state(plan.folder, cell.name).error or "")
     file.write_text(file.read_text() + "# another version\n")
-    user_code.load_all(job.code)
-    worker.work(plan.folder, read_cell(plan.folder, cell.name))
+    user_code.load_all(submission.code)
+    worker.work(plan.folder, cell)
     assert f"{file} has changed: its digest was" in (read_state(plan.folder, cell.name).error or "")
 
 

@@ -125,12 +125,17 @@ def test_the_csv_of_a_model_that_was_not_trained_here_has_its_evaluations(tmp_pa
     ]
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
+def test_another_format_and_changed_results_are_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(UserError, match="format 2, found 99"):
         read_results(tmp_path)
     with pytest.raises(UserError, match=r"nowhere\.json"):
         read_results(tmp_path / "nowhere.json")
+    write_results(sample(), tmp_path)
+    text = (tmp_path / "results.json").read_text()
+    (tmp_path / "results.json").write_text(text.replace("0.3", "0.2", 1))
+    with pytest.raises(UserError, match=r"results\.json: damaged"):
+        read_results(tmp_path)
 
 
 def test_official_scores_are_separate_error_rates() -> None:

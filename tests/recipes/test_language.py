@@ -261,7 +261,7 @@ def test_comparisons_and_reports_name_the_measure(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "240")  # heads in one line
-    monkeypatch.setattr("asr.experiment.launch.run_job", in_process)
+    monkeypatch.setattr("asr.experiment.launch.run_cells", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
     monkeypatch.setattr("asr.library.write_report", plain)
     overrides = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]

@@ -1,4 +1,4 @@
-"""Jobs of a comparison: cells of one model, which run in worker processes."""
+"""Worker processes of a comparison, each of which runs the cells of one model."""
 
 import subprocess
 import sys
@@ -6,30 +6,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asr.config import user_code
-from asr.experiment.cell import GRACE_S, Cell, current_state, log_path, read_fraction, read_state, write_state
+from asr.experiment.cell import GRACE_S, Cell, log_path, read_fraction
 
 CODE = "--code="  # before what the worker loads first
 POLL_S = 0.3  # each look reads a small file of every cell, on a cluster's shared file system
 
 
-def run_job(
+def run_cells(
     folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None] = lambda cell, fraction: None
 ) -> None:
     """Run cells in a worker process; if it dies in one, continue with the next in a new process.
 
     Args:
-        folder: folder of the comparison, which contains the cells' cell.json.
+        folder: folder of the comparison, which contains the cells' journals.
         cells: cells of one model.
         advance: called repeatedly with the running cell and its completed fraction; 1 once it has ended.
     """
     waiting = list(cells)
     while waiting:
         status = _run_worker(folder, waiting, advance)
-        waiting = [cell for cell in waiting if current_state(folder, cell).status not in ("done", "failed")]
+        waiting = [cell for cell in waiting if cell.state(folder).record is None]
         if waiting:
-            running = [cell for cell in waiting if read_state(folder, cell.name).status == "running"]
-            broken = (running or waiting)[0]
-            write_state(folder, broken, "failed", error=_reason(log_path(folder, broken.name), status))
+            broken = next((x for x in waiting if x.state(folder).status == "running"), waiting[0])
+            broken.job(folder).end(error=_reason(log_path(folder, broken.name), status))
             advance(broken, 1.0)
             waiting.remove(broken)
 
@@ -75,7 +74,7 @@ def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float]
 def show_progress(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
     """Call `advance` with the cells that run or have ended."""
     for cell in cells:
-        status = read_state(folder, cell.name).status
+        status = cell.state(folder).status
         if status == "running":
             advance(cell, read_fraction(folder, cell.name))
         elif status in ("done", "failed"):
