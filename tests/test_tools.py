@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 from asr import config
-from asr.commands import bench
 from asr.errors import UserError
+from asr.experiment.bench import bench_options
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
@@ -117,7 +117,7 @@ def test_quoted_benchmarks_have_these_options(monkeypatch: pytest.MonkeyPatch) -
     assert len(commands) > 15
     for overrides in commands:
         if not any("peer:" in x for x in overrides):
-            bench.parse(overrides)
+            bench_options(overrides)
 
 
 PIP = """#!/bin/sh

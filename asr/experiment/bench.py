@@ -3,20 +3,21 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
-from datetime import datetime, timezone
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from asr import config
+from asr.attention import own
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.layer import OwnParameterLayer
-from asr.attention.table import class_named, default_names
-from asr.config import values_affecting
-from asr.config.names import split_name
-from asr.environment import describe_environment, processor
+from asr.attention.table import class_named, default_names, missing_kernels
+from asr.config import Given, values_affecting
+from asr.config.names import alternatives
+from asr.environment import describe_environment, pick_device, pick_precision, processor
 from asr.errors import UserError
 from asr.experiment.crossings import causal_form
 from asr.experiment.operations import PARTS, StepSeconds, build_operation, run_once, split_threads
@@ -25,13 +26,45 @@ from asr.experiment.peaks import TooLarge, largest_batch, peak_memory_bytes
 from asr.experiment.random_input import Problem
 from asr.experiment.records import Candidate, Evaluation
 from asr.experiment.results import Results
-from asr.experiment.variant import Variant, mechanism_of
+from asr.experiment.variant import Variant, given_variants, mechanism_of
 from asr.measure import Seconds, can_measure_memory, in_turns, torch_threads
 from asr.model.options import ModelConfig
 from asr.records.job import Job, identity
+from asr.records.run_folder import RunFolder
+from asr.training.config import run_options, train_options
 
 GIB, MIB = 2**30, 2**20
 NEAR = 0.97  # share of the batch expected to fit that is tried first at a length
+
+
+def bench_options(given: Given) -> BenchOptions:
+    """Return the options of `asr bench`: the named figure's, if any, and overrides."""
+    values = config.by_key(given)
+    figure = values.get("figure")
+    drawn = config.flat(config.group_values("figure", figure)) if figure else {}
+    options = config.parse(BenchOptions, drawn | values)
+    # As they are written: `name@2` is no mechanism's name.
+    options.attentions = given_variants(
+        options.attentions, lambda names: [*map(own.load, alternatives(names))]
+    )
+    options.baseline = own.load(options.baseline)
+    measured_names(options)  # refuses what can't be measured
+    return options
+
+
+def _loaded(names: list[str]) -> list[str]:
+    """Return the mechanisms that names stand for, as written: `name@2` isn't the name of a mechanism."""
+    return [own.load(name) for name in alternatives(names)]
+
+
+def _preset(options: BenchOptions) -> ModelConfig:
+    """Return the architecture of a preset, or of a run."""
+    run = RunFolder(options.model)
+    if run.options.exists():
+        model = run_options(run).model
+        return model if options.frames == "1" else replace(model, frames=options.frames)
+    # Composed with all other options of a training, because presets are a group of its configuration.
+    return train_options({"model": options.model, "model.frames": options.frames}).model
 
 
 def measured_names(options: BenchOptions) -> list[str]:
@@ -152,33 +185,45 @@ def _medians_of_parts(taken: Sequence[Seconds], clock: str) -> dict[str, float]:
 class Bench:
     """Measures what the options ask for; an interrupted measurement with the same options continues.
 
+    Results so far lie beside the results file, in `<name>.unfinished.jsonl`.
+
     Args:
-        options: options of `asr bench`, with a device that exists.
-        out: results file; results so far lie beside it, in `<name>.unfinished.jsonl`.
-        preset: architecture of models.
+        options: options of `asr bench`.
 
     Attributes:
         rows: what has been measured; operations of which not one sequence fits into memory have failed.
         reused: number of results from an interrupted benchmark.
+        precision: precision that runs, with the reason.
+        kernels: which mechanisms run without compiled kernels, and why; empty: none.
 
     Raises:
-        UserError: the largest batch was asked for where memory can't be measured.
+        UserError: an unknown name, a missing device, or the largest batch where memory can't be measured.
     """
 
-    def __init__(self, options: BenchOptions, out: Path, preset: ModelConfig | None = None) -> None:
-        measurable = can_measure_memory(options.device)
+    def __init__(self, options: BenchOptions) -> None:
+        device = pick_device(options.device)
+        measurable = can_measure_memory(device)
         if options.batch == "max" and not measurable:
             raise UserError("batch=max: expected a GPU or Linux, where memory can be measured")
-        self.options, self.names = options, measured_names(options)
-        self.clock = options.clock if options.device == "cpu" else "wall"
-        self.preset = preset or ModelConfig()
+        self.precision = pick_precision(options.precision, device)
+        self.preset = _preset(options) if options.unit == "model" else ModelConfig()
+        self.options = options = replace(
+            options, device=device, precision=self.precision.name, frames=self.preset.frames
+        )
+        self.names = measured_names(options)
+        # Those that the user runs without kernels say so in their names.
+        plain = [x for x in self.names if not x.startswith("peer:") and "@reference" not in x]
+        self.kernels = missing_kernels(map(mechanism_of, plain), device)
+        self.clock = options.clock if device == "cpu" else "wall"
         self.sizes = options.batch == "max" or (options.peak_memory and measurable)
         self.rows: list[Evaluation] = []
         settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
         # Times and sizes depend on the machine and on the libraries, too.
         machine = {"device": options.device, "torch": torch.__version__, "processor": processor()}
         # An interruption in the last of several hours must not lose the others.
-        self.job = Job(out.with_suffix(".unfinished.jsonl"), identity("bench", settings, **machine))
+        self.job = Job(
+            Path(options.out).with_suffix(".unfinished.jsonl"), identity("bench", settings, **machine)
+        )
         self.reused = len(self.job.stored)
 
     @property
@@ -247,39 +292,17 @@ class Bench:
         setup = x.heads, x.head_dim, x.precision, x.device, x.seed, x.unit, feedforward
         return Problem(*setup, batch=batch, length=length, preset=self.preset, loss=x.loss)
 
-    def results(self, kernels: str) -> Results:
-        """Return what has been measured, with what it was measured on.
-
-        Args:
-            kernels: which mechanisms ran without compiled kernels, and why.
-        """
-        options, environment = self.options, describe_environment()
-        candidate = Candidate(
-            label=options.unit,
-            attention=options.baseline,
-            mechanism=split_name(mechanism_of(options.baseline))[0],
-            size=None,
-            layers=self.preset.layers if options.unit == "model" else 1,
-            subsampling=self.preset.subsampling if options.unit == "model" else 1,
-            overrides={},
-            finetuned_from=None,
-            seeds=[options.seed],
-            source="random weights",
-        )
+    def results(self) -> Results:
+        """Return what has been measured, with what it was measured on."""
+        options, environment, model = self.options, describe_environment(), self.options.unit == "model"
+        candidate = Candidate(options.unit, options.baseline, seeds=[options.seed], source="random weights")
+        if model:
+            candidate.layers, candidate.subsampling = self.preset.layers, self.preset.subsampling
+        protocol = {"clock": self.clock, "baseline": options.baseline, "bench": asdict(options)}
         return Results(
             command=environment.pop("command"),
-            recipe="",
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            protocol={
-                "clock": self.clock,
-                "baseline": options.baseline,
-                "bench": asdict(options),
-                "kernels": kernels,
-            },
+            protocol=protocol | {"kernels": self.kernels},
             environment=environment,
-            data={},
             candidates=[candidate],
-            trainings=[],
             evaluations=self.rows,
-            failures=[],
         )

@@ -3,7 +3,6 @@
 import os
 import shlex
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,6 @@ def collect(plan: Plan) -> Results:
     results = Results(
         command=["asr", "compare", *plan.request.command],
         recipe=plan.protocol.recipe.name,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         protocol=_protocol(plan),
         environment={key: x for key, x in describe_environment().items() if key != "command"},
         data=plan.workload.data,

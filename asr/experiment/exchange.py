@@ -7,7 +7,6 @@ batch is stored at once, so that an interrupted experiment continues.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,18 +350,7 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
     options, label = request.options, label_of(request.options.model)
     clock = usual_clock(options.device)
     workload = runs[0].workload
-    candidate = Candidate(
-        label=label,
-        attention=FULL,
-        mechanism=FULL,
-        size=None,
-        layers=workload.layers,
-        subsampling=0,
-        overrides={},
-        finetuned_from=None,
-        seeds=[0],
-        source=options.model,
-    )
+    candidate = Candidate(label, FULL, layers=workload.layers, subsampling=0, source=options.model)
     sizes = {
         run.workload.name: {
             "timed": run.workload.timed,
@@ -375,7 +363,6 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
     return Results(
         command=["asr", "compare", *request.command],
         recipe=request.recipe.name if request.recipe else "",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         protocol={
             "clock": clock,
             "baseline": options.baseline,
@@ -383,9 +370,7 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
             "sizes": sizes,
         },
         environment=environment | {"device": options.device},
-        data={},
         candidates=[candidate],
-        trainings=[],
         evaluations=[x for run in runs for x in run.evaluations(label, clock)],
         failures=[
             Failure(f"{run.workload.name}: {variant}", label, None, error, "")

@@ -30,12 +30,12 @@ class SplitData:
 
 @dataclass
 class Candidate:
-    """A model to train, described by what sets it apart.
+    """A model, trained here or found, described by what sets it apart.
 
     Attributes:
         label: unique name, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
         attention: mechanism used in training, e.g. `i-clustered-200:topk=16`; `full` for a published model.
-        mechanism: family of the mechanism, e.g. `i-clustered`.
+        mechanism: family of the mechanism, e.g. `i-clustered`; empty for a model that wasn't trained here.
         size: clusters, rounds or classes in the mechanism's name; None if it has none.
         layers: encoder layers.
         subsampling: feature frames per encoder frame.
@@ -48,13 +48,13 @@ class Candidate:
 
     label: str
     attention: str
-    mechanism: str
-    size: int | None
-    layers: int
-    subsampling: int
-    overrides: dict[str, Any]
-    finetuned_from: str | None
-    seeds: list[int]
+    mechanism: str = ""
+    size: int | None = None
+    layers: int = 1
+    subsampling: int = 1
+    overrides: dict[str, Any] = field(default_factory=dict)
+    finetuned_from: str | None = None
+    seeds: list[int] = field(default_factory=lambda: [0])
     budget: str = ""
     source: str = ""
 

@@ -5,7 +5,7 @@ command line.
 """
 
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,18 @@ System = tuple[str, str]  # label of the candidate, and the text of a `Variant`
 COUNTS = ("substitutions", "deletions", "insertions", "length")
 
 
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 @dataclass
 class Results:
-    """Everything that a comparison measured.
+    """Everything that an experiment measured.
 
     Attributes:
         command: arguments of the command line.
         recipe: name of the recipe.
-        created: ISO 8601 in UTC.
+        created: ISO 8601 in UTC; now, unless given.
         protocol: settings that all candidates share: `training` (options of `asr train`), `budget`, `seeds`,
             `evaluate`, `splits`, `metric`, `decoder`, `beam`, `files` (hashes), `clock`, `threads`,
             `timing_repeats`, `timing_threads`.
@@ -53,15 +57,15 @@ class Results:
     """
 
     command: list[str]
-    recipe: str
-    created: str
-    protocol: dict[str, Any]
-    environment: dict[str, Any]
-    data: dict[str, SplitData]
-    candidates: list[Candidate]
-    trainings: list[Training]
-    evaluations: list[Evaluation]
-    failures: list[Failure]
+    recipe: str = ""
+    created: str = field(default_factory=_now)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, SplitData] = field(default_factory=dict)
+    candidates: list[Candidate] = field(default_factory=list)
+    trainings: list[Training] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     conditions: dict[str, Conditions] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     tried: list[TriedRate] = field(default_factory=list)

@@ -1,12 +1,11 @@
 """The page of results: the list of its figures and tables, one self-contained HTML file, PNG and PDF.
 
-A comparison, an exchange of a trained model's attention and a single training have the same page: each shows
-what its results have. Another figure or table is a function of `Results` in a file of its own, and a line in
-`PAGE`.
+A comparison, an exchange of a trained model's attention, a single training and a benchmark have the same
+page: each shows what its results have. Another figure or table is a function of `Results` in a file of its
+own, and a line in `PAGE`.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from asr.console import Table
 from asr.errors import UserError
 from asr.experiment.results import Results
 from asr.files import check_writable, write_text
-from asr.report.drawing import Drawing, Item, drawn, once, per_split
+from asr.report.drawing import Drawing, Item, Place, drawn, once, per_split
 from asr.report.error_browser import browse
 from asr.report.figure import Figure, export
 from asr.report.figures import accuracy, attention, benchmark, budgets, curves, layers
@@ -25,11 +24,20 @@ from asr.report.html import numbered, render
 from asr.report.options import ReportOptions
 from asr.report.protocol import heading, protocol_line, protocol_words, settings
 from asr.report.provenance import of_results
+from asr.report.tables import benchmark as benchmark_tables
 from asr.report.tables import costs, differences, exchange, heard, outcome, rates, scores, search, seeds
 from asr.report.words import conditions_words
 from asr.training.options import recipe_module
 
 FILE = "report.html"
+
+
+def _of_recipe(results: Results) -> Item | None:
+    """Return the recipe's own figure; None if it has none."""
+    own = recipe_module(results.recipe, "figure")
+    return own.figure(results) if own else None
+
+
 PAGE: tuple[Drawing, ...] = (
     once(accuracy.figure),
     once(accuracy.divergence),
@@ -46,9 +54,11 @@ PAGE: tuple[Drawing, ...] = (
     once(curves.figure),
     once(heard.table),
     once(benchmark.figure),
+    lambda results, _: benchmark_tables.tables(results),
+    benchmark.beside,
+    once(_of_recipe),
+    attention.maps,
 )
-
-log = logging.getLogger(__name__)
 
 
 def write_report(results: Results, folder: Path, options: ReportOptions | None = None) -> Path:
@@ -72,7 +82,7 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
             found = ", ".join(results.metrics()) or "none"
             raise UserError(f"metric={options.metric}: expected a measured error rate: {found}")
         results = replace(results, protocol=results.protocol | {"metric": options.metric})
-    body = [*drawn(results, PAGE), *_beside(results, folder, options)]
+    body = list(drawn(results, PAGE, Place(folder, options)))
     files = _export(results, body, folder / "figures") if options.static else {}
     write_text(markdown(item for item in body if isinstance(item, Table)), folder / "results.md")
     errors = browse(results, folder, options.audio)
@@ -131,51 +141,6 @@ def write_page(
 def markdown(tables: Iterable[Table]) -> str:
     """Return tables in Markdown, each below its title."""
     return "\n".join(f"{table.title}\n\n{table.markdown()}\n" for table in tables)
-
-
-def _beside(results: Results, folder: Path, options: ReportOptions) -> Iterator[Item]:
-    """Yield what needs more than the results: benchmarks, the recipe's figure, maps of a trained model."""
-    if "bench" not in results.protocol:
-        yield from _named_or_found(_bench_figure, options.bench, benchmarks_beside(folder))
-    if own := recipe_module(results.recipe, "figure"):
-        yield from filter(None, [own.figure(results)])
-    named = any((options.utterance, options.layer, options.head))
-    if options.maps and (named or results.data):
-        yield from _named_or_found(
-            lambda place: attention.figures(results, place, options.utterance, options.layer, options.head),
-            str(folder) if named else "",
-            [folder],
-        )
-
-
-def _bench_figure(place: Path) -> list[Figure]:
-    results = benchmark.read_bench(place)
-    found = benchmark.figure(results, place.stem)
-    return [replace(found, provenance=of_results(results))] if found else []
-
-
-def benchmarks_beside(folder: Path) -> list[Path]:
-    """Find benchmarks in a folder, its parent or grandparent: `exp/bench*.json` for `exp/compare/x`."""
-    places = (sorted(place.glob("bench*.json")) for place in (folder, *folder.resolve().parents[:2]))
-    return next(filter(None, places), [])
-
-
-def _named_or_found(
-    draw: Callable[[Path], Iterable[Figure]], named: str, found: list[Path]
-) -> Iterator[Figure]:
-    """Yield the figures of a place that the user named, or else of those that were found.
-
-    Unusable data raise an error if the user named them; otherwise the figure is skipped with a warning.
-    """
-    for place in [Path(named)] if named else found:
-        try:
-            figures = list(draw(place))
-        except UserError as error:
-            if named:
-                raise
-            log.warning("report: skipping a figure: %s", error)
-            continue
-        yield from figures
 
 
 def _export(results: Results, body: Sequence[Item], folder: Path) -> dict[str, list[Path]]:

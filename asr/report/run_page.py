@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from asr.config import flat, to_dict
@@ -110,24 +109,17 @@ def run_results(found: Watched) -> Results:
     else:
         training.curve = CurvePoint.all_of(found.rows, 0.0)
     environment = read_json(run.environment) if run.environment.exists() else {}
-    layers, subsampling = options.model.layers, options.model.subsampling
-    mechanism = theme.family(attention)
+    candidate = Candidate(run.path.name, attention, theme.family(attention), seeds=[seed])
+    candidate.layers, candidate.subsampling = options.model.layers, options.model.subsampling
     return Results(
         command=list(environment.get("command") or []),
-        recipe="",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         protocol={
             "training": flat(to_dict(options)),
             "clock": options.trainer.budget_clock if options.trainer.budget else "wall",
         },
         environment=environment,
-        data={},
-        candidates=[
-            Candidate(run.path.name, attention, mechanism, None, layers, subsampling, {}, None, [seed])
-        ],
+        candidates=[candidate],
         trainings=[training],
-        evaluations=[],
-        failures=[],
         drawn={"heard": [asdict(x) for x in found.heard]},
     )
 

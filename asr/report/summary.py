@@ -7,7 +7,7 @@ from rich.console import Console
 from asr.console import Table
 from asr.experiment.results import Results
 from asr.report.protocol import protocol_line
-from asr.report.tables import costs, differences, exchange, outcome, rates, scores
+from asr.report.tables import benchmark, costs, differences, exchange, outcome, rates, scores
 from asr.report.words import conditions_words
 
 
@@ -18,6 +18,7 @@ def print_results(results: Results, console: Console) -> None:
         matrix = exchange.table(results, split)
         tables += [_compact(matrix) if matrix else None, differences.table(results, split)]
         tables += [draw(results, split) for draw in (scores.table, scores.ratios, scores.by_layer)]
+    tables += benchmark.tables(results)
     console.print(protocol_line(results), markup=False, soft_wrap=True)
     for table in filter(None, tables):
         console.print(table)
@@ -25,7 +26,8 @@ def print_results(results: Results, console: Console) -> None:
         if conditions.busy():
             console.print(conditions_words(split, conditions), style="yellow", markup=False, soft_wrap=True)
     for failure in results.failures:
-        text = f"FAILED {failure.cell}: {failure.error} (log: {failure.log})"
+        log = f" (log: {failure.log})" if failure.log else ""
+        text = f"FAILED {failure.cell}: {failure.error}{log}"
         console.print(text, style="red", markup=False, soft_wrap=True)
 
 

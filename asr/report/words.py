@@ -119,6 +119,13 @@ def clock_words(clock: str) -> str:
     return "CPU time" if clock == "cpu" else "wall-clock time"
 
 
+def pass_words(results: Results, passes: str) -> str:
+    """Return what ran on random input: `forward and backward`, or a model's `training step`."""
+    model = results.protocol["bench"]["unit"] == "model"
+    words = {"forward": "encoding", "forward+backward": "training step"} if model else {}
+    return words.get(passes, passes.replace("+", " and "))
+
+
 def metric_words(metric: str) -> str:
     """Return the display name of a measure, see `asr.scoring.measures`."""
     return measure_of(metric).words

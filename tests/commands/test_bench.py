@@ -1,8 +1,9 @@
 """`asr bench`: mechanisms, layers and models by length; papers' figures; errors that name the option."""
 
 import io
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,21 +18,21 @@ import attention_ext
 from asr import config
 from asr.attention import MECHANISMS, default_names
 from asr.attention.table import missing_kernels
-from asr.commands import bench
-from asr.commands.bench import parse, run
+from asr.commands.bench import run
 from asr.errors import UserError
 from asr.experiment import bench as experiment
-from asr.experiment.bench import measured_names, time_in_turns
+from asr.experiment.bench import bench_options as parse
+from asr.experiment.bench import measured_names, row_of, time_in_turns
 from asr.experiment.crossings import speed_ups
 from asr.experiment.operations import PARTS
 from asr.experiment.options import BenchOptions
 from asr.experiment.peaks import TooLarge
 from asr.experiment.random_input import Problem
-from asr.experiment.records import Evaluation
-from asr.experiment.results import read_results
-from asr.measure import can_measure_memory
-from asr.model.options import ModelConfig
+from asr.experiment.records import Candidate, Evaluation
+from asr.experiment.results import Results, read_results
+from asr.measure import Seconds, can_measure_memory
 from asr.report.figures import benchmark as bench_chart
+from asr.report.tables.benchmark import tables
 
 LAYER = Problem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
@@ -44,7 +45,7 @@ def quiet() -> Console:
 
 def shown(out: Path, *overrides: str) -> str:
     text = io.StringIO()
-    run([], parse([*overrides, "rounds=1", "seconds=0", f"out={out}"]), console=Console(file=text, width=200))
+    run(parse([*overrides, "rounds=1", "seconds=0", f"out={out}"]), console=Console(file=text, width=200))
     return text.getvalue()
 
 
@@ -62,7 +63,7 @@ def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
         peak_memory=False,
         out=str(tmp_path / "b.json"),
     )
-    results = run([], options, console=Console(file=text, width=100))
+    results = run(options, console=Console(file=text, width=100))
     rows = results.evaluations
     assert [(row.length, row.passes, row.variant) for row in rows] == [
         (length, passes, name)
@@ -95,7 +96,7 @@ def test_missing_kernels_are_said_once(tmp_path: Path, monkeypatch: pytest.Monke
     )
     options = replace(options, batch="1", rounds=1, seconds=0.0, device="cpu", out=str(tmp_path / "b.json"))
     console = Console(file=io.StringIO(), width=300)
-    run([], options, console=console)
+    run(options, console=console)
     assert console.file.getvalue().count("clustered runs without compiled kernels") == 1
     figure = bench_chart.figure(read_results(tmp_path / "b.json"))
     assert figure is not None
@@ -103,10 +104,19 @@ def test_missing_kernels_are_said_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_look_ahead_is_a_layers_in_positions_or_a_models_in_ms() -> None:
-    preset = ModelConfig(layers=3, subsampling=4)
     names = ["full@reference", "local-8:right=2", "local-8:right=0,chunk=6", "peer:clustered-4"]
-    assert [bench._look_ahead(name, None) for name in names] == ["utterance", "2", "5", "–"]
-    assert [bench._look_ahead(name, preset) for name in names] == ["utterance", "240", "200", "–"]
+
+    def shown(unit: str, model: Candidate) -> list[str]:
+        rows = [row_of(name, LAYER, "forward", [Seconds(1.0, 1.0)]) for name in names]
+        options = asdict(BenchOptions(unit=unit, baseline=names[0]))
+        protocol = {"bench": options, "baseline": names[0]}
+        results = Results(["asr", "bench"], protocol=protocol, candidates=[model], evaluations=rows)
+        (table,) = tables(results)
+        return [row[-1].text for row in table.rows]
+
+    assert shown("layer", Candidate("layer", "full")) == ["utterance", "2", "5", "–"]
+    model = Candidate("model", "full", layers=3, subsampling=4)
+    assert shown("model", model) == ["utterance", "240", "200", "–"]
 
 
 @pytest.mark.slow
@@ -124,7 +134,6 @@ def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytes
     before = torch.get_num_threads()
     options = BenchOptions(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
     run(
-        [],
         replace(options, seconds=0.0, peak_memory=False, out=str(tmp_path / "b.json")),
         console=Console(file=io.StringIO()),
     )
@@ -139,7 +148,7 @@ def test_memory_is_measured_for_every_pass(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("asr.experiment.peaks.in_new_process", result_of_a_fork)
     out = tmp_path / "b.json"
     options = BenchOptions(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
-    run([], options, console=Console(file=io.StringIO()))
+    run(options, console=Console(file=io.StringIO()))
     rows = read_results(out).evaluations
     assert [row.passes for row in rows] == ["forward", "forward+backward"]
     assert all((row.variant, row.length, row.utterances) == ("full", 900, 1) for row in rows)
@@ -148,7 +157,7 @@ def test_memory_is_measured_for_every_pass(tmp_path: Path, monkeypatch: pytest.M
 
 def check_and_run(options: BenchOptions) -> None:
     config.check(options)
-    run([], options)
+    run(options)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +206,7 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = "attentions=[full,cast-2]"
     overrides = [names, "unit=layer", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
     console = quiet()
-    run([], parse([*overrides, *SMALL, "passes=[forward]"]), console=console)
+    run(parse([*overrides, *SMALL, "passes=[forward]"]), console=console)
     results = read_results(out)
     rows = [row for row in results.evaluations if row.status == "done"]
 
@@ -218,7 +227,7 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "one sequence needs more than 0.01 GiB"
     ]
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "N=40: memory of full, forward: one sequence needs more than 0.01 GiB" in shown
+    assert re.search(r"│ *40 │ *> 10\.2 │", shown)
     figure = bench_chart.figure(results)
     assert figure is not None
     assert "the largest batch that fits into 0.01 GiB, 1 to 13" in figure.caption
@@ -249,15 +258,15 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     ]
     options = parse([*overrides, *SMALL, f"out={out}"])
     with pytest.raises(KeyboardInterrupt):
-        run([], options, console=quiet())
+        run(options, console=quiet())
     assert not out.exists()
     assert (tmp_path / "bench.unfinished.jsonl").exists()
     again = quiet()
-    assert [row.length for row in run([], options, console=again).evaluations] == [10, 20, 30]
+    assert [row.length for row in run(options, console=again).evaluations] == [10, 20, 30]
     assert asked == [10, 20, 30, 30]
     assert "reusing 2 results" in again.file.getvalue()  # type: ignore[attr-defined]
     assert not (tmp_path / "bench.unfinished.jsonl").exists()
-    run([], replace(options, seed=1), console=quiet())
+    run(replace(options, seed=1), console=quiet())
     assert asked[4:] == [10, 20, 30]
 
 

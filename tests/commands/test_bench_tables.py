@@ -9,8 +9,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from asr.commands.bench import parse, run
+from asr.commands.bench import run
 from asr.experiment import bench
+from asr.experiment.bench import bench_options as parse
 from asr.experiment.operations import StepSeconds
 from asr.experiment.peaks import TooLarge
 from asr.measure import Seconds
@@ -70,11 +71,11 @@ def shown(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     monkeypatch.setattr(bench, "peak_memory_bytes", peak)
     monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
-    monkeypatch.setattr("asr.commands.bench.missing_kernels", lambda names, device: "")
+    monkeypatch.setattr("asr.experiment.bench.missing_kernels", lambda names, device: "")
     text = io.StringIO()
     out = folder / f"{case}.json"
     options = parse([*CASES[case], "rounds=5", "seconds=100", f"out={out}"])
-    results = run([], options, console=Console(file=text, width=180))
+    results = run(options, console=Console(file=text, width=180))
     lines = [line.rstrip() for line in text.getvalue().splitlines() if not line.startswith("written: ")]
     figure = bench_chart.figure(results)
     assert figure is not None

@@ -14,6 +14,7 @@ from tone_corpora import save_cuts
 from asr.data.manifest import read_cuts
 from asr.experiment.bench import row_of
 from asr.experiment.differences import differences
+from asr.experiment.options import BenchOptions
 from asr.experiment.random_input import Problem
 from asr.experiment.records import (
     Candidate,
@@ -154,19 +155,12 @@ def write_bench(path: Path) -> Path:
     for row in rows:
         if (row.variant, row.passes) == ("full", "forward+backward"):
             row.peak_mib = 2.0 if row.length == 512 else 8.0
-    bench = {
-        "unit": "mechanism",
-        "batch": "1",
-        "heads": 6,
-        "head_dim": 64,
-        "precision": "fp32",
-        "device": "cpu",
-    }
+    bench = asdict(BenchOptions(lengths=[512, 1024]))
     results = Results(
         command=["asr", "bench"],
         recipe="",
         created="2024-01-01T00:00:00+00:00",
-        protocol={"clock": "cpu", "baseline": "full", "bench": bench | {"baseline": "full"}, "kernels": ""},
+        protocol={"clock": "cpu", "baseline": "full", "bench": bench, "kernels": ""},
         environment={"commit": "feedbeef" * 5, "processor": "Bench CPU"},
         data={},
         candidates=[Candidate("mechanism", "full", "full", None, 1, 1, {}, None, [7])],

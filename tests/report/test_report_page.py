@@ -23,7 +23,8 @@ from asr.experiment.results import write_results
 from asr.files import locked
 from asr.report import page
 from asr.report.figures import benchmark, curves
-from asr.report.page import ReportOptions, benchmarks_beside, write_report
+from asr.report.figures.benchmark import benchmarks_beside
+from asr.report.page import ReportOptions, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis
 from asr.training.options import recipe_module

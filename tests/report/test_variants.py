@@ -115,11 +115,13 @@ def test_a_sweep_over_layers_has_lines_and_a_table_in_order() -> None:
     assert accuracy.figure(results) is None
 
 
-def test_a_benchmark_has_a_page_with_its_figure_alone(tmp_path: Path) -> None:
+def test_a_benchmark_has_a_page_with_its_figure_and_tables(tmp_path: Path) -> None:
     results = read_results(write_bench(tmp_path / "bench.json"))
     html = write_report(results, tmp_path, ReportOptions(static=False)).read_text()
-    assert re.findall(r'<span class="label">(\w+ \d+)</span>', html) == ["Figure 1"]
+    numbers = re.findall(r'<span class="label">(\w+ \d+)</span>', html)
+    assert numbers == ["Figure 1", "Table 1", "Table 2", "Table 3"]
     assert 'data-figure="figure-bench"' in html
+    assert "forward and backward: peak memory per sequence, MiB" in html
 
 
 def test_a_compressed_file_of_results_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from asr.experiment.variant import Variant
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
+from asr.report.drawing import Item, Place, named_or_found
 from asr.report.figure import Figure, Panel, Series, data_uri, line_channels, lines_of, spec_of
 from asr.report.findings import main_split
 from asr.report.words import counterpart
@@ -33,6 +34,15 @@ MARGIN = 0.2  # space for spectrogram and labels, fraction of the map's side
 UTTERANCES = 6  # in the mean of the approximation error
 LONGEST_S = 20.0  # limit for utterances, because dense weights are quadratic
 GAMMA = 0.5  # brightens small weights
+
+
+def maps(results: Results, place: Place) -> Iterator[Item]:
+    """Yield what `figures` does, if the results have recordings and the user wants maps."""
+    options, folder = place.options, place.folder
+    asked = options.utterance, options.layer, options.head
+    if folder and options.maps and (any(asked) or results.data):
+        named = str(folder) if any(asked) else ""
+        yield from named_or_found(lambda path: figures(results, path, *asked), named, [folder])
 
 
 def figures(results: Results, folder: Path, utterance: str, layer: int, head: int) -> Iterator[Figure]:
@@ -58,21 +68,21 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
     first = {theme.family(name): name for name in reversed(names)}
     pictured = ["full", first["clustered"], first["i-clustered"]]
     text = cut.supervisions[0].text or ""
-    maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
+    found = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
     model = f"{candidate.label}, seed {training.seed}"
     yield Figure(
         key="figure-maps",
         label="Attention",
-        title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in maps.heads),
+        title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in found.heads),
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
             f"force-aligned transcript run along both. All maps use the queries and keys of {model}. "
-            f"{described_choice(maps.heads, layer, head)} Brightness is the square root of the weight, on "
+            f"{described_choice(found.heads, layer, head)} Brightness is the square root of the weight, on "
             f"the same scale in all maps of a head. {counterpart('Figure 8')}"
         ),
         panels=[
-            Panel(f"{name}, layer {x}, head {y}", _map_spec(maps, weights_NN, name), SIZE, SIZE)
-            for (x, y, _), weights_NN in zip(maps.heads, maps.weights_NN, strict=True)
+            Panel(f"{name}, layer {x}, head {y}", _map_spec(found, weights_NN, name), SIZE, SIZE)
+            for (x, y, _), weights_NN in zip(found.heads, found.weights_NN, strict=True)
             for name in weights_NN
         ],
         columns=min(3, len(pictured)),

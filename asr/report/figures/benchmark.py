@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ from asr.experiment.results import Results, read_results
 from asr.measure import quartiles
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks
+from asr.report.drawing import Item, Place, named_or_found
 from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
+from asr.report.provenance import of_results
+from asr.report.words import pass_words
 
-PASSES = {"forward": "forward", "forward+backward": "forward and backward", "grouping": "grouping"}
-MODEL_PASSES = {"forward": "encoding", "forward+backward": "training step"}
 UNITS = {"mechanism": "attention", "layer": "a transformer layer", "model": "a model"}
 
 
@@ -27,6 +30,24 @@ def read_bench(path: Path) -> Results:
     if "bench" not in results.protocol or not timed_rows(results):
         raise UserError(f"{path}: expected results of asr bench, with times")
     return results
+
+
+def beside(results: Results, place: Place) -> Iterator[Item]:
+    """Yield the figures of benchmarks that the user names or that lie beside the results of another kind."""
+    if place.folder and "bench" not in results.protocol:
+        yield from named_or_found(_of_file, place.options.bench, benchmarks_beside(place.folder))
+
+
+def _of_file(path: Path) -> list[Figure]:
+    results = read_bench(path)
+    found = figure(results, path.stem)
+    return [replace(found, provenance=of_results(results))] if found else []
+
+
+def benchmarks_beside(folder: Path) -> list[Path]:
+    """Find benchmarks in a folder, its parent or grandparent: `exp/bench*.json` for `exp/compare/x`."""
+    places = (sorted(place.glob("bench*.json")) for place in (folder, *folder.resolve().parents[:2]))
+    return next(filter(None, places), [])
 
 
 def timed_rows(results: Results) -> list[Evaluation]:
@@ -54,19 +75,18 @@ def figure(results: Results, key: str = "bench") -> Figure | None:
     if not rows:
         return None
     options = results.protocol["bench"]
-    model = options["unit"] == "model"
-    words = {**PASSES, **(MODEL_PASSES if model else {})}
+    words = {x: pass_words(results, x) for x in dict.fromkeys(row.passes for row in rows)}
     names = theme.in_family_order(list(dict.fromkeys(row.variant for row in rows)))
     lines = lines_of(dict(zip(names, names, strict=True)))
     panels = [
         Panel("", _spec(chosen, lines, f"{words[passes]}, {unit} per position"))
         for drawn, unit in ((time_rows(results), "µs"), (memory_rows(results), "KiB"))
-        for passes in PASSES
+        for passes in words
         if (chosen := [row for row in drawn if row["passes"] == passes])
     ]
     faster = [
         f"{name} is {where} ({words[passes]})"
-        for passes in PASSES
+        for passes in words
         if options["unit"] != "mechanism"
         for name, where in crossings(
             [row for row in rows if row.passes == passes], options["baseline"], results.clock
