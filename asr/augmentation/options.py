@@ -6,7 +6,7 @@ from asr.config import option
 from asr.errors import UserError
 
 CODECS = ("narrow", "mu-law", "gsm", "mp3")
-WHITE, GENERATED = "white", "generated"  # in place of a folder
+WHITE, GENERATED = "white", "generated"  # values in place of a folder
 
 
 @dataclass
@@ -22,7 +22,7 @@ class WaveformConfig:
     )
     tempo_factors: list[float] = option(
         [1.0],
-        help="speed factors that leave the pitch as it is, one drawn for each utterance and epoch",
+        help="speed factors that preserve the pitch, one drawn for each utterance and epoch",
         affects="result",
         minimum=0.5,
         maximum=2,

@@ -8,23 +8,23 @@ from numpy.typing import NDArray
 SOUND_M_S = 343.0
 SIZES_M = ((3.0, 10.0), (3.0, 8.0), (2.4, 4.0))  # length, width, height
 FROM_WALL_M = 0.5
-NEAREST_M = 0.3  # between mouth and microphone
-DIFFUSE_S = 0.06  # after the direct sound, images are so dense that they are noise
-MATCHED_S = 0.02  # before that, in which the tail's power is measured
+NEAREST_M = 0.3  # shortest distance between mouth and microphone
+DIFFUSE_S = 0.06  # time after the direct sound from which images are so dense that they are noise
+MATCHED_S = 0.02  # time before DIFFUSE_S in which the tail's power is measured
 
 
 def room_response(rng: np.random.Generator, sample_rate: int, t60_s: float) -> NDArray[np.float32]:
     """Return the impulse response of a random room, mouth and microphone.
 
-    Images (Allen and Berkley 1979) up to `DIFFUSE_S` after the direct sound, then exponentially decaying
-    noise of the same power (Lehmann and Johansson 2010). The walls reflect −β of the pressure, because
-    responses with positive pulses alone have a boost of low frequencies that rooms lack; β is that of
-    Eyring's formula.
+    The response consists of images (Allen and Berkley 1979) up to `DIFFUSE_S` after the direct sound, then of
+    exponentially decaying noise of the same power (Lehmann and Johansson 2010). Walls reflect −β of the
+    pressure, because responses with positive pulses only would boost low frequencies, unlike rooms; β follows
+    from Eyring's formula.
 
     Args:
         rng: source of randomness.
         sample_rate: sample rate in Hz.
-        t60_s: time in which sound decays by 60 dB, in s.
+        t60_s: reverberation time in seconds, in which sound decays by 60 dB.
 
     Returns:
         [samples], from the direct sound, whose amplitude is 1, to the decay by 60 dB.
@@ -59,7 +59,7 @@ def room_response(rng: np.random.Generator, sample_rate: int, t60_s: float) -> N
 
 
 def _images(size_m: float, mouth_m: float, reach_m: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the positions of a mouth's images along one axis, and how often each was reflected."""
+    """Return the positions of the mouth's images along one axis, and their numbers of reflections."""
     most = math.ceil(reach_m / (2 * size_m)) + 1
     rooms = np.arange(-most, most + 1)
     positions_m = np.concatenate([2 * rooms * size_m + mouth_m, 2 * rooms * size_m - mouth_m])
@@ -67,7 +67,7 @@ def _images(size_m: float, mouth_m: float, reach_m: float) -> tuple[NDArray[np.f
 
 
 def _add_tail(response: NDArray[np.float64], rng: np.random.Generator, early: int, matched: int) -> None:
-    """Fill a response from sample `early` on with noise that continues the power of those before."""
+    """Fill a response from sample `early` on with noise that continues the power of the samples before."""
     decay = 10 ** (-3 * np.arange(len(response)) / len(response))
     before = slice(early - matched, early)
     level = np.sqrt(np.square(response[before] / decay[before]).mean())

@@ -31,7 +31,7 @@ class Source:
     rate: int
 
     def part(self, start: int, samples: int, sample_rate: int) -> Samples:
-        """Return [samples] of the mean of the channels, resampled.
+        """Return the mean of the channels, [samples], resampled.
 
         Args:
             start: first sample, at the file's rate.
@@ -66,10 +66,11 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
         option: name of the option, for messages.
         folder: value of the option.
         sample_rate: sample rate of the model in Hz.
-        resample: accept recordings with other sample rates.
+        resample: whether recordings may have other sample rates.
 
     Raises:
-        UserError: no such folder, no recording in it, or one that can't be read or has another rate.
+        UserError: the folder is missing or has no recordings, or a recording can't be read or has another
+            rate.
     """
     where = f"{option}={folder}"
     if not Path(folder).is_dir():
@@ -94,11 +95,13 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
 
 
 def sources_digests(config: WaveformConfig, found: dict[str, list[Source]]) -> dict[str, str]:
-    """Return a hash of each folder's names, lengths and rates, by option; samples may be many gigabytes.
+    """Return a hash of the file names, lengths and rates in each folder, by option.
+
+    Samples aren't hashed: they may take many gigabytes.
 
     Args:
         config: options.
-        found: recordings by option, see `all_sources`.
+        found: recordings by option; see `all_sources`.
     """
     return {
         option: digest(
@@ -117,7 +120,7 @@ def all_sources(config: WaveformConfig, sample_rate: int, resample: bool) -> dic
 
 
 def noise_part(source: Source, rng: np.random.Generator, samples: int, sample_rate: int) -> Samples:
-    """Return [samples] of a noise from a random place on, repeated if it is shorter."""
+    """Return [samples] of a noise, from a random position, repeated if it is too short."""
     wanted = math.ceil(samples * source.rate / sample_rate) + 1
     start = int(rng.integers(max(1, source.samples - wanted + 1)))
     return np.resize(source.part(start, wanted, sample_rate), samples)

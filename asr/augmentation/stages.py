@@ -31,16 +31,16 @@ Stage = Callable[[Samples, np.random.Generator], tuple[Samples, str]]
 
 
 class Waveforms:
-    """The stages of the options, in the order of nature: speaker, room, noise, gain, channel.
+    """The stages of augmentation, in their natural order: speaker, room, noise, gain, channel.
 
-    What is drawn depends on (seed, epoch, utterance, stage) alone, not on workers, batches or other stages.
+    Random draws depend only on (seed, epoch, utterance, stage), not on workers, batches or other stages.
 
     Args:
         config: options.
         sample_rate: sample rate of the audio in Hz.
         seed: random seed.
-        longest_s: longest training utterance in s, which no impulse response may exceed.
-        resample: accept noises and responses with other sample rates.
+        longest_s: duration of the longest training utterance in s; impulse responses must not be longer.
+        resample: whether noises and responses may have other sample rates.
 
     Attributes:
         sources: recordings to augment with, by option.
@@ -61,7 +61,7 @@ class Waveforms:
     ) -> None:
         self.config, self.sample_rate, self.seed = config, sample_rate, seed
         self.sources = all_sources(config, sample_rate, resample)
-        # The position of a stage is part of its key, so those without effect keep theirs.
+        # The position of a stage is part of its random key, so stages without effect keep their positions.
         self.stages: list[tuple[float, Stage | None]] = [
             (1.0, self._tempo if config.tempo_factors != [1.0] else None),
             (config.impulse_response_share, self._room(longest_s)),
@@ -76,7 +76,7 @@ class Waveforms:
             )
 
     def apply(self, samples: Samples, epoch: int, utterance: int) -> tuple[Samples, list[str]]:
-        """Return the [samples] of an utterance after all stages, and what each stage did."""
+        """Return the [samples] of an utterance after all stages, and a description of each change."""
         done = []
         for number, (share, stage) in enumerate(self.stages):
             if stage is None:
@@ -157,12 +157,12 @@ def draw(rng: np.random.Generator, limits: list[float]) -> float:
 
 
 def tempo(samples: Samples, sample_rate: int, factor: float) -> Samples:
-    """Return [samples / factor], spoken faster at the same pitch, by FFmpeg's `atempo`, a WSOLA.
+    """Return [samples / factor], spoken faster at the same pitch, by FFmpeg's `atempo` (WSOLA).
 
     Args:
         samples: [samples].
-        sample_rate: their sample rate in Hz.
-        factor: factor of the speed, 0.5 … 2.
+        sample_rate: sample rate in Hz.
+        factor: speed factor, 0.5 … 2.
     """
     import av  # takes 40 ms, and few trainings need it
 
@@ -186,9 +186,10 @@ def tempo(samples: Samples, sample_rate: int, factor: float) -> Samples:
 def reverberate(samples: Samples, response: Samples) -> Samples:
     """Return the convolution with an impulse response [taps], as long and as loud as before.
 
-    It begins with the response's peak, as in Kaldi (`--shift-output`), so that labels keep their times.
+    The result is aligned at the response's peak, as in Kaldi (`--shift-output`), so that labels keep their
+    times.
     """
-    # NumPy's transform, because that of PyTorch may depend on the number of threads.
+    # NumPy's transform, because PyTorch's may depend on the number of threads.
     size = next_fast_len(len(samples) + len(response) - 1)
     wet = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(response, size), size)
     peak = int(abs(response).argmax())
@@ -199,7 +200,7 @@ def reverberate(samples: Samples, response: Samples) -> Samples:
 
 
 def mix(samples: Samples, noise: Samples, snr_db: float) -> Samples:
-    """Return [samples] plus [samples] of noise at a ratio of their mean powers; silent noise adds nothing."""
+    """Return [samples] plus noise [samples] at an SNR of the mean powers; silent noise adds nothing."""
     speech_power, power = (float(np.square(x, dtype=np.float64).mean()) for x in (samples, noise))
     if not power:
         return samples
@@ -207,11 +208,11 @@ def mix(samples: Samples, noise: Samples, snr_db: float) -> Samples:
 
 
 def transcode(samples: Samples, sample_rate: int, codec: str) -> Samples:
-    """Return [samples] after encoding and decoding; what exceeds full scale is clipped.
+    """Return [samples] after encoding and decoding; values beyond full scale are clipped.
 
     Args:
         samples: [samples].
-        sample_rate: their sample rate in Hz, at least 8 kHz.
+        sample_rate: sample rate in Hz, at least 8 kHz.
         codec: `narrow` (16 bits at 8 kHz) | `mu-law` | `gsm` (both at 8 kHz) | `mp3`.
     """
     rate = TELEPHONE_HZ

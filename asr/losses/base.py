@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 
 class Loss(nn.Module):
-    """A loss of label sequences given the outputs of the acoustic model.
+    """A loss of label sequences, given the outputs of the acoustic model.
 
-    What a loss estimates from the training labels is in buffers that are not saved: it is estimated again
-    when training resumes, and `digest` tells whether it is the same.
+    Buffers hold what a loss estimates from the training labels. They aren't saved: when training resumes,
+    they are estimated again, and `digest` tells whether they are the same.
 
     Attributes:
-        digest: hash of what was estimated from the training labels; empty if nothing was.
+        digest: hash of the estimates from the training labels; empty if there are none.
     """
 
     digest = ""

@@ -1,11 +1,11 @@
 """The denominator: the log-sum over all output sequences, weighted by an n-gram of labels.
 
-The states are those of the n-gram, twice: `within` the last label of a history and `between`, after it. All
-arcs of a frame are products with matrices, dense for bigrams and sparse for longer n-grams (see
-`label_ngram`), over a batch at once. Sums are scaled in every frame and kept in float64, so that neither
-thousands of frames nor unlikely histories over- or underflow: a state below 1e-300 of the sum doesn't matter
-here, and log space would take exponentials for every arc. Memory is two numbers per frame and state, time
-is linear in frames × n-grams.
+Each state of the n-gram occurs twice: `within` the last label of its history, and `between`, after it. In a
+frame, the states of a whole batch are multiplied by matrices of arcs, dense for bigrams and sparse for longer
+n-grams (see `label_ngram`). Sums are scaled in every frame and kept in float64, so that neither thousands of
+frames nor unlikely histories over- or underflow: a state below 1e-300 of the sum doesn't matter here, and log
+space would take an exponential for every arc. Memory is two numbers per frame and state; time is linear in
+frames × n-grams.
 """
 
 import warnings
@@ -24,9 +24,9 @@ WARM_UP = 100  # frames over which the prior of the states is averaged, as in Ka
 class Denominator(nn.Module):
     """The graph of an n-gram and a topology, and its forward–backward algorithm.
 
-    With `leak` > 0, every state may pass to any other after each frame with the probability leak × the
-    other's prior (the leaky HMM of Povey et al. 2016): history is forgotten gradually. The prior
-    is the mean distribution over the first 100 frames if all outputs are equally likely.
+    With `leak` > 0, every state may pass to any other after each frame, with probability leak × the other's
+    prior (the leaky HMM of Povey et al. 2016): history is forgotten gradually. The prior is the mean
+    distribution over the first 100 frames if all outputs are equally likely.
 
     Args:
         ngram: n-gram of labels with S states.
@@ -44,7 +44,7 @@ class Denominator(nn.Module):
         self.leak = leak
         self.dense = dense
         S = len(ngram.states)
-        with warnings.catch_warnings():  # that sparse matrices are new, and not checked
+        with warnings.catch_warnings():  # PyTorch warns that sparse matrices are new, and not checked
             warnings.filterwarnings("ignore", "Sparse (CSR tensor|invariant)")
             for name, matrix in self._matrices(ngram).items():
                 for suffix, x in (("", matrix), ("_back", matrix.t())):
@@ -95,7 +95,7 @@ class Denominator(nn.Module):
         states[0] = 0.0
         states[0, 1, self.start] = 1.0
         for t in range(T):
-            # Within, between: scaled, before the leak.
+            # The states `within` and `between`, scaled, before the leak.
             before_2SB = self._leaked(states[t]) if t else states[t]
             self._step(before_2SB, first_TVB[t], later_TVB[t], states[t + 1])
             scale_TB[t] = states[t + 1].sum(dim=(0, 1))
@@ -113,7 +113,7 @@ class Denominator(nn.Module):
         return log_sum_B, occupancy_TBO.transpose(0, 1)
 
     def _step(self, before_2SB: Tensor, first_VB: Tensor, later_VB: Tensor, out_2SB: Tensor) -> None:
-        """Write the states after a frame, not scaled."""
+        """Write the states after a frame, unscaled."""
         either_SB = before_2SB.sum(dim=0)
         entered_SB = self._times("arcs", either_SB)
         if self.topology == "ctc":
@@ -127,7 +127,10 @@ class Denominator(nn.Module):
     def _occupancies(
         self, states: Tensor, scale_TB: Tensor, first_TVB: Tensor, later_TVB: Tensor, lengths_B: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return how often each label starts and goes on in each frame, [T, V, B]; blank in the first."""
+        """Return how often each label starts, and how often it continues, in each frame: two [T, V, B].
+
+        Blank counts as starting.
+        """
         starts_TVB, stays_TVB = torch.zeros_like(first_TVB), torch.zeros_like(later_TVB)
         after_2SB = torch.zeros_like(states[0])
         prior_back = self.prior_2S1.flatten()
@@ -158,7 +161,7 @@ class Denominator(nn.Module):
         return states_2SB + self.leak * self.prior_2S1 if self.leak else states_2SB
 
     def _of_states(self, first_VB: Tensor, later_VB: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores of the last label of each state, [S, B] each."""
+        """Return the scores with which each state's last label starts and continues, [S, B] each."""
         first_SB = self._matrix("labels_back") @ first_VB
         return first_SB, first_SB if self.topology == "ctc" else self._matrix("labels_back") @ later_VB
 

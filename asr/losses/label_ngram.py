@@ -1,14 +1,14 @@
 """An n-gram of labels as a weighted graph whose states are label histories.
 
-The graph has a state for each single label, one for the start, and one for each longer history that is kept.
-A label that was not seen after a history has the probability of the shorter history times the back-off
-weight. Since the estimate is interpolated,
+The graph has a state for the start, for each single label, and for each longer history that is kept. A label
+that was not seen after a history has its probability after the shorter history times the back-off weight. In
+an interpolated estimate,
 
     p(l | yg) = own(l | yg) + backoff(yg) p(l | g),
 
-and a step over all arcs, exact and without failure arcs, is two products with sparse matrices: `collapse`
-adds to each history what longer ones hand down, and `extend` appends a label. Their entries are as many as
-the n-grams seen, not histories × labels.
+so a step over all arcs, exact and without failure arcs, is a product with two sparse matrices: `collapse`
+adds to each history the weight of longer ones that end in it, and `extend` appends a label. They have as many
+entries as there are seen n-grams, not histories × labels.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch import Tensor
 from asr.files import digest
 from asr.lm.kneser_ney import BEGIN, END, UNKNOWN, estimate
 
-START, STOP = 0, -1  # label 0 is blank, which no history contains
+START, STOP = 0, -1  # 0 is free for START, because it is blank, which no history contains
 
 History = tuple[int, ...]
 
@@ -33,7 +33,7 @@ class LabelNgram:
     Attributes:
         vocabulary: V.
         seen: probabilities by history and label; the empty history has all labels.
-        backoff: back-off weights of non-empty histories. A history that is missing here is no state.
+        backoff: back-off weights of non-empty histories; these are the states.
     """
 
     vocabulary: int
@@ -54,7 +54,7 @@ class LabelNgram:
         return self.backoff[history] * self.probability(history[1:], label)
 
     def after(self, history: History, label: int) -> History:
-        """Return the longest history that is a state once a label has followed."""
+        """Return the state after a label: the longest suffix of history and label that is a state."""
         longer = (*history, label)
         while longer not in self.backoff:
             longer = longer[1:]
@@ -89,8 +89,8 @@ def estimate_labels(
         targets: labels 1 … V − 1 of each training utterance.
         vocabulary: V. Labels that never occur get the probability of unknown words.
         order: length of the longest n-grams.
-        histories: number of histories of two or more labels to keep, the most frequent ones; the others back
-            off, as in Kaldi (`num-extra-lm-states`, Povey et al. 2016).
+        histories: number of histories of two or more labels to keep; the most frequent ones are kept, and the
+            others back off, as in Kaldi (`num-extra-lm-states`, Povey et al. 2016).
 
     Raises:
         UserError: there are no targets, or the order is out of range.
@@ -118,7 +118,7 @@ def estimate_labels(
             if last != STOP and length < len(model.tables):
                 backoff[(*context, last)] = weight
                 counts[(*context, last)] = count
-    # The order keeps every prefix and suffix of a history that it keeps.
+    # This order ensures that every prefix and suffix of a kept history is kept.
     longer = sorted((h for h in counts if len(h) > 1), key=lambda h: (-counts[h], len(h), h))
     for history in longer[histories:]:
         del backoff[history]
@@ -127,7 +127,7 @@ def estimate_labels(
 
 
 def graph_matrices(ngram: LabelNgram) -> tuple[Tensor, Tensor]:
-    """Return the matrices whose product `extend @ collapse` leads from each state to those that follow it.
+    """Return the matrices whose product `extend @ collapse` leads from each state to its successors.
 
     Returns:
         `extend` [S, S + 1] and `collapse` [S + 1, S], sparse COO in float64; row and column S + 1 are the
@@ -161,8 +161,8 @@ def graph_matrices(ngram: LabelNgram) -> tuple[Tensor, Tensor]:
             shorter = ngram.probability(source[1:], label)
             handed_down = ngram.backoff[source] * shorter
             longer = (*source, label)
-            # What `source` hands down must not reach the shorter state too. The negative entry cancels a
-            # number with the same label, hence the same outputs: in float64, far below their rounding.
+            # What `source` passes down must not reach the shorter state as well. The negative entry cancels a
+            # number with the same label, so with the same outputs: in float64, rounding is far smaller.
             if longer in index:
                 add(longer[1:], source, -handed_down)
             else:

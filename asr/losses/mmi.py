@@ -13,7 +13,7 @@ from asr.losses.occupancy import log_sum
 class MMILoss(Loss):
     """The negative log-posterior of the target among all label sequences.
 
-    With p the n-gram of labels and the sums over all output sequences π that spell a label sequence,
+    Let p be the n-gram of labels, and the sums range over all output sequences π that spell a label sequence:
 
         L = −log p(y) Σ_{π → y} exp(scores of π) + log Σ_{y'} p(y') Σ_{π → y'} exp(scores of π).
 
@@ -24,11 +24,11 @@ class MMILoss(Loss):
 
     Args:
         ngram: n-gram of labels.
-        order: length of its n-grams; bigrams use dense products.
+        order: order of the n-gram; bigrams use dense products.
         topology: `ctc` or `hmm`.
         leak: leaky-HMM coefficient of the denominator.
-        ctc_weight: weight of the additional negative log-probability of the target if outputs are normalised
-            in every frame: for `ctc` the CTC loss.
+        ctc_weight: weight of an additional term, the target's negative log-probability with outputs
+            normalised in every frame: for `ctc`, the CTC loss.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class MMILoss(Loss):
         targets = zip(tokens_BU.tolist(), token_lengths_B.tolist(), strict=True)
         priors = [self.ngram.log_probability(tokens[:length]) for tokens, length in targets]
         losses_B = denominator_B - numerator_B - denominator_B.new_tensor(priors)
-        if self.ctc_weight:  # the only part that changes if a number is added to all outputs of a frame
+        if self.ctc_weight:  # only this part depends on how outputs are normalised
             normaliser_BT = outputs_BTO.logsumexp(dim=2).masked_fill(~keep_BT1[:, :, 0], 0.0)
             losses_B = losses_B + self.ctc_weight * (normaliser_BT.double().sum(dim=1) - numerator_B)
         return losses_B.to(outputs_BTO.dtype)

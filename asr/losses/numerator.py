@@ -1,7 +1,7 @@
 """The numerator: the log-sum over all output sequences that spell the target, in log space.
 
-As long as the outputs are wrong, the states of a target differ by more than any number format holds; scaled
-sums, which the denominator uses, would lose the path that matters.
+While outputs are still wrong, the states of a target differ by more than a number format can represent;
+scaled sums, as in the denominator, would lose the path that matters.
 """
 
 import torch
@@ -21,8 +21,8 @@ def numerator(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the log-sum of each utterance and the occupancies of the outputs.
 
-    The states are those of Graves et al. 2006, section 4.1, without their order: `between` u labels, on
-    output 0, and `within` label u. For `ctc` and log-probabilities the log-sum is the negative CTC loss.
+    The states are those of Graves et al. 2006, section 4.1, in two groups: `between`, on output 0 after u
+    labels, and `within` label u. For `ctc` and log-probabilities, the log-sum is the negative CTC loss.
 
     Args:
         outputs_BTO: [B, T, O] log-scores, finite also in the padding.
@@ -33,8 +33,8 @@ def numerator(
         occupancies: whether to compute the occupancies.
 
     Returns:
-        [B] float64, −∞ if the target needs more frames, and [B, T, O] float64 or None; zero where the log-sum
-        is −∞.
+        [B] float64 log-sums, −∞ if the target needs more frames; and [B, T, O] float64 occupancies, zero if
+        the log-sum is −∞, or None.
     """
     first_TBV, later_TBV = (x.transpose(0, 1).double() for x in split_outputs(outputs_BTO, topology))
     T, B, _ = first_TBV.shape
@@ -48,7 +48,7 @@ def numerator(
         blocked_BU[:, 1:] = tokens_BU[:, 1:] == tokens_BU[:, :-1]
 
     impossible = -torch.inf
-    between = first_TBV.new_full((T + 1, B, U + 1), impossible)  # after u labels, in the last or before any
+    between = first_TBV.new_full((T + 1, B, U + 1), impossible)  # after u labels, on output 0
     within = first_TBV.new_full((T + 1, B, U + 1), impossible)  # column 0 is never reached
     between[0, :, 0] = 0.0
     for t in range(T):
@@ -63,7 +63,7 @@ def numerator(
     if not occupancies:
         return log_sum_B, None
 
-    # Where an utterance ends, all continuations are impossible until its goal is set.
+    # The backward pass starts in the final states, in the frame in which the utterance ends.
     last_BU = torch.arange(U + 1, device=lengths_B.device) == token_lengths_B[:, None]
     frames_T = torch.arange(T + 1, device=lengths_B.device)
     goal_TBU = ((frames_T[:, None] == lengths_B)[:, :, None] & last_BU).double().log()

@@ -1,4 +1,4 @@
-"""Log-sums over paths whose gradient is the occupancy of the outputs."""
+"""Log-sums over paths; their gradient is the occupancy of the outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +29,9 @@ class _LogSum(torch.autograd.Function):
 def log_sum(outputs_BTO: Tensor, path_sum: PathSum) -> Tensor:
     """Return the log-sum over all paths of each utterance, [B] float64, differentiable once.
 
-    The derivative of a log-sum of products by the log of a factor is the factor's occupancy: the expected
-    number of its uses. It is computed together with the sum, so that no step of the recursion is kept for
-    autograd.
+    The derivative of a log-sum of products with respect to the log of a factor is the factor's occupancy, the
+    expected number of its uses. It is computed together with the sum, so that autograd needn't keep the steps
+    of the recursion.
     """
     result: Tensor = _LogSum.apply(outputs_BTO, path_sum)  # type: ignore[no-untyped-call]
     return result

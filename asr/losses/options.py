@@ -32,7 +32,7 @@ class LossConfig:
     )
     histories: int = option(
         2000,
-        help="n-gram histories of two or more labels to keep, the most frequent ones",
+        help="number of n-gram histories of two or more labels to keep, the most frequent ones",
         affects="result",
         only=("name", "mmi"),
         maximum=1e6,

@@ -1,7 +1,7 @@
-"""The topologies of a label: the outputs that it emits, frame by frame.
+"""Label topologies: the outputs that a label emits, frame by frame.
 
-Both have an output 0 that any number of frames may emit between labels and at the ends of an utterance: blank
-or silence. They differ in what a label emits:
+In both, output 0 is blank or silence, which any number of frames may emit between labels and at both ends of
+an utterance. They differ in the outputs of a label:
 
 * `ctc` (Graves et al. 2006): its output in every frame. Equal neighbours need a blank between them.
 * `hmm` (Povey et al. 2016, *Purely sequence-trained neural networks for ASR based on lattice-free MMI*;
@@ -20,7 +20,7 @@ def output_count(topology: str, vocabulary: int) -> int:
 
 
 def split_outputs(outputs: Tensor, topology: str) -> tuple[Tensor, Tensor]:
-    """Return the scores with which each label starts, and those with which it goes on.
+    """Return the scores with which each label starts, and those with which it continues.
 
     Args:
         outputs: [..., V] for `ctc`, [..., 2V − 1] for `hmm`.
@@ -37,5 +37,5 @@ def split_outputs(outputs: Tensor, topology: str) -> tuple[Tensor, Tensor]:
 
 
 def joined_outputs(first: Tensor, later: Tensor, topology: str) -> Tensor:
-    """Add up what `split_outputs` split, e.g. occupancies; output 0 of `later` counts only for `ctc`."""
+    """Invert `split_outputs` for sums such as occupancies; output 0 of `later` counts only for `ctc`."""
     return first + later if topology == "ctc" else torch.cat((first, later[..., 1:]), dim=-1)

@@ -25,7 +25,7 @@ def training_loss(
     Args:
         loss: loss of label sequences.
         config: w is `intermediate_weight`, c is `consistency`.
-        outputs: [views · B, T, O] each; those of intermediate blocks, then the final one.
+        outputs: outputs of intermediate blocks, then the final ones, [views · B, T, O] each.
         lengths: [views · B] valid frames.
         tokens_BU: [B, U] targets, right-padded.
         token_lengths_B: [B] valid targets.
@@ -52,7 +52,7 @@ def disagreement(one_BTO: Tensor, other_BTO: Tensor, lengths_B: Tensor) -> Tenso
 
     Args:
         one_BTO: [B, T, O] scores or log-probabilities of a view; p is their softmax.
-        other_BTO: [B, T, O], those of the other view; q.
+        other_BTO: [B, T, O] scores or log-probabilities of the other view; q is their softmax.
         lengths_B: [B] valid frames.
 
     Returns:

@@ -29,12 +29,12 @@ class Edit:
 def align_all(
     references: list[list[str]], hypotheses: list[list[str]], costs: str = "unit"
 ) -> list[list[Edit]]:
-    """Align the utterances of a corpus, given as tokens, which may contain spaces.
+    """Align the references and hypotheses of a corpus; tokens may contain spaces.
 
     Args:
         references: tokens of each reference.
         hypotheses: tokens of each hypothesis, in the same order.
-        costs: unit (substitution, deletion and insertion cost the same; by jiwer) or sclite.
+        costs: `unit` (all errors cost the same, computed by jiwer) or `sclite` (see `align_sclite`).
 
     Example:
         >>> [edit.operation for edit in align_all([["go", "to", "New York"]], [["go", "New York"]])[0]]
@@ -47,8 +47,8 @@ def align_all(
 
 
 def levenshtein(references: list[list[str]], hypotheses: list[list[str]]) -> jiwer.WordOutput:
-    """Return jiwer's alignments and counts of a corpus; tokens are compared as they are."""
-    # jiwer declares strings; its transforms turn them into what is given here, lists of tokens.
+    """Return jiwer's alignments and counts of a corpus; tokens are compared without any normalisation."""
+    # jiwer declares strings, which its transforms would turn into the lists of tokens that are passed here.
     return jiwer.process_words(references, hypotheses, UNCHANGED, UNCHANGED)  # type: ignore[arg-type]
 
 
@@ -68,7 +68,7 @@ def align_sclite(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Ed
 
     A substitution costs 4, a deletion or an insertion 3. Ties are broken from the end: a match or
     substitution before an insertion, an insertion before a deletion. The number of errors may exceed the
-    Levenshtein distance: two deletions and two insertions cost as much as three substitutions.
+    Levenshtein distance, because two deletions and two insertions cost as much as three substitutions.
     For R reference and H hypothesis tokens, time is O(R·H) (vectorised over H) and memory R·H/4 bytes.
 
     Example:
@@ -86,7 +86,7 @@ def align_sclite(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Ed
         pair = above[:-1] + np.where(heard == token, 0, SUBSTITUTION)
         cost = above + INDEL
         cost[1:] = np.minimum(cost[1:], pair)
-        # Insertions, for the whole row at once: cost[h] = min over k ≤ h of cost[k] + 3(h − k).
+        # Insertions in the whole row at once: cost[h] = min over k ≤ h of cost[k] + 3(h − k).
         cost = np.minimum.accumulate(cost - inserted) + inserted
         pairs.append(np.packbits(pair == cost[1:]))
         insertions.append(np.packbits(cost[:-1] + INDEL == cost[1:]))
@@ -113,7 +113,7 @@ def _bit(packed: np.ndarray, position: int) -> int:
 def render(edits: Sequence[Edit], width: int | None = None) -> Text:
     """Lay out REF, HYP and the operations (S, D, I) on three lines as sclite does, with errors coloured.
 
-    Asterisks mark the side without a token. `render(edits).plain` is the text without colours.
+    Asterisks stand for a missing token. `render(edits).plain` is the text without colours.
 
     Args:
         edits: alignment of one utterance.

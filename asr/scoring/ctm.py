@@ -26,7 +26,7 @@ def write_ctm(path: str | Path, words: Iterable[CtmWord]) -> None:
 
 
 def ctm_text(words: Iterable[CtmWord]) -> str:
-    """Return the lines that `write_ctm` writes; ties in the written start time keep their order."""
+    """Return the lines that `write_ctm` writes; words with equal written start times keep their order."""
     in_order = sorted(words, key=lambda x: (one_field(x.file), one_field(x.channel), round(x.start_s, 3)))
     return "".join(map(_line, in_order))
 

@@ -1,4 +1,4 @@
-"""Scores on the terminal: rates with intervals, speakers, worst utterances, comparison of systems."""
+"""Prints scores: rates with intervals, speakers, worst utterances, comparison of systems."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def rate_cells(rate: ErrorRate) -> list[str]:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the last components of each path: at least split and system, and enough to be distinct."""
+    """Return the last components of each path: at least split and system, and as many as make it distinct."""
     parts = [folder.absolute().parts for folder in folders]
     for count in range(2, max(map(len, parts)) + 1):
         names = ["/".join(part[-count:]) for part in parts]
@@ -153,7 +153,7 @@ def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
             continue
         console.print(title, style="bold", markup=False, highlight=False)
         for metric, test in pair.tests.items():
-            # The tests take first minus second; shown is the change from the first to the second system.
+            # The tests compute first minus second; the change from the first to the second is shown.
             bootstrap, matched = test.bootstrap, test.matched_pairs
             low, high = (0.0 - 100 * x for x in reversed(bootstrap.interval))
             verdict = "no significant difference at 5 %"

@@ -27,7 +27,7 @@ class ErrorCounts:
 
     @classmethod
     def between(cls, references: list[list[str]], hypotheses: list[list[str]]) -> "ErrorCounts":
-        """Count the errors of a corpus, given as tokens, with unit costs: their sum is the edit distance."""
+        """Count the errors of a corpus of token sequences with unit costs: their sum is the edit distance."""
         found = levenshtein(references, hypotheses)
         length = found.hits + found.substitutions + found.deletions
         return cls(found.substitutions, found.deletions, found.insertions, length)
@@ -80,7 +80,7 @@ def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: 
     """Pool the utterances' counts and estimate a bootstrap interval."""
     errors = np.array([counts.errors for counts in utterances])
     lengths = np.array([counts.length for counts in utterances])
-    # The interval of a single one would be a point, as if its rate were certain.
+    # The interval of a single utterance would be a point, as if its rate were certain.
     several = len(utterances) > 1
     interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed) if several else None
     return ErrorRate(sum(utterances, ErrorCounts()), interval)

@@ -40,7 +40,7 @@ class Hypothesis:
     unit: Unit
     # word, start_s, end_s and confidence (0 … 1) of each word; None if the decoder returns only tokens.
     words: list[dict[str, Any]] | None = None
-    # text and score (natural log) of the best hypotheses, starting with this one; None if only one is wanted.
+    # text and score (natural log) of the best hypotheses, this one first; None without an n-best list.
     nbest: list[dict[str, Any]] | None = None
 
     def timed_words(self) -> list[dict[str, Any]]:
@@ -55,9 +55,9 @@ class Hypothesis:
 
 
 def write_decoded(folder: Path, lines: str, record: dict[str, Any]) -> None:
-    """Write decode.json, then the lines of hyp.jsonl; scores of earlier hypotheses are removed first.
+    """Write decode.json, then hyp.jsonl; scores of earlier hypotheses are removed first.
 
-    Nothing is removed before both files are on the disk, under temporary names.
+    Nothing is removed before both files are on disk under temporary names.
     """
     with atomic_text(folder / HYPOTHESES) as file:
         file.write(lines)

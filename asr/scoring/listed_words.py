@@ -14,9 +14,9 @@ class ListedWords:
 
     Attributes:
         spoken: number of times that they were said.
-        recognised: number of those that were recognised.
-        false_alarms: number of times that one was recognised where another word or nothing was said.
-        others: errors of all other words; a false alarm in place of one is its substitution.
+        recognised: number of times that they were said and recognised.
+        false_alarms: number of times that they were recognised where another word or nothing was said.
+        others: errors of all other words; a false alarm in place of another word is a substitution.
     """
 
     spoken: int

@@ -1,4 +1,4 @@
-"""What is measured of a system: a measure's name in words, its unit, and which of two values is better."""
+"""Measures of a system: name in words, unit, and which of two values is better."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ class Measure:
     """A measure as tables, figures and findings show it; a new one is an entry of `MEASURES`.
 
     Attributes:
-        words: its name.
+        words: name, as shown.
         unit: `%` for fractions, which are shown in percent, `nats` or empty.
         higher: whether a higher value is better.
     """
@@ -25,11 +25,11 @@ MEASURES = {
     "ter": Measure("TER", "%"),
     "official": Measure("official WER", "%"),  # and of a subset: official-swbd
     "error": Measure("error rate", "%"),
-    "changed": Measure("changed", "%"),  # labels unlike those under full attention
+    "changed": Measure("changed", "%"),  # labels that differ from those with full attention
     "top-1": Measure("top-1", "%", higher=True),  # tokens of the transcript that the model ranks first
     "nll": Measure("NLL", "nats"),
     "kl": Measure("KL", "nats"),
-    "encoder": Measure("encoder"),  # relative distance of its states from those under full attention
+    "encoder": Measure("encoder"),  # relative distance of encoder states from those with full attention
     "f1": Measure("F1", higher=True),
     "em": Measure("EM", higher=True),  # exact match
     "accuracy": Measure("accuracy", higher=True),
@@ -40,7 +40,7 @@ MEASURES = {
 
 
 def measure_of(name: str) -> Measure:
-    """Return a measure by its name in results, also a recipe's own, `<unit>_per_<item>`.
+    """Return a measure by its name in results, including those of recipes, `<unit>_per_<item>`.
 
     Example:
         >>> measure_of("dev_per"), measure_of("official-swbd").words

@@ -33,7 +33,7 @@ HUBSCR = "hubscr.pl"
 DEBIAN_FOLDER = "/usr/lib/sctk/bin"  # where Debian's package sctk puts its programs, outside PATH
 SEGMENT = re.compile(r"^File: (\S+)\n.*\nScores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)", re.MULTILINE)
 SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
-# In the reference these are optional or absent: omitting them is never an error, keeping them may be one.
+# The reference has these as optional or not at all: omitting them is never an error, keeping them may be.
 FILLERS = frozenset(
     ["uh", "um", "eh", "mm", "hm", "ah", "huh", "ha", "er", "oof", "hee", "ach", "eee", "ew", "%hesitation"]
 )
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 class SubsetScore(NamedTuple):
-    """Number of reference segments of a subset, and its errors."""
+    """A subset's number of reference segments, and its errors."""
 
     segments: int
     rate: ErrorRate
@@ -64,7 +64,7 @@ def find_hubscr() -> Path:
     """Return the path of `hubscr.pl`, from PATH or Debian's package `sctk`.
 
     Raises:
-        UserError: it is not installed.
+        UserError: hubscr.pl is not installed.
     """
     found = shutil.which(HUBSCR) or shutil.which(HUBSCR, path=DEBIAN_FOLDER)
     if found is None:
@@ -82,7 +82,7 @@ def reference_of(manifest: Path) -> Path | None:
 
 
 def reference_digests(manifest: Path) -> dict[str, str]:
-    """Return a hash of each file beside a manifest that its scores depend on, by name."""
+    """Return the hashes of the files beside a manifest that its official scores depend on, by name."""
     names = [WORD_RULES]
     if reference := reference_of(manifest):
         names += [reference.name, GLM, LEXICON]
@@ -93,14 +93,14 @@ def reference_digests(manifest: Path) -> dict[str, str]:
 def official_score(
     hypotheses: Sequence[Hypothesis], manifest: Path, folder: Path, *, samples: int = 1000, seed: int = 0
 ) -> dict[str, SubsetScore]:
-    """Score as in NIST's Hub-5 evaluations: `all`, and its subsets if there are several.
+    """Return scores as in NIST's Hub-5 evaluations: `all`, and subsets if there are several.
 
     Noises, fillers and word fragments are not submitted, and acronyms are split into letters, as in the
     reference. The scored files and sclite's reports stay in `folder/official`.
 
     Args:
         hypotheses: hypotheses with words.
-        manifest: manifest that was decoded, with an STM file and `hub5.glm` beside it.
+        manifest: decoded manifest, with an STM file and `hub5.glm` beside it.
         folder: decode folder of the split.
         samples: number of bootstrap samples, drawn over segments.
         seed: random seed for the bootstrap.
@@ -117,7 +117,7 @@ def official_score(
     stm = read_stm(reference)
     words = recognised_words(hypotheses, read_places(manifest), stm)
     lexicon = manifest.with_name(LEXICON)
-    if lexicon.is_file():  # MS98 transcripts, hence models, write `ibm`, the reference `I B M`
+    if lexicon.is_file():  # MS98 transcripts, and so models, write `ibm`; the reference has `I B M`
         words = split_acronyms(words, Lexicon.load(lexicon))
     place = folder / OFFICIAL
     shutil.rmtree(place, ignore_errors=True)
@@ -136,10 +136,10 @@ def official_score(
 
 
 def run_hubscr(hubscr: Path, folder: Path) -> list[tuple[str, ErrorCounts]]:
-    """Score `hyp.ctm` against `ref.stm` with the rules `hub5.glm` of a folder, which keeps sclite's reports.
+    """Score `hyp.ctm` against `ref.stm` in a folder, with the rules `hub5.glm`; the folder keeps the reports.
 
     Returns:
-        Recording and errors of each segment; ignored segments are not among them.
+        Recording and errors of each segment, except ignored ones.
 
     Raises:
         UserError: the script failed, or its report can't be parsed.
@@ -173,7 +173,7 @@ def read_places(manifest: Path) -> dict[str, Place]:
 def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place], stm: Stm) -> list[CtmWord]:
     """Return the words to submit, with times clipped to the reference segment of their utterance.
 
-    Reference segments may be shorter than the decoded utterances: a word in the margin would be assigned to
+    Reference segments may be shorter than the decoded utterances; sclite would assign a word in the margin to
     a neighbouring segment.
 
     Raises:
@@ -208,7 +208,7 @@ def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place],
 
 
 def split_acronyms(words: Iterable[CtmWord], lexicon: Lexicon) -> list[CtmWord]:
-    """Split the words that the lexicon pronounces as the names of their letters: `ibm` becomes `i b m`.
+    """Split words that the lexicon pronounces as the names of their letters: `ibm` becomes `i b m`.
 
     >>> said = {"i": ["ay"], "b": ["b iy"], "m": ["eh m"], "ibm": ["ay b iy eh m"], "bi": ["b iy"]}
     >>> lexicon = Lexicon({word: [tuple(x.split()) for x in listed] for word, listed in said.items()})
@@ -256,7 +256,7 @@ def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore
 
 
 def _segment_of(place: Place, segments: list[StmSegment]) -> StmSegment | None:
-    """Return the segment with the largest overlap."""
+    """Return the segment that overlaps most with an utterance; None if none does."""
     shared = {i: min(x.end_s, place.end_s) - max(x.start_s, place.start_s) for i, x in enumerate(segments)}
     best = max(shared, key=lambda i: shared[i], default=None)
     return segments[best] if best is not None and shared[best] > 0 else None

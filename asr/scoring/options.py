@@ -6,9 +6,9 @@ from asr.config import option
 from asr.errors import UserError
 from asr.preparation.options import TEXT_RULES
 
-# unit is the default because validation and tuning use it: a hypothesis then has one error rate.
+# unit is the default because validation and tuning use it, so that a hypothesis has a single error rate.
 COSTS = ("unit", "sclite")
-# What the arguments of `asr score` are.
+# Kinds of arguments of `asr score`.
 FOLDER, FOLDERS = "a decode folder", "several decode folders"
 TRN, TEXT = "TRN files", "plain text"
 
@@ -92,6 +92,6 @@ class ScoreOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError if there are no letters to pair."""
+        """Raise UserError for a language that has no effect, because texts aren't normalised."""
         if self.language and self.text == "none":
             raise UserError(f"language={self.language}: has no effect with text=none")

@@ -21,7 +21,7 @@ IDENT = re.compile(r"[\d_-]|.\.\w{2,5}$")  # distinguishes ids from the first wo
 
 
 def are_plain(paths: Sequence[Path]) -> bool:
-    """Whether the paths are files in NIST's formats or of plain text rather than decode folders."""
+    """Whether the paths are files in NIST's formats or plain text, rather than decode folders."""
     return any(path.suffix in (".trn", ".ctm", ".stm", ".txt") for path in paths) or all(
         path.is_file() and path.suffix != ".jsonl" for path in paths
     )
@@ -37,14 +37,13 @@ def score_files(
     seed: int = 0,
     console: Console | None = None,
 ) -> Score:
-    """Score `hyp.trn ref.trn` or, of other types, `ref hyp`.
+    """Score two files, `hyp.trn ref.trn`; or `ref hyp` of plain text, and print how these are read.
 
-    Files named `.hyp` and `.ref` may stand in any order. trn is scored with sclite's costs, text with those
-    of `align`. How text is read is printed.
+    Files named `.hyp` and `.ref` may be in any order. trn is scored with sclite's costs, text with `align`.
 
     Raises:
-        UserError: the files are CTM and STM, which sclite scores, or malformed, or an utterance is in one
-            file only.
+        UserError: the files are CTM and STM, which sclite scores; they are malformed; or an utterance is in
+            one file only.
     """
     heard, reference = in_order(paths)
     trn = heard.suffix == ".trn"
@@ -72,7 +71,7 @@ def score_files(
 
 
 def in_order(paths: Sequence[Path]) -> tuple[Path, Path]:
-    """Return the file of hypotheses and that of references; raise UserError for files of other types."""
+    """Return hypothesis file and reference file; raise UserError for files of other types."""
     suffixes = [path.suffix for path in paths]
     if {".ctm", ".stm"} & {*suffixes}:
         raise UserError(f"{paths[0]}: {BY_SCLITE}: sclite -r ref.stm stm -h hyp.ctm ctm")
@@ -86,10 +85,10 @@ def in_order(paths: Sequence[Path]) -> tuple[Path, Path]:
 
 
 def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]:
-    """Read two text files with one utterance a line, and return the utterances and the layout found.
+    """Read two text files with an utterance per line; return the utterances and a description of the layout.
 
-    The first fields of all lines are ids if they contain a digit, `-`, `_` or a suffix and at least half of
-    them are in both files, in any order, compared as by `ident_key`. Otherwise, the ids are line numbers.
+    First fields are ids if all of them contain a digit, `-`, `_` or a suffix, and at least half of them are
+    in both files, in any order, compared as by `ident_key`. Otherwise, ids are line numbers.
 
     Raises:
         UserError: a file is missing or not UTF-8, the files differ in length, or an id is repeated or in one
@@ -125,7 +124,7 @@ def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]
 def write_ctm_and_stm(folder: Path, hypotheses: Sequence[Hypothesis]) -> None:
     """Write hyp.ctm and ref.stm for other scoring programs, with each utterance as a separate recording.
 
-    Words without times are spread evenly over their utterance; all are written as by `literal`.
+    Words without times are spread evenly over their utterance; markup is escaped by `literal`.
 
     Raises:
         UserError: an utterance has no reference or recognised words, or sclite couldn't tell two ids apart.

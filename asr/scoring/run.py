@@ -1,4 +1,4 @@
-"""Scoring of folders: hypotheses to error rates, alignments and tables."""
+"""Scores folders: from hypotheses to error rates, alignments and tables."""
 
 import json
 from collections.abc import Sequence
@@ -58,14 +58,14 @@ def score_paths(
     (the recipe's scoring rules, copied to score.json).
 
     Args:
-        paths: decode folders, folders that hold some, such as runs, or hyp.jsonl files; or two files in
-            NIST's formats or of plain text.
+        paths: decode folders, folders that contain some, such as runs, or hyp.jsonl files; or two files in
+            NIST's formats or plain text.
         options: options of `asr score`.
         console: console to print to.
 
     Raises:
-        UserError: a folder has no hypotheses, its hypotheses can't be scored, or systems have recognised
-            different utterances and `common` is not set.
+        UserError: a folder has no hypotheses, hypotheses can't be scored, or systems recognised different
+            utterances and `common` isn't set.
     """
     if not paths:
         raise UserError(f"nothing to score: expected folders with a {HYPOTHESES}, found none")
@@ -122,10 +122,10 @@ def score_paths(
 
 
 def decode_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders of hypotheses that paths stand for: themselves, or those below, e.g. of a run.
+    """Return the decode folders that paths stand for: the paths themselves, or folders below, as in runs.
 
     Raises:
-        UserError: there is no such path, or a run has none yet.
+        UserError: a path doesn't exist, or a run has no hypotheses yet.
     """
     folders: list[Path] = []
     for path in paths:
@@ -145,10 +145,10 @@ def common_utterances(
 ) -> list[set[str]]:
     """Return the ids on which each system is compared: all, or those that it shares with its group.
 
-    Systems without any utterance in common, e.g. of two splits, belong to different groups.
+    Systems without common utterances, e.g. on two splits, belong to different groups.
 
     Raises:
-        UserError: two systems share some of their utterances only, and `restrict` is false.
+        UserError: two systems share only some of their utterances, and `restrict` is false.
     """
     kept: list[set[str]] = [{hypothesis.id for hypothesis in system} for system in systems]
     for group in group_systems(kept):
@@ -177,7 +177,7 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
 def rates_line(folder: Path) -> str:
     """Return the error rates of a decode folder with their intervals: `PER 5.41 % (4.90–5.93), WER …`.
 
-    CER stands in for PER if there are no phones. Without references, return why there are none.
+    CER replaces PER if there are no phones. Without references, return why there are no rates.
     """
     try:
         result, _ = _scored(folder, read_hypotheses(folder / HYPOTHESES), ScoreOptions())
@@ -232,7 +232,7 @@ def _score_folder(
     result, rules = _scored(folder, hypotheses, options)
     if options.trn:
         write_trn(folder, hypotheses)
-    if options.ctm:  # an error leaves the score that was there
+    if options.ctm:  # first, so that an error leaves the previous score
         write_ctm_and_stm(folder, hypotheses)
     (folder / SCORE).unlink(missing_ok=True)
     if result.pronunciations:
@@ -262,8 +262,8 @@ def read_score(folder: Path) -> dict[str, Any]:
     """Read the score.json of a decode folder.
 
     Raises:
-        UserError: the file is missing or damaged, belongs to other hypotheses than those in the folder, or
-            was written with options other than the defaults.
+        UserError: the file is missing or damaged, doesn't belong to the hypotheses in the folder, or was
+            written with other than the default options.
     """
     summary = read_record(folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
@@ -281,6 +281,6 @@ def read_score(folder: Path) -> dict[str, Any]:
 
 
 def _read_decoding(folder: Path) -> DecodeRecord:
-    """Return the contents of decode.json; without one, nothing is known."""
+    """Return the content of decode.json; an empty record without the file."""
     path = folder / DECODING
     return read_as(DecodeRecord, path) if path.exists() else DecodeRecord(decode_s=None)

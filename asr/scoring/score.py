@@ -20,7 +20,7 @@ Metric = Literal["per", "wer", "cer"]
 HEADLINES: tuple[Metric, ...] = ("per", "wer")  # shown in tables; CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
-NOTHING = "∅"  # stands in for the missing side of a deletion or insertion
+NOTHING = "∅"  # stands for the missing side of a deletion or insertion
 
 WordFilter = Callable[[list[str]], list[str]]
 
@@ -86,7 +86,7 @@ class Score:
 
     @property
     def constant(self) -> bool:
-        """Whether the same was recognised, if anything, in utterances with different references."""
+        """Whether all hypotheses are equal although the references differ."""
         metric = next(iter(self.rates), None)
         edits = [x.alignments[metric] for x in self.utterances] if metric else []
         heard = {tuple(x.hypothesis for x in found if x.hypothesis is not None) for found in edits}
@@ -121,22 +121,22 @@ def score(
 ) -> Score:
     """Score hypotheses against their references.
 
-    PER applies to phone hypotheses with reference phones; NSN and SPN are removed from both sides. WER and
-    CER apply if there are both recognised and reference words. If a reference is empty, all words
-    recognised in its utterance are insertions.
+    PER applies to phone hypotheses with reference phones; NSN and SPN are removed from both. WER and CER
+    apply if there are both recognised and reference words. With an empty reference, all recognised words are
+    insertions.
 
     Args:
         hypotheses: hypotheses of one corpus, all with the same unit.
         align: costs of the alignment: unit | sclite.
         filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
-        text: rule of `normalise` by which texts are compared; `lower` does so as sclite does.
+        text: rule of `normalise` applied to texts before comparison; `lower` compares as sclite does.
         language: code of the language; for `spoken`, English if empty.
         samples: number of bootstrap samples for the 95 % intervals.
         seed: random seed for the bootstrap.
 
     Raises:
-        UserError: there are no hypotheses, an utterance is repeated, an utterance lacks the reference or the
-            words that others have, units are mixed, or the corpus has no reference token.
+        UserError: there are no hypotheses, an utterance is repeated, an utterance lacks a reference or words
+            that others have, units are mixed, or the corpus has no reference token.
     """
     if not hypotheses:
         raise UserError("expected hypotheses to score, found none")
@@ -162,9 +162,9 @@ def pooled(
     samples: int = 1000,
     seed: int = 0,
 ) -> Score:
-    """Return the error rates of a corpus of utterances aligned with the costs `align`.
+    """Return the pooled error rates of aligned utterances; `align` names the costs of the alignment.
 
-    The other arguments are those of `score`.
+    The other arguments are as in `score`.
 
     Raises:
         UserError: the corpus has no reference token.
@@ -246,7 +246,7 @@ def scored_words(
     rule: str = "lower",
     language: str = "",
 ) -> list[list[str]]:
-    """Return the words of each text that WER counts, by a rule of `normalise`; arguments as in `score`."""
+    """Return the words of each text that WER counts, normalised by `rule`; arguments as in `score`."""
     if rule == "spoken":
         check_numbers(language or "en")
     kept = [" ".join((filter_words or list)(plain_text(text or "").split())) for text in texts]

@@ -38,20 +38,20 @@ class MatchedPairs:
 
 @dataclass(frozen=True)
 class PairedTests:
-    """The tests for one metric and two systems; characters have no matched pairs, a test of words."""
+    """The tests of two systems for one metric; matched pairs apply to words and phones, not characters."""
 
     matched_pairs: MatchedPairs | None
     bootstrap: BootstrapTest
 
     @property
     def significant(self) -> bool:
-        """Whether MAPSSWE, or else the bootstrap, finds a difference at the 5 % level."""
+        """Whether MAPSSWE, or the bootstrap without it, finds a difference at the 5 % level."""
         return (self.matched_pairs or self.bootstrap).p < 0.05
 
 
 @dataclass(frozen=True)
 class PairedScores:
-    """Tests between two systems by metric, or the reason why there are none."""
+    """Tests between two systems by metric, or the reason for having none."""
 
     first: str
     second: str
@@ -70,7 +70,7 @@ def compare_systems(
     """Compare every system with the first one that recognised the same utterances.
 
     A system that shares only some utterances with an earlier one gets a list of the others instead of a
-    test. A system that shares none, as on another split, starts a group of its own.
+    test. A system that shares none, as on another split, starts a new group.
     """
     return [
         _pair(names[first], scores[first], names[other], scores[other], samples=samples, seed=seed)
@@ -80,7 +80,7 @@ def compare_systems(
 
 
 def group_systems(utterances: Sequence[set[str]]) -> list[list[int]]:
-    """Group systems, given the ids of their utterances; all of a group share utterances with its first.
+    """Group systems by the ids of their utterances: all in a group share utterances with its first system.
 
     Example:
         >>> group_systems([{"a", "b"}, {"c"}, {"b"}])
@@ -100,7 +100,7 @@ def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, se
     firsts = {utterance.id: utterance for utterance in one.utterances}
     seconds = {utterance.id: utterance for utterance in other.utterances}
     try:
-        # Error rates of different utterances must not stand side by side.
+        # Error rates on different utterances must not be compared.
         check_same_ids(firsts, seconds, first, second)
     except UserError as error:
         return PairedScores(first, second, {}, str(error))
@@ -109,7 +109,7 @@ def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, se
     tests: dict[Metric, PairedTests] = {}
     for metric in (metric for metric in one.rates if metric in other.rates):
         if metric == "cer" and "per" in tests:
-            continue  # models of phones have words only by their lexicon, so CER says what WER does
+            continue  # phone models have words only from a lexicon, so CER adds nothing to WER
         lefts, rights = [], []
         for ident in sorted(firsts):
             left, right = firsts[ident].alignments[metric], seconds[ident].alignments[metric]

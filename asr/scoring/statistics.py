@@ -97,9 +97,9 @@ def percent(fraction: float) -> str:
 
 
 def pooled(amounts: Sequence[float] | NDArray[Any], sizes: Sequence[float] | NDArray[Any]) -> Statistic:
-    """Return the statistic that divides the sum of the drawn items' amounts by that of their sizes.
+    """Return the statistic (sum of amounts) / (sum of sizes) over the drawn items, such as an error rate.
 
-    Such as errors by reference tokens. A draw whose items have no size has no value.
+    A draw whose sizes sum to 0 has no value.
 
     Example:
         >>> pooled([1, 3], [10, 10])(np.array([[0, 1], [1, 1]]))
@@ -115,12 +115,12 @@ def pooled(amounts: Sequence[float] | NDArray[Any], sizes: Sequence[float] | NDA
 
 
 def bootstrap(statistic: Statistic, items: int, samples: int, seed: int) -> Values:
-    """Return a statistic of corpora that are drawn from the items of one with replacement.
+    """Return a statistic of bootstrap samples: corpora drawn with replacement from the items of one.
 
     Args:
-        statistic: a draw for which it returns no value is repeated.
-        items: number of items that are drawn: utterances, examples, or groups of them.
-        samples: number of corpora; the same seed draws the same ones, for paired comparisons.
+        statistic: function of the draws; a draw without value is repeated.
+        items: number of items to draw from: utterances, examples, or groups of them.
+        samples: number of bootstrap samples; equal seeds draw equal samples, for paired comparisons.
         seed: random seed.
     """
     generator = np.random.default_rng(seed)
@@ -148,9 +148,8 @@ def bootstrap_interval(
     """Return the 95 % percentile bootstrap interval of a pooled rate, such as an error rate.
 
     Utterances, not words, are resampled, because errors within an utterance are correlated (Bisani and Ney,
-    *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004). Utterances of one
-    speaker are correlated too, which the bootstrap ignores: with few speakers, the interval holds for these
-    speakers only.
+    *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004). The bootstrap ignores
+    that utterances of a speaker are correlated, too: with few speakers, the interval holds for these only.
 
     Args:
         amounts: errors of each utterance.
@@ -173,12 +172,12 @@ def _pooled_checked(
 
 @dataclass(frozen=True)
 class BootstrapTest:
-    """Pooled rate of a system minus that of another, as fractions.
+    """Difference of two systems' pooled rates, as fractions.
 
     Attributes:
-        difference: difference of the pooled rates.
+        difference: rate of the first system minus rate of the second.
         interval: 95 % bootstrap interval.
-        p: two-sided p-value: twice the smaller share of resampled corpora on one side of zero, at least
+        p: two-sided p-value: twice the smaller fraction of bootstrap samples on one side of zero, at least
             2 / (samples + 1).
     """
 
@@ -193,14 +192,14 @@ def bootstrap_test(
     """Bootstrap the difference of two systems' rates, drawing the same items for both: Bisani and Ney 2004.
 
     Args:
-        more: errors of the first system minus those of the second, of each utterance.
+        more: errors of the first system minus errors of the second, for each utterance.
         sizes, samples, seed: see `bootstrap_interval`.
 
     Raises:
         ValueError: the sum of the sizes isn't positive.
     """
     differences = bootstrap(_pooled_checked(more, sizes), len(more), samples, seed)
-    # With one more than counted, no p-value is zero: Davison and Hinkley 1997, equation 4.11.
+    # Counting one more avoids a p-value of zero: Davison and Hinkley 1997, equation 4.11.
     counts = [int((differences <= 0).sum()), int((differences >= 0).sum())]
     p = min(1.0, 2 * (min(counts) + 1) / (samples + 1))
     return BootstrapTest(float(more.sum() / sizes.sum()), percentiles(differences), p)
@@ -209,7 +208,7 @@ def bootstrap_test(
 def ratio_interval(values: Values, baseline: Values) -> Interval | None:
     """Return the 95 % interval of the ratio of two systems' values on the same resampled items.
 
-    None if the baseline's aren't always positive.
+    Return None unless all baseline values are positive.
     """
     return percentiles(values / baseline) if (baseline > 0).all() else None
 
@@ -237,15 +236,15 @@ def t_quantile(freedom: float) -> float:
 def paired_difference(errors: Values, lengths: Values, items: str = "utterances") -> Estimate:
     """Return the difference of two systems' error rates, with a 95 % interval for other seeds and utterances.
 
-    Seeds and utterances are crossed random effects. The variance of the difference is estimated as that of a
-    mean over seeds plus that of a mean over utterances (of the ratio's linearised residuals); the degrees of
-    freedom are Satterthwaite's. What varies by neither alone counts in both, so the interval is rather too
-    wide than too narrow. With one seed it covers utterances only, with one utterance seeds only.
+    Seeds and utterances are crossed random effects. The variance of the difference is estimated as the sum of
+    two: of a mean over seeds, and of a mean over utterances (of the ratio's linearised residuals); degrees of
+    freedom are Satterthwaite's. Their interaction counts in both, so the interval is too wide rather than too
+    narrow. With one seed it covers utterances only; with one utterance, seeds only.
 
     Args:
-        errors: [S, U] errors of the first system minus those of the second, by seed and utterance.
+        errors: [S, U] errors of the first system minus errors of the second, by seed and utterance.
         lengths: [U] reference tokens of each utterance; the sum must be positive.
-        items: what the utterances are called in `Estimate.over`.
+        items: name of the utterances in `Estimate.over`.
 
     Example:
         >>> errors, lengths = np.array([[3.0, 1, 2, 0], [2, 2, 1, 2]]), np.array([10.0, 10, 10, 10])
@@ -271,9 +270,9 @@ def paired_difference(errors: Values, lengths: Values, items: str = "utterances"
 
 
 def spread(values: Iterable[float | None], over: str) -> Estimate | None:
-    """Return the median of the known values with the lowest and the highest; None if none is known.
+    """Return the median of the known values, with the lowest and highest; None if none is known.
 
-    Disturbances only lengthen a time, so a mean would follow the worst of them.
+    Disturbances only lengthen a time, so a mean would follow the worst disturbance.
 
     Args:
         values: times of repeats or seeds.
@@ -291,7 +290,7 @@ def spread(values: Iterable[float | None], over: str) -> Estimate | None:
 
 
 def fastest(times: Mapping[str, Estimate]) -> list[str]:
-    """Return the labels whose time is level with the lowest median, in order of their medians.
+    """Return the labels whose times can't be told from the lowest, in order of their medians.
 
     Example:
         >>> fast, near, slow = (spread(x, "repeats") for x in ([4.0, 4.2], [4.1, 4.3], [5.0, 5.1]))
@@ -306,14 +305,14 @@ Point = tuple[Estimate, float]  # time and mean error rate of a model
 
 
 def dominates(one: Point, other: Point, level_errors: bool) -> bool:
-    """Return whether a model dominates another one.
+    """Return whether a model dominates another.
 
-    It does if it is not slower (a level time will do), its mean error rate is not higher, and the difference
-    in time or in error rate exceeds the spread.
+    It does if it isn't slower beyond the spread, its mean error rate isn't higher, and the difference in time
+    or in error rate exceeds the spread.
 
     Args:
         one, other: the models.
-        level_errors: whether the measurement shows no difference between their error rates.
+        level_errors: whether their error rates don't differ significantly.
     """
     (time, error), (other_time, other_error) = one, other
     level_times = time.level_with(other_time)
@@ -323,9 +322,9 @@ def dominates(one: Point, other: Point, level_errors: bool) -> bool:
 
 
 def pareto_front(points: Mapping[str, Point], level_errors: Callable[[str, str], bool]) -> list[str]:
-    """Return the labels of the points that none of the front `dominates`, the fastest first.
+    """Return the labels of the points that no point of the front `dominates`, fastest first.
 
-    A point that is dominated rules out no other one: times that are level with a third one's may differ.
+    A dominated point excludes no other point, because being level in time isn't transitive.
 
     Args:
         points: models by label.
@@ -339,7 +338,7 @@ def pareto_front(points: Mapping[str, Point], level_errors: Callable[[str, str],
     """
     front: list[str] = []
     for label in sorted(points, key=lambda x: (points[x][1], points[x][0].value)):
-        # Those of the front so far have no more errors; those to come, no fewer.
+        # Points already in the front have no more errors; later ones have no fewer.
         if not any(dominates(points[x], points[label], level_errors(x, label)) for x in front):
             front.append(label)
     return sorted(front, key=lambda label: (points[label][0].value, points[label][1]))

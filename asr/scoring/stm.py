@@ -9,7 +9,7 @@ from asr.errors import UserError
 from asr.text.files import one_field, read_lines, write_lines
 from asr.text.normalise import plain_text
 
-# Also written with underscores between the words.
+# Some files have underscores between the words.
 IGNORED = "IGNORETIMESEGMENTINSCORING"
 
 

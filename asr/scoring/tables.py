@@ -1,4 +1,4 @@
-"""Files beside a score: alignments, and tables by speaker, length and confusion."""
+"""Writes the files beside a score: alignments, and tables by speaker, length and confusion."""
 
 from pathlib import Path
 from typing import Any

@@ -14,7 +14,7 @@ MARKUP = re.compile(r"[{@;*\\]")
 BY_SCLITE = "NIST's sclite scores it (apt-get install sctk)"
 SUFFIX = re.compile(r"(?<=.)\.(?=\w*[a-z])\w{2,5}$")  # of a recording: .wav, .3gp
 LISTED = 5  # ids listed in a message
-# Backslashes escape semicolons alone, so characters with a meaning become their full-width forms.
+# Backslashes escape only semicolons, so characters with a meaning become their full-width forms.
 LITERAL = {ord(mark): ord(mark) + 0xFEE0 for mark in "{}()<>;@*\\"}
 
 
@@ -22,8 +22,8 @@ def read_trn(path: str | Path) -> dict[str, str]:
     """Return the words of every utterance by the id in parentheses; `;;` starts a comment.
 
     Raises:
-        UserError: the file is missing or not UTF-8, a line lacks its `(id)`, or an id is repeated; as in
-            sclite, case doesn't distinguish ids.
+        UserError: the file is missing or not UTF-8, a line lacks its `(id)`, or an id is repeated (ids are
+            compared without case, as in sclite).
     """
     texts: dict[str, str] = {}
     seen = set()
@@ -43,7 +43,7 @@ def read_trn(path: str | Path) -> dict[str, str]:
 
 
 def is_trn(path: str | Path) -> bool:
-    """Return whether every line of a text file ends in an utterance's id in parentheses, as `(spk1-0001)`."""
+    """Return whether every line of a text file ends in an utterance id in parentheses, like `(spk1-0001)`."""
     lines = [plain_text(line) for _, line in read_lines(path) if not line.startswith(";;")]
     found = [LINE.match(line) for line in lines]
     return bool(found) and all(x is not None and re.search(r"[\d_-]", x["id"]) for x in found)
@@ -84,8 +84,8 @@ def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
     hyphen (else underscore).
 
     Raises:
-        UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or a text has
-            markup, such as the alternatives `{ a / b }`, which sclite alone scores.
+        UserError: as in `read_trn`; or an id is in one file only (all such ids are listed), or a text has
+            markup, such as the alternatives `{ a / b }`, which only sclite scores.
     """
     heard, spoken = read_trn(hypothesis), read_trn(reference)
     key = ident_key(heard, spoken)
@@ -105,8 +105,9 @@ def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
 
 
 def ident_key(*sets: Iterable[str]) -> Callable[[str], str]:
-    """Return what ids of several files are compared by: without case, and as the name of a recording without
-    folder and suffix, if those of each file stay distinct.
+    """Return the function that maps ids to keys by which the ids of several files are compared.
+
+    Keys have no case; and no folder and suffix, as of recordings, if each file's keys stay distinct without.
 
     >>> key = ident_key(["clips/A-1.wav", "clips/A-2.wav"], ["a-1", "a-2"])
     >>> key("clips/A-1.wav"), key("a-1")
@@ -126,7 +127,7 @@ def _recording(ident: str) -> str:
 def check_same_ids(
     first: Iterable[str], second: Iterable[str], name: str, other: str, *, key: Callable[[str], str] = str
 ) -> None:
-    """Raise a `UserError` that lists the utterances missing from either set, by the ids' keys."""
+    """Raise a `UserError` that lists the utterances missing from either set, comparing the ids by `key`."""
     one, two = ({key(ident): ident for ident in idents} for idents in (first, second))
     lacking = [
         f"{_listed({own[x] for x in missing})} only in {where}"
@@ -150,7 +151,7 @@ def distinct_names(names: dict[str, str]) -> dict[str, str]:
     """Return the names of utterances in NIST's formats, by id.
 
     Raises:
-        UserError: two of them differ in case alone, or not at all, as the ids `a b` and `a_b` do.
+        UserError: two names differ only in case, or not at all, as from the ids `a b` and `a_b`.
     """
     seen: dict[str, str] = {}
     for ident, name in names.items():

@@ -1,4 +1,4 @@
-"""A recipe's scoring rules, which drop, clean and correct words.
+"""A recipe's scoring rules, which drop, clean and correct words before scoring.
 
 `asr prepare` writes them to scoring.json beside the manifests, `asr decode` copies them into decode.json, and
 `asr score` applies them to both references and hypotheses.
@@ -49,7 +49,7 @@ class WordFilterRules:
 
     @classmethod
     def from_dict(cls, values: Any, source: str) -> "WordFilterRules":
-        """Make rules from plain data; raise a `UserError` that names `source` if the data is invalid."""
+        """Make rules from plain data; raise a `UserError` that names `source` if they are invalid."""
         rules: WordFilterRules = build(cls, values, f"{source}: scoring rules")
         if "" in (*rules.drop, *rules.delete, *rules.replace):
             raise UserError(f"{source}: expected scoring rules without empty strings, found {values!r}")
