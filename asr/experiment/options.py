@@ -267,9 +267,15 @@ class CompareConfig(SearchOptions):
     )
     launch: list[str] = option(
         [],
-        help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]",
+        help="for submitit: parameters that its documentation lists under AutoExecutor.update_parameters, "
+        "e.g. slurm_partition=gpu,gpus_per_node=1; for ray: address=<address> of a cluster (without it, one "
+        "on this machine), and what Ray's documentation lists under RemoteFunction.options, e.g. num_gpus=1",
         affects="place",
         only=[TRAINED, ("launcher",)],
+        suggested=(
+            *("slurm_partition=", "gpus_per_node=", "cpus_per_task=", "mem_gb=", "timeout_min="),
+            *("address=", "num_gpus=", "num_cpus=", "memory="),
+        ),
     )
 
     def check(self) -> None:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+from asr import config
 from asr.attention.table import canonical
+from asr.config import by_key, option
 from asr.errors import UserError
 
-_AXES = re.compile(r" (?=(?:frames|layers|precision)=)")
-_GIVEN = re.compile(r"frames=\S+|layers=[1-9]\d{0,2}|precision=(?:fp32|bf16|fp16)")
+_AXES = re.compile(r" (?=\w+=)")
 
 
 @dataclass(frozen=True)
@@ -16,18 +17,19 @@ class Variant:
     """A way to run a model. Its text names a system beside the model: `near-25 frames=1,2*3`.
 
     Another axis is another field here, and what `Recognizer.load`, or the workload's model, does with it.
-
-    Attributes:
-        attention: mechanism, or one for each layer.
-        frames: schedule of frame rates; empty: the model's own.
-        layers: number of encoder layers, evenly spread; 0: all.
-        precision: precision of matrix products; empty: that of the experiment.
     """
 
-    attention: str
-    frames: str = ""
-    layers: int = 0
-    precision: str = ""
+    attention: str = option("", help="mechanism, or one for each layer", affects="result")
+    frames: str = option("", help="schedule of frame rates; empty: the model's own", affects="result")
+    layers: int = option(
+        0, help="number of encoder layers, evenly spread; 0: all", affects="result", maximum=999
+    )
+    precision: str = option(
+        "",
+        help="precision of matrix products; empty: that of the experiment",
+        affects="result",
+        choices=("", "fp32", "bf16", "fp16"),
+    )
 
     def __str__(self) -> str:
         axes = ((x.name, getattr(self, x.name)) for x in fields(self)[1:])
@@ -43,7 +45,7 @@ class Variant:
 
     @classmethod
     def read(cls, text: str) -> "Variant":
-        """Return the variant of a text that `str` gave.
+        """Return the variant of a text that `str` gave; see `given_variants` for those of users.
 
         Example:
             >>> Variant.read("full*3,near-25*9 frames=1,2*11 precision=bf16")
@@ -76,15 +78,16 @@ def given_variants(texts: list[str], names: Callable[[list[str]], list[str]] = c
         names: function from mechanisms as they are given to those that they stand for.
 
     Raises:
-        UserError: an unknown mechanism or precision, or a number of layers that is none.
+        UserError: an unknown mechanism, option or precision, or a number of layers that is none.
     """
     found = []
     for text in texts:
         attention, *axes = _AXES.split(text)
-        if wrong := [x for x in axes if not _GIVEN.fullmatch(x)]:
-            known = "layers=<number>, precision=fp32 | bf16 | fp16 or frames=<schedule>"
-            raise UserError(f"{text}: expected {known}, found {wrong[0]}")
-        found += [str(Variant.read(" ".join([name, *axes]))) for name in names([attention])]
+        try:
+            variant = config.parse(Variant, {**by_key(axes), "attention": attention})
+        except UserError as error:
+            raise UserError(f"{text}: {error}") from None
+        found += [str(replace(variant, attention=name)) for name in names([attention])]
     return found
 
 
