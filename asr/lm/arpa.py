@@ -1,4 +1,4 @@
-"""ARPA files: writing an estimated model; checking a file and reading its vocabulary."""
+"""ARPA files: writes an estimated model; checks a file and reads its vocabulary."""
 
 import math
 import mmap
@@ -15,7 +15,7 @@ NEVER = -99.0  # log10 probability of <s>, which is never predicted
 
 
 def write_arpa(model: NgramEstimate, path: str | Path) -> None:
-    """Write a model as ARPA text, gzipped if the name ends in `.gz`; the file appears once it is complete."""
+    """Write a model as ARPA text, gzipped if the name ends in `.gz`; the file appears when it is complete."""
     with atomic_binary(path, zipped=Path(path).suffix == ".gz") as file:
         file.writelines(line.encode() for line in _arpa_lines(model))
 
@@ -35,7 +35,7 @@ def _arpa_lines(model: NgramEstimate) -> Iterator[str]:
 
 
 def read_vocabulary(path: str | Path) -> frozenset[str] | None:
-    """Read the words of an ARPA file (gzipped or not) or of a KenLM binary; None for a binary without words.
+    """Read the words of an ARPA file, gzipped or not, or of a KenLM binary; None for a binary without words.
 
     Raises:
         UserError: the file is missing, truncated, damaged or in another format.
@@ -49,7 +49,7 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
 
 
 def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:
-    """Read the header and the unigrams, and count the lines of the other sections."""
+    """Return the words in the unigrams; check the header's counts against the lines of all sections."""
     expected: list[int] = []
     found: list[int] = []
     words: list[str] = []

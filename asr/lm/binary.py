@@ -1,7 +1,7 @@
-"""KenLM's binary files: a check of what KenLM follows without one, so that damage is an error and no crash.
+"""Checks KenLM's binary files for what KenLM itself doesn't check, so that damage is an error, not a crash.
 
-KenLM compares header and size, and maps the rest: word numbers and pointers of a damaged file lead it out of
-memory. The layout is that of KenLM's binary_format.cc, vocab.cc, trie.cc and quantize.cc.
+KenLM compares header and size, and maps the rest: word numbers and pointers in a damaged file may lead it to
+invalid memory. The layout follows KenLM's binary_format.cc, vocab.cc, trie.cc and quantize.cc.
 """
 
 import struct
@@ -17,7 +17,7 @@ HEADER = struct.Struct("<88x B 3x f I ? 3x I")  # order, multiplier of the hash 
 PROBING = (0, 1)  # types: hash tables
 TRIE, QUANTISED_TRIE = 2, 3  # sorted arrays; 4 and 5 have compressed pointers
 QUANTISED = (QUANTISED_TRIE, 5)
-AT_ONCE = 1 << 20  # pointers
+AT_ONCE = 1 << 20  # pointers checked at a time
 
 
 def is_binary(path: str | Path) -> bool:
@@ -27,10 +27,10 @@ def is_binary(path: str | Path) -> bool:
 
 
 def check_binary(path: str | Path) -> None:
-    """Raise UserError if word numbers or pointers of a KenLM binary lead out of it.
+    """Raise UserError if word numbers or pointers in a KenLM binary lead outside it.
 
-    Pointers of tries with compressed pointers (`build_binary -a`) are checked for single words only. What is
-    wrong with header and size is left to KenLM, and so are probabilities.
+    In tries with compressed pointers (`build_binary -a`), only those of single words are checked. Checking
+    header and size is left to KenLM; probabilities aren't checked.
     """
     try:
         fault = _fault(np.memmap(path, np.uint8, "r"))
@@ -41,7 +41,7 @@ def check_binary(path: str | Path) -> None:
 
 
 def _fault(content: NDArray[np.uint8]) -> str:
-    """Return what is wrong; empty if nothing is."""
+    """Return a description of the first fault; empty if there is none."""
     order, multiplier, kind, _, _ = HEADER.unpack(content[: HEADER.size].tobytes())
     counts = np.frombuffer(content, "<u8", order, HEADER.size).tolist()
     words, start = counts[0], -(-(HEADER.size + 8 * order) // 8) * 8
@@ -73,7 +73,7 @@ def _fault(content: NDArray[np.uint8]) -> str:
 
 
 def _packed_point_into(content: NDArray[np.uint8], start: int, entries: int, width: int, count: int) -> bool:
-    """Return whether pointers, the last bits of entries of `width` bits, rise to a number of entries."""
+    """Return whether pointers, the last bits of entries of `width` bits, ascend and stay within `count`."""
     shape, size = (len(content) - 7,), count.bit_length()
     words: NDArray[np.uint64] = np.ndarray(shape, "<u8", content, strides=(1,))
     for first in range(0, entries + 1, AT_ONCE):
@@ -89,5 +89,5 @@ def _points_into(pointers: NDArray[np.uint64], count: int) -> bool:
 
 
 def _rises(values: NDArray[np.uint64]) -> bool:
-    """Return whether no value is less than the one before."""
+    """Return whether no value is less than its predecessor."""
     return bool((values[1:] >= values[:-1]).all())

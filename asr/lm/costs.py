@@ -1,4 +1,4 @@
-"""Copies of n-gram models in which every word costs a little, each its own amount."""
+"""Copies n-gram models with a small cost for each word, different for each."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,27 +20,26 @@ ngram 2=1
 0 <s> </s>
 \end\
 """
-CAPITAL_UNKNOWN = "<UNK>"  # to KenLM the same word as <unk>
-HEADER = 1000  # characters for the counts, which are written last; KenLM skips the empty lines after them
+CAPITAL_UNKNOWN = "<UNK>"  # for KenLM, the same word as <unk>
+HEADER = 1000  # characters reserved for the counts, which are written last; KenLM skips empty lines there
 
 
 def fraction(text: str) -> float:
-    """Return a pseudo-random number, 0 … 1, that is the same in every process."""
+    """Return a pseudo-random number for a text, 0 … 1, the same in every process."""
     return crc32(text.encode()) / 2**32
 
 
 class CostlyCopy:
     """Copies an ARPA file; the log10 probability of each n-gram is lowered by the cost of its last word.
 
-    Words that the model lacks get an entry each, with the probability of `<unk>`. An n-gram of two or more
-    words costs up to `step` more, each its own amount, so that the order of words counts. All pairs of the
-    words `ordered` get an entry for this purpose; those that the model lacks have the probability to which it
-    backs off.
+    Each word that the model lacks gets an entry, with the probability of `<unk>`. Each n-gram of two or more
+    words costs a different amount more, up to `step`, so that the order of words matters. For this purpose,
+    all pairs of the words `ordered` get an entry; pairs that the model lacks have their back-off probability.
 
     Args:
         costs: costs of the words to score.
-        step: maximum cost of an n-gram besides that of its last word.
-        ordered: words whose order counts.
+        step: maximum cost of an n-gram, in addition to the cost of its last word.
+        ordered: words whose order matters.
     """
 
     def __init__(self, costs: Mapping[str, float], step: float, ordered: Sequence[str]) -> None:
@@ -48,7 +47,7 @@ class CostlyCopy:
         self._step = step
         self._ordered = dict.fromkeys(ordered)
         self._unigrams: dict[str, tuple[float, float]] = {}  # log10 probability in the copy, and backoff
-        self._pairs: set[str] = set()  # entries of the model for pairs of ordered words
+        self._pairs: set[str] = set()  # pairs of ordered words that the model contains
         self._names: dict[str, str] = {}
         self._unknown_in_ngrams = False
 
@@ -56,8 +55,8 @@ class CostlyCopy:
         """Copy the lines of a file that `read_vocabulary` has checked.
 
         Returns:
-            The names of the words in the copy, in the order of `costs`. None: there can't be a copy, because
-            the model lacks words and has n-grams with `<unk>`, which hold for each of them.
+            The names of the words in the copy, in the order of `costs`. None if there can't be a copy: the
+            model lacks words and has n-grams with `<unk>`, which apply to each of these words.
         """
         counts: list[int] = []
         with open(path, "w", encoding="utf-8") as file:
@@ -108,7 +107,7 @@ class CostlyCopy:
         return "\t".join([f"{log10_probability:.9g}", name, *backoff])
 
     def _other_words(self) -> Iterator[str]:
-        unknown, backoff = self._unigrams.get(UNKNOWN, (-100.0, 0.0))  # without an entry, KenLM takes -100
+        unknown, backoff = self._unigrams.get(UNKNOWN, (-100.0, 0.0))  # -100 is KenLM's default
         for number, (word, cost) in enumerate(self._costs.items()):
             if word not in self._unigrams:
                 self._names[word] = name = f"<{number}>"  # the word itself may have spaces

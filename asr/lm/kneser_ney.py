@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class NgramTable:
-    """All n-grams of one order; row r is `context[r]` (a row of the lower-order table) followed by `word[r]`.
+    """All n-grams of one order; row r is `context[r]`, a row of the lower-order table, followed by `word[r]`.
 
     Attributes:
         context: row of the n-gram without its last word in the lower-order table; zeros for unigrams.
@@ -112,8 +112,11 @@ def estimate(
 def _index(
     sentences: Iterable[Sequence[str]], vocabulary: Iterable[str] | None
 ) -> tuple[Ints, Ints, list[str], int]:
-    """Return the word indices of the text with `<s>` and `</s>`, each one's position in its sentence, the
-    vocabulary and the number of unknown words.
+    """Index the words of a text.
+
+    Returns:
+        The word indices with `<s>` and `</s>`, the position of each in its sentence, the vocabulary, and the
+        number of unknown words.
     """
     given = None if vocabulary is None else sorted(set(vocabulary) - set(SPECIAL))
     index = {word: number for number, word in enumerate([*SPECIAL, *(given or [])])}

@@ -1,4 +1,4 @@
-"""Scoring with n-gram models, by KenLM as built into flashlight-text."""
+"""Scores words with n-gram models, using KenLM as built into flashlight-text."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACE = re.compile(r"\S+\.(cc|hh):\d+ in .* threw \w+")  # of an exception in KenLM
+PLACE = re.compile(r"\S+\.(cc|hh):\d+ in .* threw \w+")  # place of an exception in KenLM's source
 
 
 class NgramModel:
@@ -33,7 +33,7 @@ class NgramModel:
     """
 
     def __init__(self, path: str | Path, words: Sequence[str]) -> None:
-        """Load the file, which `read_vocabulary` has checked; raise `UserError` if KenLM rejects it."""
+        """Load a file that `read_vocabulary` has checked; raise `UserError` if KenLM rejects it."""
         self._lm = load_kenlm(path, words)
 
     def start(self) -> "LMState":
@@ -91,8 +91,8 @@ def check_casing(
 
     Args:
         path: file of the language model, for the message.
-        vocabulary: words of the language model; None: not known.
-        words: words to be scored.
+        vocabulary: words of the language model; None: unknown.
+        words: words to score.
         source: origin of `words` for the message, e.g. `the lexicon`.
     """
     if vocabulary is None or not words:

@@ -20,7 +20,7 @@ class TextScore:
     sentences: int = 0
     words: int = 0
     log10: float = 0.0  # log10 probability of the whole text
-    unknown_log10: float = 0.0  # part of it due to unknown words
+    unknown_log10: float = 0.0  # part of `log10` due to unknown words
     unknown: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -30,7 +30,7 @@ class TextScore:
 
     @property
     def oov_rate(self) -> float:
-        """Share of out-of-vocabulary words, 0 … 1."""
+        """Fraction of out-of-vocabulary words, 0 … 1."""
         return self.oov / self.words
 
     @property

@@ -1,4 +1,4 @@
-"""Sentences for language models, from text files, manifests or prepared folders."""
+"""Reads sentences for language models from text files, manifests or prepared folders."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

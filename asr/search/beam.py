@@ -37,15 +37,15 @@ from asr.text.hotwords import Hotword, in_words_of, pronunciations, writable
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import WORD_GAP, PhoneTokenizer, Tokenizer
 
-LARGEST = 2**31  # with larger sizes, flashlight aborts or reads outside its memory
-SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
+LARGEST = 2**31  # flashlight aborts or reads outside its memory with larger sizes
+SAME_TEXT = 20  # hypotheses examined per requested one, because many differ only in pronunciation or timing
 
 
 class BeamSearch(Search):
     """CTC beam search that returns only words of a lexicon (Collobert et al., *Wav2Letter*, 2016, §3.3).
 
-    A word may be recognised in any of its pronunciations. The language model chooses among homophones (six at
-    most; beyond this limit flashlight prints a warning). Without one, the first in the lexicon wins.
+    A word may be recognised in any of its pronunciations. The language model chooses among homophones (at
+    most six; beyond this limit flashlight prints a warning). Without a model, the first in the lexicon wins.
 
     A confidently wrong label costs its log-probability in every frame, while `WordSearch` counts it as one
     edit. If phones are often wrong, `WordSearch` may therefore find better words.
@@ -54,8 +54,8 @@ class BeamSearch(Search):
     blank for phones and pieces, which have no gap. A word of characters ends with the gap, so a frame is
     appended for the gap of the last word.
 
-    The same input gives the same result (`ties.py`): where scores tie, the fewest words win, then the
-    first homophone in the lexicon.
+    The same input gives the same result (`ties.py`): among equal scores, the fewest words win, then the first
+    homophone in the lexicon.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class BeamSearch(Search):
                 a word has the same score as its parts, if they are words, and the fewest words win.
             hotwords: phrases whose words are rewarded, and recognised even if they are not in the lexicon.
             nbest: number of hypotheses with different words to return: the best and its `alternatives`.
-            topology: topology of the labels.
+            topology: label topology.
 
         Raises:
             UserError: flashlight-text is not installed, there are no words, `lm` can't be read or differs
-                from the words in case, or `tokens` is set for the topology `hmm`.
+                from the words in letter case, or `tokens` is set for the topology `hmm`.
         """
-        if tokens and topology == "hmm":  # half of the rows say nothing about labels
+        if tokens and topology == "hmm":  # half of the rows contain no labels
             raise UserError(f"beam.tokens={tokens}: has no effect on a model with the topology hmm")
         self._size = len(tokenizer)
         self._topology = topology
@@ -113,7 +113,7 @@ class BeamSearch(Search):
         self._lm = None if lm is None else load_kenlm(lm, self._words)
         self._costs = costs_alone(self._spellings)  # used where no language model has a weight
         self._costly_lm = None if lm is None else costly_model(lm, self._spellings)
-        # Without a weight, the language model must not guide the search either.
+        # Without a weight, the language model must not guide the search, either.
         self._tries = {weighted: self._build_trie(weighted) for weighted in {lm is not None, False}}
         self._options: dict[str, Any] = {
             "beam_size": beam,
@@ -124,12 +124,12 @@ class BeamSearch(Search):
             "word_score": word_score,
         }
         self._decoder = self._build_decoder()
-        # flashlight's decoder has a state, and calls to Python for word costs let other threads run.
+        # flashlight's decoder has state, and its calls to Python for word costs let other threads run.
         self._lock = threading.Lock()
 
     @property
     def vocabulary(self) -> Sequence[str]:
-        """The words that it can find."""
+        """The words that can be found."""
         return self._words
 
     @property
@@ -157,7 +157,7 @@ class BeamSearch(Search):
 
         Returns:
             Per utterance the labels with their frames, the words, and the score: natural-log acoustic score
-            plus the weighted terms. An utterance for which the beam holds no words comes back empty.
+            plus the weighted terms. The result is empty if the beam contains no words.
         """
         if log_probs_BTV.shape[2] != (outputs := output_count(self._topology, self._size)):
             raise UserError(f"BeamSearch: expected {outputs} outputs, found {log_probs_BTV.shape[2]}")
@@ -178,7 +178,7 @@ class BeamSearch(Search):
         # The result counts the start as a frame: [start, T frames, end].
         with self._lock:
             results = self._decoder.decode(emissions_TN.data_ptr(), *emissions_TN.shape)
-        # Several are read even for nbest=1: the amounts that break ties may make the best the second.
+        # Several are read even for nbest=1, because the amounts that break ties may move the best to second.
         read = list(islice(self._in_order(results), self._nbest * SAME_TEXT)) or results[:1]
         scored = [(self._score(x, exact_TN), x) for x in read]
         scored.sort(key=lambda pair: -pair[0])  # stable: equal scores stay in flashlight's order
@@ -198,7 +198,7 @@ class BeamSearch(Search):
         return best
 
     def _in_order(self, results: list[Any]) -> Iterator[Any]:
-        """Yield flashlight's results without merged words, ties in the order of their words."""
+        """Yield flashlight's results without merged words; order ties by their words."""
         may_merge = self._topology == "ctc" and self._gap == BLANK
         for _, ties in groupby(results, key=lambda x: x.score):
             for result in sorted(ties, key=lambda x: x.words):
@@ -219,15 +219,15 @@ class BeamSearch(Search):
             score += self._options["lm_weight"] * self._lm.finish(state)[1]
         if self._rewards is not None:
             score += self._rewards.of(words)
-        return round(score, 6)  # equal scores, summed in another order, differ in later decimals
+        return round(score, 6)  # equal scores summed in another order differ in later decimals
 
     def _merges_words(self, labels: list[int]) -> bool:
-        """Return whether two words share a label, because no blank is between them."""
+        """Return whether two words share a label because there is no blank between them."""
         runs = label_runs(labels, self._size)
         return any(one == other for (one, _), (other, _) in pairwise(runs))
 
     def _read_path(self, labels: list[int], words: list[int], score: float) -> TokenPath:
-        """Convert flashlight's path, with a label per frame and a word where one is completed.
+        """Convert flashlight's path: a label per frame, and a word in the frame that completes it.
 
         A word is completed in the first frame of the gap after it. Without gaps, it is completed in the first
         frame of its last label or in a later frame of that label.
@@ -328,7 +328,7 @@ def _spellings(
     lm: str | Path | None,
     hotwords: Sequence[Hotword],
 ) -> tuple[dict[str, list[Labels]], Sequence[Hotword]]:
-    """Return the spellings of the words that may be recognised, and the hotwords as they are written there.
+    """Return the spellings of the words that may be recognised, and the hotwords in the same letter case.
 
     The words are checked against the language model.
     """

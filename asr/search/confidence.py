@@ -1,4 +1,4 @@
-"""Confidence of recognised labels, computed from the entropy of the posteriors."""
+"""Confidence of recognised labels, from the entropy of the posteriors."""
 
 from collections.abc import Sequence
 from dataclasses import replace

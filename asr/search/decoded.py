@@ -1,4 +1,4 @@
-"""Hypotheses of decoding, from the results of a search."""
+"""Makes hypotheses from the results of a search."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from asr.text.tokenizer import Tokenizer
 
 
 def reference_tokens(tokenizer: Tokenizer, cut: Any, references: ReferencePhones | None) -> list[str]:
-    """Return the labels of an utterance's transcript; the pronunciations of phones are in `references`."""
+    """Return the labels of an utterance's transcript; `references` has the pronunciations for phones."""
     text = cut.supervisions[0].text
     return references(text) if references else tokenizer.tokens(tokenizer.encode(text))
 

@@ -1,4 +1,4 @@
-"""What a decoder is: a dataclass of its options, which builds a search."""
+"""The interface of decoders: a decoder is a dataclass of its options, and builds a search."""
 
 import re
 from collections.abc import Collection
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weights:
-    """The options of a `WeightedDecoder` that can be tuned."""
+    """The tunable options of a `WeightedDecoder`."""
 
     lm_weight: float
     word_score: float
@@ -26,11 +26,11 @@ class Weights:
 
 
 class Search:
-    """What a decoder builds: a function from log-probabilities to labels."""
+    """A function from log-probabilities to labels, built by a decoder."""
 
     @property
     def vocabulary(self) -> Collection[str] | None:
-        """The words that can be found; None: any that the labels spell."""
+        """The words that can be found; None: all that the labels can spell."""
         return None
 
     @property
@@ -40,7 +40,7 @@ class Search:
 
     @property
     def reentrant(self) -> bool:
-        """Whether several threads may search at the same time."""
+        """Whether several threads may call it at the same time."""
         return False
 
     def with_weights(self, weights: Weights) -> "Search":
@@ -69,7 +69,7 @@ class Decoder:
     Attributes:
         name: value of `decoder=`.
         meaning: what the search returns, for `--help`.
-        streams: whether `start_stream` knows the search, with CTC's topology.
+        streams: whether `start_stream` supports the search, with the topology `ctc`.
     """
 
     name: ClassVar[str]
@@ -81,7 +81,7 @@ class Decoder:
 
         Args:
             tokenizer: tokenizer of the model.
-            topology: topology of the model's labels.
+            topology: label topology of the model.
 
         Raises:
             UserError: an option doesn't fit the model, or a file can't be read.
@@ -90,7 +90,7 @@ class Decoder:
 
     @property
     def label(self) -> str:
-        """The decoder's part of the name of an output folder."""
+        """Name of the decoder in names of output folders."""
         return self.name
 
     @property
@@ -104,7 +104,7 @@ class Decoder:
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the files that the search reads, by option."""
-        from asr.files import file_digest  # takes 15 ms to import, which help and completion need not
+        from asr.files import file_digest  # its import takes 15 ms, which help and completion avoid
 
         return {name: file_digest(path) for name, path in self.files().items()}
 
@@ -118,14 +118,14 @@ class WeightedDecoder(Decoder):
     """A decoder that keeps several hypotheses, and ranks them with a language model and hotwords.
 
     Attributes:
-        usual_size: size of the beam unless it is set or tuned.
+        usual_size: default size of the beam, unless set or tuned.
     """
 
     usual_size: ClassVar[int]
 
     size: int | None = option(
         None,
-        help="hypotheses kept in each frame; null: the tuned number, else the decoder's",
+        help="number of hypotheses kept in each frame; null: the tuned number, else the decoder's default",
         affects="result",
         minimum=1,
         maximum=100_000,
@@ -179,11 +179,11 @@ class WeightedDecoder(Decoder):
         return "-".join(filter(None, (self.name, lm, hotwords)))
 
     def files(self) -> dict[str, str]:
-        """Return the language model and the hotwords, as far as they are given."""
+        """Return the language model and the hotwords, if given."""
         return {name: path for name in ("lm", "hotwords") if (path := getattr(self, name))}
 
     def weights(self) -> Weights:
-        """Return the weights, with the usual ones in place of None."""
+        """Return the weights, with defaults in place of None."""
         return Weights(
             lm_weight=2.0 if self.lm_weight is None else self.lm_weight,
             word_score=-1.0 if self.word_score is None else self.word_score,
@@ -195,7 +195,7 @@ class WeightedDecoder(Decoder):
         return replace(self, **asdict(self.weights()))
 
     def phrases(self) -> "list[Hotword]":
-        """Read the hotwords; those with a boost of 0 are left out, because they would add words."""
+        """Read the hotwords, except those with a boost of 0, which would still add words to the search."""
         from asr.text.hotwords import read_hotwords
 
         found = read_hotwords(self.hotwords, self.hotword_boost) if self.hotwords else []

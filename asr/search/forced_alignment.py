@@ -27,7 +27,7 @@ class TokenSpan:
 
 @dataclass(frozen=True)
 class AlignedText:
-    """The words of a transcript, and how well it fits the audio as a whole: see `fit`, 0 … 1."""
+    """The words of a transcript, and its fit to the audio, 0 … 1; see `fit`."""
 
     words: list["AlignedWord"]
     fit: float
@@ -35,7 +35,7 @@ class AlignedText:
 
 @dataclass(frozen=True)
 class AlignedToken:
-    """A label with its time in seconds and its confidence (0 … 1)."""
+    """A label with its times in seconds and its confidence (0 … 1)."""
 
     label: str
     start_s: float
@@ -45,7 +45,7 @@ class AlignedToken:
 
 @dataclass(frozen=True)
 class AlignedWord:
-    """A word with its time in seconds, its mean confidence (0 … 1) and its labels."""
+    """A word with its times in seconds, its mean confidence (0 … 1) and its labels."""
 
     word: str
     start_s: float
@@ -59,8 +59,8 @@ def force_align(
 ) -> list[TokenSpan]:
     """Return the frames of each label of a known transcript, by Viterbi alignment.
 
-    The CTC paths are those of Graves et al. 2006. Time is O(T·U). `torchaudio.functional.forced_align` is
-    faster, but may drop the best path where paths tie exactly.
+    CTC paths are those of Graves et al. 2006. Time is O(T·U). `torchaudio.functional.forced_align` is faster,
+    but may lose the best path if paths tie exactly.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
@@ -111,14 +111,14 @@ def fit(
 
     p(aligned) and p(best) are the probabilities of the aligned and of the most probable label or blank in a
     frame; the mean is over the frames in which one of them is a label, so that silence doesn't count. Unlike
-    the mean posterior of CTC segmentation (Kürzinger et al. 2020), the ratio doesn't fall where
-    the model hesitates between several labels, as in noise.
+    the mean posterior of CTC segmentation (Kürzinger et al. 2020), the ratio doesn't fall where the model is
+    uncertain between several labels, as in noise.
 
     Args:
         log_probs_TV: [T, V] log-probabilities.
         spans: frames of each label.
         ids: label of each span.
-        first: frame of the first row of `log_probs_TV`, counted as in the spans.
+        first: frame number, as counted in the spans, of the first row of `log_probs_TV`.
         topology: topology of the labels.
     """
     first_TV, later_TV = split_outputs(log_probs_TV, topology)
@@ -142,11 +142,11 @@ def align_text(
     utterance: str = "utterance",
     topology: str = "ctc",
 ) -> AlignedText:
-    """Return the times of the words of a transcript and of their labels, and how well it fits.
+    """Return the times of a transcript's words and labels, and its fit.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
-        text: transcript; a phone model uses the first pronunciation of every word.
+        text: transcript; phone models use the first pronunciation of every word.
         tokenizer: tokenizer of the model.
         frame_s: duration of an encoder frame in seconds.
         utterance: name of the utterance or file, for errors.
@@ -170,7 +170,7 @@ def align_text(
                 round(span.end_frame * frame_s, 3),
                 round(span.confidence, 4),
             )
-            for index, span in zip(labels, spans, strict=False)  # takes as many spans as the word has labels
+            for index, span in zip(labels, spans, strict=False)  # consumes as many spans as the word's labels
         ]
         if word:
             mean = sum(token.confidence for token in own) / len(own)
@@ -183,7 +183,7 @@ def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
 
     Returns:
         (word, labels) in order; a gap between words has an empty word. The labels together are
-        `tokenizer.encode(text)`, but may differ where the normaliser of a piece tokenizer divides a word.
+        `tokenizer.encode(text)`, but may differ if the normaliser of a piece tokenizer divides a word.
 
     Example:
         >>> from asr.text.tokenizer import CharacterTokenizer
@@ -207,7 +207,7 @@ def _piece_labels(words: list[str], tokenizer: Tokenizer) -> list[tuple[str, lis
         if tokenizer.symbols[index].startswith(PIECE_START) or not labels:
             labels.append([])
         labels[-1].append(index)
-    if len(labels) != len(words):  # e.g. NFKC makes two words of `l´homme`
+    if len(labels) != len(words):  # e.g. NFKC turns `l´homme` into two words
         labels = [tokenizer.encode(word) for word in words]
     return list(zip(words, labels, strict=True))
 

@@ -1,4 +1,4 @@
-"""Shallow fusion: the score that an n-gram model adds to a growing label sequence."""
+"""Shallow fusion: the score that an n-gram language model adds to a growing label sequence."""
 
 import copy
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 
 @dataclass(frozen=True)
 class Context:
-    """The n-gram model's state after a label sequence, and its unfinished word."""
+    """The language model's state after a label sequence, and the sequence's unfinished word."""
 
     state: Any = None
     word: str = ""
@@ -25,7 +25,7 @@ class NoModel:
     """No language model; the base class of language models.
 
     Attributes:
-        tunable: weights that change the score.
+        tunable: names of the weights that change the score.
         words: vocabulary of a word model.
     """
 
@@ -54,7 +54,7 @@ class NoModel:
 
 
 class TokenModel(NoModel):
-    """An n-gram model of labels, which adds the weighted log10 probability of each."""
+    """An n-gram model of labels, which adds the weighted log10 probability of each label."""
 
     tunable = ("lm_weight",)
 
@@ -123,7 +123,7 @@ class WordModel(NoModel):
             return context.state, 0.0
         index = self._index.get(context.word, self._index[UNKNOWN_WORD])
         state, log10 = self._model.score(context.state, index)
-        # With a weight of 0, words have no score, as without a model.
+        # With a weight of 0, words add no score, as without a model.
         return state, self.weight * log10 + self.word_score if self.weight else 0.0
 
 
@@ -131,14 +131,14 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
     """Return the language model for a search without lexicon.
 
     Args:
-        lm: ARPA or KenLM file of labels or words, distinguished by the vocabulary; empty: none.
+        lm: ARPA or KenLM file of labels or words, which the vocabulary tells; empty: none.
         tokenizer: tokenizer of the recogniser.
         weight: weight of the log10 probabilities.
-        word_score: score added per word; word models with a weight only.
+        word_score: score added per word, by word models with a weight only.
 
     Raises:
-        UserError: the file can't be read or lacks its words, they differ in case, or it is a word model and
-            labels are phones.
+        UserError: the file can't be read or doesn't list its words, words differ in letter case, or it is a
+            word model and labels are phones.
     """
     if not lm:
         return NoModel()

@@ -14,13 +14,13 @@ from asr.search.path import TokenPath
 
 @dataclass(frozen=True)
 class GreedySearch(Search):
-    """`greedy_search` for a topology of the labels."""
+    """`greedy_search` for a label topology."""
 
     topology: str = "ctc"
 
     @property
     def reentrant(self) -> bool:
-        """It has no state."""
+        """True, because the search has no state."""
         return True
 
     def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
@@ -31,9 +31,9 @@ class GreedySearch(Search):
 def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor, topology: str = "ctc") -> list[TokenPath]:
     """Return the labels of the most probable output sequence.
 
-    For `ctc`, the best output of every frame, with repetitions merged and blanks removed (Graves et al.,
-    *Connectionist Temporal Classification*, 2006, eq. 4). For `hmm`, where a label's later output may only
-    follow its own, Viterbi search over a loop of all labels.
+    For `ctc`, this is the best output of every frame, with repetitions merged and blanks removed (Graves et
+    al., *Connectionist Temporal Classification*, 2006, eq. 4). For `hmm`, where a label's later output may
+    only follow the same label, it is a Viterbi search over a loop of all labels.
 
     Args:
         log_probs_BTV: [B, T, V] log-probabilities of the outputs, blank at index 0; padded frames don't
@@ -42,7 +42,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor, topology: str = "ctc
         topology: topology of the labels.
 
     Returns:
-        Per utterance the label ids, and the frames in which each starts and before which it ends.
+        Per utterance the label ids, each with its first frame and the frame after its last.
 
     Example:
         >>> probs = torch.tensor([[[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]])
@@ -56,7 +56,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor, topology: str = "ctc
     previous_BT = torch.nn.functional.pad(best_BT, (1, 0), value=-1)[:, :-1]
     changes_BT = best_BT != previous_BT
     starts_BT = changes_BT & (best_BT != BLANK) & keep_BT
-    # Every frame belongs to a run of equal labels. The first frame of an utterance always changes, so no run
+    # Every frame belongs to a run of equal labels. An utterance's first frame always starts one, so no run
     # spans two utterances.
     run_BT = (changes_BT.flatten().cumsum(0) - 1).view_as(best_BT)
 
@@ -81,7 +81,7 @@ def _viterbi_search(log_probs_BTO: Tensor, lengths_B: Tensor) -> list[TokenPath]
     score_BV = torch.full((B, V), -torch.inf)  # best path that ends in a label, or in silence
     score_BV[:, BLANK] = 0.0
     stays_TBV = torch.empty(T, B, V, dtype=torch.bool)
-    before_TB = torch.empty(T, B, dtype=torch.long)  # label before one that starts in a frame
+    before_TB = torch.empty(T, B, dtype=torch.long)  # label before a label that starts in this frame
     ends_TB = torch.empty(T, B, dtype=torch.long)  # label in which the best path ends
     for t in range(T):
         best_B, before_TB[t] = score_BV.max(dim=1)

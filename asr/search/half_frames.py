@@ -1,18 +1,18 @@
-"""The `hmm` topology for flashlight's CTC search, which knows only labels that emit one output.
+"""The `hmm` topology for flashlight's CTC search, in which each label has a single output.
 
-Every frame becomes two. In the first half, a label starts (`a`), goes on (`b`), or there is silence, with the
-outputs' log-probabilities; the second half is free and leads from `a` to `b`. A label is spelled `a b`: in a
-single frame, it takes `a` in the first half and `b` in the second, and equal neighbours need no blank.
-Because flashlight can't stay on a word's last label, an end mark in a second half completes the word: in the
-frame of the last label's `a`, or after `b` in a later one. A word of characters ends with the gap instead.
+Every frame is divided into halves. In the first half, with the outputs' log-probabilities, a label starts
+(`a`) or continues (`b`), or there is silence; the second half costs nothing and leads from `a` to `b`. A
+label is spelled `a b`: in a single frame, it takes `a` in the first half and `b` in the second, and equal
+neighbours need no blank. Because flashlight can't stay on a word's last label, an end mark in a second half
+completes the word: in the frame of the last label's `a`, or after `b` in a later frame. A word of characters
+ends with the gap instead.
 
     frame         1       2       3
     half        1   2   1   2   1   2
     T of CAT    a   b   b   b   b   end     (three frames)
     T of CAT    a   end                     (one frame)
 
-The scores are exact, but the search also finds paths with silence between the first frame of a label and the
-next ones.
+Scores are exact, but the search also allows silence between a label's first frame and the next ones.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from asr.search.spelling import IMPOSSIBLE, Labels, held
 
 
 def label_count(size: int) -> int:
-    """Return the number of labels in half frames: silence, `a` and `b` of each of V − 1, end mark."""
+    """Return the number of labels in half frames: silence, `a` and `b` of each of V − 1 labels, end mark."""
     return 2 * size
 
 
@@ -62,8 +62,8 @@ def half_frame_log_probs(log_probs_TO: Tensor, gap: int) -> Tensor:
 
     Args:
         log_probs_TO: log-probabilities of one utterance.
-        gap: label on which the decoder stays between words. Unless it is silence, it is the same label in
-            all its frames.
+        gap: label on which the decoder stays between words. Unless it is silence, it has a single label in
+            half frames, for its first and later frames.
     """
     first_TV, later_TV = split_outputs(log_probs_TO, "hmm")
     T, V = first_TV.shape
@@ -78,7 +78,7 @@ def half_frame_log_probs(log_probs_TO: Tensor, gap: int) -> Tensor:
 
 
 def read_half_frames(labels: list[int], words: list[int], names: list[str], gap: int, size: int) -> TokenPath:
-    """Convert the decoder's path: a label per half frame, and a word where one is completed, otherwise −1."""
+    """Convert the decoder's path: a label per half frame, and the word completed there, or −1."""
     ids: list[int] = []
     frames: list[int] = []
     ends: list[int] = []

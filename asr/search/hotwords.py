@@ -1,4 +1,4 @@
-"""Rewards of hotwords in a search, beside the scores of its language model."""
+"""Rewards for hotwords in a search, in addition to the scores of its language model."""
 
 import itertools
 from collections.abc import Hashable, Sequence
@@ -12,22 +12,22 @@ from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from asr.text.unspaced import is_unspaced
 
-MOST_PRONUNCIATIONS = 16  # of a phrase, whose words may have several each
-CACHED = 100_000  # steps kept, some 30 MB
+MOST_PRONUNCIATIONS = 16  # maximum number for a phrase, whose words may have several each
+CACHED = 100_000  # number of cached steps, about 30 MB
 BOUNDARY = " "  # token between words, and at both ends of a text
 
 
 class HotwordFusion(NoModel):
     """A language model that also rewards the letters or phones of hotwords.
 
-    Characters and pieces are read letter by letter, so that a phrase counts in any segmentation, but as
-    whole words only; in scripts without spaces, as any part. Phones have no word boundaries.
+    Characters and pieces are read letter by letter, so that a phrase counts in any segmentation, but only as
+    whole words; in scripts without spaces, anywhere. Phones have no word boundaries.
 
     Args:
         inner: language model.
-        hotwords: phrases, as `writable` or `in_words_of` returns them.
+        hotwords: phrases, as returned by `writable` or `in_words_of`.
         tokenizer: tokenizer of the model.
-        lexicon: pronunciations of their words; phones only.
+        lexicon: pronunciations of the hotwords' words; for phones only.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HotwordFusion(NoModel):
                 boosts[tokens] = max(boosts.get(tokens, 0.0), hotword.boost)
         self._graph = PhraseGraph(boosts, lambda token: float(token != BOUNDARY))
         self._tokens = [_read(symbol, tokenizer) for symbol in tokenizer.symbols]
-        self._after = lru_cache(CACHED)(self._read_label)  # hypotheses often read the same
+        self._after = lru_cache(CACHED)(self._read_label)  # hypotheses often repeat the same step
         self.tunable = inner.tunable
         self.weight, self.word_score = inner.weight, inner.word_score
 
@@ -64,7 +64,7 @@ class HotwordFusion(NoModel):
 
     def extend(self, context: Context, label: int) -> tuple[Context, float]:
         """See `NoModel`."""
-        inner, match, within = context.state  # within: a word has begun
+        inner, match, within = context.state  # within: whether a word has begun
         inner, score = self._inner.extend(inner, label)
         match, within, reward = self._after(match, within, label)
         return Context((inner, match, within)), score + reward
@@ -89,7 +89,7 @@ class HotwordFusion(NoModel):
 
 
 def _tokens(hotword: Hotword, tokenizer: Tokenizer, lexicon: Lexicon | None) -> list[tuple[str, ...]]:
-    """Return the token sequences of a phrase: its letters, or its phones in several pronunciations."""
+    """Return the token sequences of a phrase: its letters, or its phones, for each pronunciation."""
     if lexicon is not None:
         said = itertools.product(*(lexicon.pronunciations[word] for word in hotword.words))
         some = itertools.islice(said, MOST_PRONUNCIATIONS)
@@ -115,7 +115,7 @@ def _read(symbol: str, tokenizer: Tokenizer) -> tuple[str, ...]:
 
 
 class WordRewards:
-    """Rewards of the words of hotwords, for a search of words.
+    """Rewards for the words of hotwords, for a search of words.
 
     Args:
         hotwords: phrases.
@@ -156,7 +156,7 @@ class WordRewards:
                 if (known := self._scored.get((state, word))) is not None:
                     return known
                 after, log10_probability = lm.score(state, word)
-                # flashlight has a state for each sequence of words, so a state has one match.
+                # flashlight has a state for each word sequence, so each state has a single match.
                 self._matches[after], reward = graph.extend(self._matches[state], word)
                 self._scored[state, word] = found = after, log10_probability + reward / weight
                 return found

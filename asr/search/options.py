@@ -9,13 +9,13 @@ from asr.records.options import ShardOptions
 from asr.search.decoder import Decoder, WeightedDecoder
 from asr.search.decoders import DECODERS, AllOptions, DecoderOptions
 
-# Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
+# With a lower fit, a text isn't what was said; docs/long-recordings.md has the hit rates.
 LEAST_FIT = 0.2
 
 
 @dataclass
 class DecoderChoice:
-    """The decoder and its options, as they are written on a command line."""
+    """The decoder and its options, as on a command line."""
 
     decoder: str = option(
         "greedy",
@@ -27,11 +27,11 @@ class DecoderChoice:
 
     @property
     def chosen_decoder(self) -> Decoder:
-        """The decoder with its own options."""
+        """The decoder with its options."""
         return self.beam.of(self.decoder)
 
     def check(self) -> None:
-        """Raise UserError for options of the decoder that don't fit together."""
+        """Raise UserError for options of the decoder that contradict each other."""
         check(self.chosen_decoder, "beam.")
 
 
@@ -99,7 +99,7 @@ class DecodeOptions(SearchOptions, LoadOptions):
 
 @dataclass
 class DecodePartOptions(ShardOptions, DecodeOptions):
-    """Options of `asr decode`, whose work can be divided."""
+    """Options of `asr decode`, with division into shards."""
 
     def check(self) -> None:
         """Raise UserError if every shard would tune the weights."""

@@ -34,12 +34,12 @@ class TimedWord:
 
 @dataclass(frozen=True)
 class TokenPath:
-    """The labels found in one utterance."""
+    """The labels recognised in an utterance."""
 
     ids: list[int]
     frames: list[int]  # start frame of each label
     ends: list[int]  # frame after the last frame of each label
-    words: list[Word] | None = None  # None: the search returns only labels
+    words: list[Word] | None = None  # None: the search returns labels only
     score: float | None = field(default=None, compare=False)  # log score if the search ranks hypotheses
     confidences: list[float] = field(default_factory=list, compare=False)  # confidence of each label, 0 … 1
     alternatives: list["TokenPath"] = field(default_factory=list, compare=False)  # next best, in order
@@ -55,7 +55,7 @@ class TokenPath:
         return sum(self.confidences) / len(self.confidences) if self.confidences else 0.0
 
     def timed(self, words: Sequence[Word], frame_s: float) -> list[TimedWord]:
-        """Return words of this utterance with their times, of encoder frames of `frame_s` seconds."""
+        """Return words of this utterance with their times; an encoder frame lasts `frame_s` seconds."""
         return [
             TimedWord(
                 word.word,
@@ -71,7 +71,7 @@ NO_LABELS = TokenPath([], [], [])
 
 
 def join_paths(paths: Sequence[TokenPath], starts: Sequence[int] | None = None) -> TokenPath:
-    """Join the paths of successive stretches, which start at the frames `starts`; None: all at frame 0."""
+    """Join the paths of successive stretches; `starts`: frame at which each begins, None: always 0."""
     if len(paths) == 1:
         return paths[0]
     words: list[Word] = []
@@ -97,7 +97,7 @@ def join_paths(paths: Sequence[TokenPath], starts: Sequence[int] | None = None) 
 
 
 def shifted(path: TokenPath, frames: int) -> TokenPath:
-    """Return a path that starts a number of frames later."""
+    """Return a path shifted by a number of frames."""
     return replace(path, frames=[x + frames for x in path.frames], ends=[x + frames for x in path.ends])
 
 
@@ -108,12 +108,12 @@ def part(path: TokenPath, start: int, end: int) -> TokenPath:
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:
-    """Return the words that the search found or the labels spell; None for phones without words."""
+    """Return the words that the search found or that the labels spell; None for phones without words."""
     return tokenizer.text(path.ids) if path.words is None else path.text
 
 
 def words_of(path: TokenPath, tokenizer: Tokenizer) -> list[Word] | None:
-    """Return the words and the labels that each covers; None for phones without words."""
+    """Return the words, each with the labels it covers; None for phones without words."""
     if path.words is not None or tokenizer.unit == "phone":
         return path.words
     characters = tokenizer.unit == "character"

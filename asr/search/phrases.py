@@ -7,11 +7,11 @@ Boosts = tuple[float, ...]  # a boost for each of the last tokens of a sequence
 
 
 class Match(NamedTuple):
-    """What a sequence ends with.
+    """State of the automaton: the part of a phrase at the end of a sequence.
 
     Attributes:
-        node: longest start of a phrase at the end of the sequence, as a node of the trie.
-        paid: boosts of its tokens, as far as they are in complete phrases.
+        node: longest beginning of a phrase that ends the sequence, as a node of the trie.
+        paid: boosts of the node's tokens that are in complete phrases.
         open: reward for phrases that may still be completed; taken back if they aren't.
     """
 
@@ -21,11 +21,11 @@ class Match(NamedTuple):
 
 
 class PhraseGraph:
-    """Rewards each token of a sequence that is within a phrase, once, with the highest boost of such phrases.
+    """Rewards each token that is within a phrase once, with the highest boost of the phrases that contain it.
 
     A token is rewarded as soon as it continues a phrase. The reward is taken back if the phrase is abandoned,
-    as in the context graphs of k2 and sherpa-onnx; unlike there, overlapping phrases don't count twice. What
-    `extend` and `finish` return for the tokens of a sequence adds up to its reward.
+    as in the context graphs of k2 and sherpa-onnx; unlike there, overlapping phrases don't count twice. The
+    numbers that `extend` and `finish` return for a sequence's tokens add up to the sequence's reward.
 
     Example:
         >>> graph = PhraseGraph({("new", "york"): 2.0, ("york",): 1.0})
@@ -71,7 +71,7 @@ class PhraseGraph:
         self._ending[node] = max(self._ending[node], boost)
 
     def _failure_links(self) -> list[int]:
-        """Return for each node the node of the longest proper suffix of its tokens that starts a phrase."""
+        """Return, for each node, the node of the longest proper suffix of its tokens that begins a phrase."""
         fails = [0] * len(self._children)
         level = list(self._children[0].values())
         while level:
@@ -101,7 +101,7 @@ class PhraseGraph:
         return Match(node, paid, hope), gain + hope - match.open
 
     def finish(self, match: Match) -> float:
-        """Return what the end of the sequence takes back: the reward of incomplete phrases."""
+        """Return the reward of ending the sequence, at most 0: it takes back that of incomplete phrases."""
         return -match.open
 
     def _tokens(self, node: int) -> tuple[Boosts, Boosts, Boosts]:
@@ -111,7 +111,7 @@ class PhraseGraph:
             while inner:
                 path.append(self._weights[inner])
                 inner = self._parents[inner]
-            _, hoped, sure = self._tokens(self._fails[node])  # phrases that start later
+            _, hoped, sure = self._tokens(self._fails[node])  # for phrases that begin later
             outside = (0.0,) * (len(path) - len(hoped))
             self._vectors[node] = (
                 tuple(path[::-1]),

@@ -1,4 +1,4 @@
-"""Parallel search: decodes log-probabilities in several processes and keeps their order."""
+"""Parallel search: decodes log-probabilities in several processes; results keep their order."""
 
 import logging
 import time
@@ -47,7 +47,7 @@ class SearchPool:
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, jobs: int = 1, topology: str = "ctc") -> None:
-        """Build the search, which raises its errors before any process starts."""
+        """Build the search here, so that its errors are raised before any process starts."""
         self.search = decoder.build(tokenizer, topology)
         self._weights: Weights | None = None
         self._jobs = jobs

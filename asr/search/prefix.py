@@ -56,7 +56,7 @@ class PrefixSearch(Search):
                 skipped.
             label_score: score added for each label.
             nbest: number of hypotheses to return: the best and its `alternatives`.
-            topology: topology of the labels.
+            topology: label topology.
         """
         if min(beam, nbest) < 1 or tokens < 0 or not token_threshold >= 0:
             raise UserError(
@@ -91,8 +91,8 @@ class PrefixSearch(Search):
             lengths_B: [B] valid frames.
 
         Returns:
-            Per utterance the labels, with the frames of their best alignment. The score
-            is the natural log of the sequence's probability plus the weighted terms.
+            Per utterance the labels, with the frames of their best alignment. The score is the natural log of
+            the sequence's probability plus the weighted terms.
         """
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
         return [
@@ -112,16 +112,16 @@ class PrefixSearch(Search):
         return best
 
     def start(self) -> "PrefixNode":
-        """Return the prefix without labels, with which a beam begins."""
+        """Return the empty prefix, with which a beam begins."""
         return PrefixNode(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)
 
     def outputs(self, log_probs_TV: Tensor) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-        """Yield the log-probabilities with which labels start and go on in each frame, [V] each."""
+        """Yield the log-probabilities with which labels start and continue in each frame, [V] each."""
         first_TV, later_TV = split_outputs(log_probs_TV, self.topology)
         yield from zip(first_TV.numpy(), later_TV.numpy(), strict=True)
 
     def ranked(self, beam: list["PrefixNode"]) -> list[tuple[float, "PrefixNode"]]:
-        """Return the prefixes with their scores as the end of the text, best first."""
+        """Return the prefixes with their scores as complete texts, best first."""
         scored = [
             (prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam if prefix.alive
         ]
@@ -148,7 +148,7 @@ class PrefixSearch(Search):
         later: list[float] = later_V.tolist()
         labels = self._labels(first_V, max(first_V.max(), later_V.max()))
         ctc = self.topology == "ctc"
-        reached = dict.fromkeys(beam)  # ordered set; a prefix and one extended into it are the same node
+        reached = dict.fromkeys(beam)  # ordered set; extending a prefix may lead to a node in the beam
         for prefix in beam:
             total = prefix.total
             prefix.next_blank = _log_add(prefix.next_blank, total + first[BLANK])
@@ -221,13 +221,13 @@ class PrefixNode:
 
     @property
     def alive(self) -> bool:
-        """Whether it is in the beam."""
+        """Whether the prefix is in the beam."""
         return self.total > IMPOSSIBLE
 
     def below(self) -> list["PrefixNode"]:
-        """Return this node and all that follow it."""
+        """Return this node and its descendants."""
         found = [self]
-        for prefix in found:  # which grows
+        for prefix in found:  # the list grows meanwhile
             found += prefix.children.values()
         return found
 

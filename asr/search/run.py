@@ -1,4 +1,4 @@
-"""Search in batches, and in recordings of any length: frame by frame or in stretches, with confidences."""
+"""Searches batches, and recordings of any length frame by frame or in stretches; adds confidences."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ def search_batch(search: Search, log_probs_BTV: Tensor, lengths_B: Tensor) -> li
     """Search a batch and add the confidence of each label.
 
     Args:
-        search: what a decoder builds.
+        search: search of a decoder.
         log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
         lengths_B: [B] valid frames.
     """
@@ -36,13 +36,13 @@ def search_stretches(
     frame_s: float,
     advance: Callable[[float], None] = lambda share: None,
 ) -> list[TokenPath]:
-    """Search recordings of any length, as audio that comes if the search can, else in stretches.
+    """Search recordings of any length: as streams if the search supports that, else in stretches.
 
     Args:
-        search: what a decoder builds.
+        search: search of a decoder.
         recordings: log-probabilities of each recording, [T, V].
         frame_s: duration of a frame in seconds.
-        advance: called with the share of the work done since the last call; the shares add up to 1.
+        advance: called with the fraction of the work done since the last call; fractions add up to 1.
 
     Returns:
         The path of each recording.
@@ -73,7 +73,7 @@ def search_stretches(
 def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
     """Return the boundaries of the stretches to search: frame 0, the middles of long pauses, and T.
 
-    A recording shorter than the longest stretch is not split.
+    A recording shorter than the maximum length of a stretch is not split.
     """
     T = len(log_probs_TV)
     shortest, longest = (max(1, round(seconds / frame_s)) for seconds in STRETCH_S)

@@ -33,12 +33,12 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
     """Return the words that a phone model is to recognise, with their pronunciations.
 
     Args:
-        path: file of `word PH PH …` lines; a line with a word alone stands for the pronunciations of the
+        path: file of `word PH PH …` lines; a line with only a word stands for its pronunciations in the
             model's lexicon. Pronunciations with phones that the model lacks are left out.
         tokenizer: tokenizer of the model.
 
     Raises:
-        UserError: half of the pronunciations have phones that the model lacks, or no word has one.
+        UserError: half of the pronunciations have phones that the model lacks, or no word has any.
     """
     symbols = set(tokenizer.symbols)
     pronunciations: dict[str, list[Phones]] = {}
@@ -53,7 +53,7 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
         if not known:
             left_out.append(word)
             del pronunciations[word]
-    if foreign and len(foreign) >= sum(map(len, pronunciations.values())):  # of another set of phones
+    if foreign and len(foreign) >= sum(map(len, pronunciations.values())):  # another phone set
         number, _, found = foreign[0]
         raise UserError(
             f"{path}:{number}: expected phones of the model ({' '.join(tokenizer.lexicon.phones)}), "
@@ -89,11 +89,11 @@ def word_spellings(tokenizer: Tokenizer, words: Iterable[str], source: str) -> d
 
     Args:
         tokenizer: tokenizer of characters or pieces.
-        words: words to spell; of those with the same labels, the first is preferred.
+        words: words to spell; the first of several with the same labels is preferred.
         source: origin of `words`, for messages.
 
     Raises:
-        UserError: none of the words can be written, or most differ in case.
+        UserError: no word can be written, or most differ in letter case.
     """
     spelled: dict[str, list[Labels]] = {}
     left_out = []
@@ -139,14 +139,14 @@ def with_held_labels(
     first frame of its last label and allows only the silence label after it. If the last label lasts longer,
     a longer word would win (K AE T with two frames of T became K AE T S). Each spelling is therefore added a
     second time with a held label before the last one: `T+`, on which a hypothesis may stay until the last
-    frame of T. A word with a single label gets an ending label after it instead: after a word that ends in
-    the same label, a held label would skip the blank that CTC requires between them. If the last two labels
-    are equal, the spelling has a blank between them, because flashlight doesn't require it at the end of a
+    frame of T. A word with a single label gets an ending label after it instead, because after a word that
+    ends in the same label, a held label would skip the blank that CTC requires between them. If the last two
+    labels are equal, the spelling has a blank between them, which flashlight doesn't require at the end of a
     word.
 
     Args:
         spellings: words and their spellings.
-        size: number of labels V, without held and ending ones.
+        size: number of labels V, without held and ending labels.
         homophones: whether to yield every word with a spelling, or only the first.
         gap: label between words; BLANK: there is none.
     """
@@ -171,19 +171,19 @@ def with_held_labels(
 
 
 def held(label: int, size: int) -> int:
-    """Return the held label of a label, for the frames before its last one."""
+    """Return the held label of a label, for all its frames but the last."""
     return label - 1 + size
 
 
 def ending(label: int, size: int) -> int:
-    """Return the ending label of a label, for the last frame of a word that has no other label."""
+    """Return the ending label of a label, for the last frame of a word with a single label."""
     return held(label, size) + size - 1
 
 
 def required_blank(size: int) -> int:
     """Return the label of a blank within a spelling.
 
-    It is not BLANK, so that hypotheses before and after it never have the same scores.
+    It differs from BLANK, so that hypotheses before and after it never have equal scores.
     """
     return ending(size - 1, size) + 1
 
@@ -201,8 +201,8 @@ def unheld(label: int, size: int) -> int:
 def label_runs(labels: Sequence[int], size: int) -> list[tuple[int, int]]:
     """Return (label, frames) of each run of a label with its held and ending labels.
 
-    An ending label ends its run. If the same label follows, both runs belong to one label by the rules of
-    CTC, but to two words.
+    An ending label ends its run. If the same label follows, both runs are one label by CTC's rules, but
+    belong to two words.
     """
     runs: list[tuple[int, int]] = []
     ended = False

@@ -1,4 +1,4 @@
-"""Searches on log-probabilities as they come: labels are returned once no later frame can change them."""
+"""Search of log-probabilities as they arrive: labels are returned once no later frame can change them."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -15,8 +15,8 @@ from asr.search.prefix import PrefixNode, PrefixSearch
 from asr.search.words import WithWords, WordSearch
 from asr.text.tokenizer import Tokenizer
 
-# What the best hypothesis says about the time before is final. It is as long as several words, the context of
-# a language model.
+# The best hypothesis about the time before this period is final. The period spans several words, the context
+# of a language model.
 PATIENCE_S = 1.5
 
 
@@ -24,11 +24,11 @@ class SearchStream(Protocol):
     """The search of one recording; frames are counted from its start."""
 
     def push(self, log_probs_TV: Tensor, last: bool = False) -> TokenPath:
-        """Return the labels that are final with new frames, with their confidences.
+        """Return the labels that become final with new frames, with their confidences.
 
         Args:
             log_probs_TV: [T, V] log-probabilities on the CPU, blank at index 0.
-            last: whether the recording ends with them; then all labels are final.
+            last: whether these frames end the recording; then all labels are final.
         """
 
     def pending(self) -> TokenPath:
@@ -36,10 +36,10 @@ class SearchStream(Protocol):
 
 
 def start_stream(search: Search, frame_s: float) -> SearchStream | None:
-    """Return the search of a recording as it comes; None: it needs whole stretches.
+    """Return a search of a recording as it arrives; None if `search` needs whole stretches.
 
     Args:
-        search: what a decoder builds.
+        search: search of a decoder.
         frame_s: duration of a frame in seconds.
     """
     match search:
@@ -57,7 +57,7 @@ class GreedyStream:
     """`greedy_search`: a label is final when another output follows it."""
 
     def __init__(self) -> None:
-        self._kept_TV: Tensor | None = None  # frames of the last label, which goes on
+        self._kept_TV: Tensor | None = None  # frames of the last label, which may continue
         self._first = 0
 
     def push(self, log_probs_TV: Tensor, last: bool = False) -> TokenPath:
@@ -82,15 +82,16 @@ def _greedy(log_probs_TV: Tensor, first: int) -> TokenPath:
 
 
 class PrefixStream:
-    """Prefix search that decides: what the best hypothesis says about the time some frames ago is final.
+    """Prefix search with a limited delay: after `patience` frames, the best hypothesis is final.
 
-    Hypotheses that say otherwise are dropped. Labels on which all agree are final before. What follows says
-    little about a label that long ago: a language model links them, by its last words alone. Times are those
-    of the best hypothesis's alignment when a label becomes final. Only the frames since then are kept.
+    Hypotheses that differ from it before that time are dropped. Labels on which all hypotheses agree are
+    final earlier. Later audio hardly affects a label that long ago: only a language model links them, by a
+    few words. The times of labels come from the alignment of the best hypothesis when they become final. Only
+    the frames since then are kept.
 
     Args:
-        search: search, whose hypotheses are kept.
-        patience: frames after which the best hypothesis decides.
+        search: prefix search.
+        patience: number of frames after which the best hypothesis is final.
     """
 
     def __init__(self, search: PrefixSearch, patience: int) -> None:
@@ -126,7 +127,7 @@ class PrefixStream:
 
     @property
     def _horizon(self) -> int:
-        """Frame up to which the best hypothesis decides."""
+        """Frame up to which the best hypothesis is final."""
         return self._frame - self._patience
 
     def _agree(self) -> None:
@@ -153,7 +154,7 @@ class PrefixStream:
         path = self._aligned()
         count = len(self._agreed)
         if path.ends[count - 1] == self._frame or self._root.born > self._horizon:
-            count -= 1  # the last one may go on
+            count -= 1  # the last label may continue
         if not count:
             return NO_LABELS
         self._anchor = self._agreed[count - 1]
@@ -163,7 +164,7 @@ class PrefixStream:
         return part(path, 0, count)
 
     def _forget(self) -> None:
-        """Forget frames of silence: all later labels are after the horizon."""
+        """Forget frames of silence: all further labels lie after the horizon."""
         if self._agreed or self._horizon <= self._first or (self._anchor and self._end >= self._horizon):
             return
         self._anchor = None
@@ -174,7 +175,7 @@ class PrefixStream:
         self._kept_TV, self._first = self._kept_TV[frame - self._first :], frame
 
     def _aligned(self) -> TokenPath:
-        """Return the agreed labels and those of the best hypothesis after them, with their times."""
+        """Return the agreed labels and the best hypothesis's labels after them, with their times."""
         labels = [*self._agreed, *(self._beam[0].labels() if self._beam else [])]
         if not labels or self._kept_TV is None:
             return NO_LABELS
@@ -187,12 +188,12 @@ class PrefixStream:
 
 
 class WordStream:
-    """The words of a lexicon in the phones of another search.
+    """Adds the words of a lexicon to the phones of another search.
 
     Args:
         search: search of the phones.
         tokenizer: tokenizer of the model.
-        words: search of words, in all labels at once.
+        words: search of words in a phone sequence.
     """
 
     def __init__(self, search: SearchStream, tokenizer: Tokenizer, words: WordSearch) -> None:

@@ -1,30 +1,30 @@
-"""Scores of beam search that don't tie, because flashlight breaks ties by addresses in memory.
+"""Avoids ties between scores of beam search, because flashlight breaks them by memory addresses.
 
-Where two hypotheses have exactly the same score, the places of their objects in memory decide which one
-flashlight keeps, so the same input gave other texts in another process or search object. Hypotheses differ in
+If two hypotheses have exactly the same score, the addresses of their objects decide which one flashlight
+keeps, so the same input could give different texts in another process or search object. Hypotheses differ in
 the labels of their frames or in their words. Therefore:
 
-* Each log-probability is lowered by a pseudo-random share of at most 1/8192 (`perturbed`), which separates
+* Each log-probability is lowered by a pseudo-random fraction of at most 1/8192 (`perturbed`), which separates
   different labels. A label with two uses has two indices (`spelling.py`).
-* Each word costs an amount of its own (`word_costs`), at most 0.002 (times the weight of a language model).
-  It separates different words with the same labels: a word and its parts without a language model, or words
+* Each word has a different cost (`word_costs`), at most 0.002 (times the weight of a language model). This
+  separates different words with the same labels: a word and its parts without a language model, or words
   to which the model gives equal probabilities, e.g. all unknown ones.
 
 Both are far below what matters: a word score is about 1, a wrong label costs 10. They decide what the search
-keeps and the order of ties, and are not part of the scores returned.
+keeps and the order of ties, and are not part of the returned scores.
 
-The costs of words are part of the n-gram model that flashlight queries, a copy of the given one
-(`costly_model`), because a call of Python for each word takes longer than the rest of the search. Models that
-can't be copied, such as KenLM binaries, are wrapped in Python (`with_costs`) and searched at half the speed.
+The word costs are part of the n-gram model that flashlight queries, a copy of the given one (`costly_model`),
+because a call to Python for each word would take longer than the rest of the search. Models that can't be
+copied, such as KenLM binaries, are wrapped in Python (`with_costs`) and searched at half the speed.
 
-The alternative, an index of its own for each word's last label and a random amount for it, needs no copy. But
-flashlight compares a label's index with the one before to require a blank between equal labels, so that words
-which end and start with the same label would need none.
+The alternative, a separate index for each word's last label with a random amount, needs no copy. But
+flashlight compares a label's index with the previous one to require a blank between equal labels, so words
+that end and start with the same label would need none.
 
-Two kinds of ties remain. A float32 leaves about a thousand amounts for each log-probability and word, so that
-two sums may be equal by chance. And the order of words counts only for pairs of the 100 shortest words and
-pairs that the model has: elsewhere, two homophones with equal probabilities, both spoken, tie with the same
-two in the other order. `BeamSearch` puts such results in the order of the lexicon.
+Two kinds of ties remain. A float32 leaves about a thousand amounts for each log-probability and word, so two
+sums may be equal by chance. And the order of words matters only for pairs of the 100 shortest words and pairs
+in the model: elsewhere, two spoken homophones with equal probabilities tie with the same two in the other
+order. `BeamSearch` orders such results by the lexicon.
 """
 
 import tempfile
@@ -45,17 +45,17 @@ EMISSION_SHARE = 2.0**-13  # leaves 2^10 to 2^11 different amounts in the 24 bit
 EMISSION_LEAST = 2.0**-20  # for log-probabilities of 0
 COST_STEP = 1 / 16  # unit of `word_costs`
 WORD_WEIGHT = 2.0**-9  # weight of `word_costs` in a score
-ORDERED_WORDS = 100  # shortest words whose order counts; their pairs take 30 ms to write and load
+ORDERED_WORDS = 100  # number of shortest words whose order matters; their pairs take 30 ms to write and load
 
 
 def perturbed(log_probs_TN: Tensor) -> Tensor:
-    """Return log-probabilities minus small pseudo-random amounts, which depend on frame and label only."""
+    """Return log-probabilities minus small pseudo-random amounts that depend only on frame and label."""
     random_TN = torch.rand(log_probs_TN.shape, generator=torch.Generator().manual_seed(0))
     return log_probs_TN + random_TN * (EMISSION_SHARE * log_probs_TN - EMISSION_LEAST)
 
 
 def word_costs(spellings: dict[str, list[Labels]]) -> dict[str, float]:
-    """Return a cost for each word, 1/8 … 13/16: it grows with its place among homophones, then by a hash."""
+    """Return a cost for each word, 1/8 … 13/16, by its place among homophones, then by a hash."""
     homophones: dict[Labels, int] = {}
     costs = {}
     for word, spelled in spellings.items():
@@ -75,7 +75,7 @@ def costly_model(lm: str | Path, spellings: dict[str, list[Labels]]) -> Any:
         spellings: words that may be recognised, with their labels.
 
     Raises:
-        UserError: as `load_kenlm`.
+        UserError: see `load_kenlm`.
     """
     costs = {word: WORD_WEIGHT * cost for word, cost in word_costs(spellings).items()}
     copy = None if is_binary(lm) else _copy(stream_lines(lm), costs, WORD_WEIGHT * COST_STEP, spellings)
@@ -103,8 +103,8 @@ def with_costs(lm: Any, costs: Sequence[float]) -> Any:
 
     Args:
         lm: flashlight's language model.
-        costs: costs of its words. They also depend on the word's position. Otherwise two homophones would tie
-            with the same two in the other order.
+        costs: costs of its words. The costs charged also depend on a word's position: otherwise two
+            homophones would tie with the same two in the other order.
     """
     from flashlight.lib.text.decoder import LM
 
@@ -130,7 +130,7 @@ def with_costs(lm: Any, costs: Sequence[float]) -> Any:
 
 
 class _State:
-    """What is known after some words: the factor of the next word's cost, and the words scored so far."""
+    """State after some words: the factor of the next word's cost, and the words scored so far."""
 
     __slots__ = ("factor", "scored", "words")
 

@@ -1,4 +1,4 @@
-"""Tuning of a decoder's weights on a development split, recorded for later decoding."""
+"""Tunes a decoder's weights on a development split, and records them for later decoding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,13 +37,13 @@ class Trial:
 def tune(
     evaluate: Callable[[Weights], Trial], start: Weights, names: Sequence[str]
 ) -> tuple[Trial, list[Trial]]:
-    """Minimise the errors by coordinate descent with decreasing steps, then try smaller beams.
+    """Minimise errors by coordinate descent with decreasing steps, then try smaller beams.
 
-    A smaller beam is kept if it makes no more errors.
+    A smaller beam is kept unless it makes more errors.
 
     Args:
         evaluate: function that decodes with given weights and counts the errors.
-        start: initial weights; their beam size is used throughout the descent.
+        start: initial weights; the descent uses their beam size throughout.
         names: weights to tune besides the size of the beam: `word_score`, `lm_weight`.
 
     Returns:
@@ -80,7 +80,7 @@ def _neighbours(weights: Weights, step: float, names: Sequence[str]) -> list[Wei
 def record(
     run: Path, decoder: WeightedDecoder, best: Trial, trials: list[Trial], about: dict[str, Any]
 ) -> Path:
-    """Write the result to `<run>/decode/tuned.json`, replacing the one for the same decoder and model."""
+    """Write the result to `<run>/decode/tuned.json`, in place of an earlier one for decoder and model."""
     path = RunFolder(run).tuned
     records = _read(path)
     records[_key(decoder)] = {

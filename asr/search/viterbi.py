@@ -1,8 +1,8 @@
-"""Viterbi alignment in little memory, for hour-long recordings.
+"""Memory-efficient Viterbi alignment, for hour-long recordings.
 
 The backtracking table of a Viterbi search has a cell per frame and state: 6.5 GB for an hour of speech. Here,
 only one row per BLOCK_FRAMES frames is stored. Backtracking recomputes the blocks from last to first,
-restricted to the states near the path.
+restricted to states near the path.
 """
 
 from collections.abc import Sequence
@@ -49,16 +49,16 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], topology: str = "ctc") -
     skip_S[3::2][(label_S[3::2] != label_S[1:-2:2]) | (topology == "hmm")] = 0.0
     first_TV, later_TV = (x.numpy() for x in split_outputs(log_probs_TV, topology))
 
-    # NumPy's calls cost a fifth of PyTorch's, whose own cost decides at the size of an utterance.
+    # NumPy's calls have a fifth of PyTorch's overhead, which dominates at the size of an utterance.
     before_S = np.full(S, -np.inf)
     before_S[0] = 0.0  # as if preceded by a blank
     kept = []
     for start in range(0, T, BLOCK_FRAMES):
         kept.append(before_S)
         if start + BLOCK_FRAMES >= T:
-            break  # the last block is run by its trace alone
+            break  # the last block is computed only by its trace
         for t in range(start, start + BLOCK_FRAMES):
-            # States outside can't be reached yet or can't reach the end any more.
+            # States outside this range can't be reached yet, or can't reach the end any more.
             low, high = max(0, S - 2 * (T - t)), min(S, 2 * (t + 1))
             label = label_S[low:high]
             stay, step, skip = _choices(before_S, skip_S, first_TV[t, label], later_TV[t, label], low, high)
@@ -91,11 +91,11 @@ def _trace(
     """Return the states of a block, preceded by the state before it, and the log-probability up to its end.
 
     Args:
-        first_TV, later_TV: log-probabilities with which labels start and go on in this block.
-        before_S: log-probabilities of the states before it.
-        last: state in its last frame; S: the better of the two that end the sequence.
+        first_TV, later_TV: log-probabilities with which labels start and continue in this block.
+        before_S: log-probabilities of the states before the block.
+        last: state in the block's last frame; S: the better of the two that end the sequence.
         label_S: label of each state.
-        skip_S: 0 where a state follows the one two before it.
+        skip_S: 0 for states that may follow the one two before them, else −∞.
     """
     T, S = len(first_TV), len(label_S)
     low, high = max(0, min(last, S - 2) - 2 * T), min(last + 1, S)

@@ -14,16 +14,16 @@ from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import Tokenizer
 
 EDIT = 1000  # unit of costs: a thousandth of an edit
-POSITION_BITS = 24  # far more phones than any two segmentations differ by
+POSITION_BITS = 24  # enough for far more phones than any two segmentations may differ in
 
 
 class WordSearch:
     """Segments phone sequences into words of a lexicon.
 
     The cost of a segmentation is the number of phone substitutions, insertions and deletions relative to the
-    words' closest pronunciations, plus a penalty per word. Phones outside all words cost one insertion
-    each. Of homophones, the first in the lexicon is chosen; of segmentations with equal cost, the one with
-    the longest last word.
+    words' closest pronunciations, plus a penalty per word. Each phone outside all words costs an insertion.
+    The first homophone in the lexicon is chosen; among segmentations of equal cost, the one with the longest
+    last word.
 
     Example:
         >>> lexicon = Lexicon({"GO": [("G", "OW")], "ON": [("AA", "N"), ("AO", "N")]})
@@ -50,7 +50,7 @@ class WordSearch:
             for word, pronunciations in lexicon.pronunciations.items()
             for phones in pronunciations
         ]
-        parents, phones_of, depths = [0], [-1], [0]  # by depth; -1 is no phone
+        parents, phones_of, depths = [0], [-1], [0]  # by depth; -1: no phone
         word_of: dict[int, str] = {}
         node_of = [0] * len(entries)
         depth = 0
@@ -81,29 +81,29 @@ class WordSearch:
         """Return the words with the least cost and the phones that each covers.
 
         Args:
-            phones: recognised phones of one utterance; those outside the lexicon (NSN, SPN) are skipped at
+            phones: recognised phones of one utterance; phones outside the lexicon (NSN, SPN) are skipped at
                 no cost.
 
         Returns:
             Words in order, with `start` and `end` positions in `phones`.
         """
-        # 32 bits are enough for a minute of speech, and take half the time.
+        # 32 bits suffice for a minute of speech, and take half the time.
         bits = len(phones).bit_length()
         largest = (len(phones) + int(self._end_depths.max()) + 2) * EDIT << bits
         return Segmentation(self, bits, np.int32 if largest < 2**31 else np.int64).push(phones, last=True)[0]
 
     def start(self) -> "Segmentation":
-        """Return a segmentation of phones as they come."""
+        """Return a segmentation of phones as they arrive."""
         return Segmentation(self, POSITION_BITS, np.int64)
 
 
 class Segmentation:
-    """Viterbi search over (phones read, trie node), which returns the words that no later phone can change.
+    """Viterbi search over (phones read, trie node) that returns words once no later phone can change them.
 
     Args:
         search: trie and costs.
         bits: bits for the number of a phone.
-        kind: type of a cost together with the number of a phone.
+        kind: integer type that holds a cost together with the number of a phone.
 
     Attributes:
         boundaries: for each number of phones read since the last final word, 0 … U, the best segmentation:
@@ -124,19 +124,19 @@ class Segmentation:
         self._moved = np.empty_like(self._best)
         self._parents_of_others = search._parents[search._others]
         self._root = 0
-        self._kept: list[int] = []  # positions of the phones that are read, among all since the last return
+        self._kept: list[int] = []  # positions of phones in the lexicon, among all since the last return
         self._phones = 0  # phones since the last return
 
     def push(self, phones: Sequence[str], last: bool = False) -> tuple[list[Word], int]:
-        """Return the words that are final with new phones, and the number of phones up to their end.
+        """Return the words that become final with new phones, and the number of phones up to their end.
 
         Args:
             phones: new phones.
-            last: whether they end the text; then all words are final.
+            last: whether these phones end the text; then all words are final.
 
         Returns:
             Words in order, with `start` and `end` positions in the phones since the last return, and the
-            number of these that no later word covers.
+            number of these phones that no later word covers.
         """
         for phone in phones:
             if (index := self._search._phone_ids.get(phone)) is not None:
@@ -178,12 +178,12 @@ class Segmentation:
         np.minimum(best, moved, out=best)
 
     def _before(self, position: int) -> int:
-        """Return the boundary before one in its best segmentation."""
+        """Return the boundary before `position` in the best segmentation up to it."""
         _, end, start = self.boundaries[position]
         return position - 1 if end < 0 else start
 
     def _shared(self) -> int:
-        """Return the last boundary that all segmentations share, whatever follows."""
+        """Return the last boundary that all segmentations share, whatever phones follow."""
         starts = {len(self.boundaries) - 1, *np.flatnonzero(np.bincount(self._best & self._mask)).tolist()}
         while len(starts) > 1:
             latest = max(starts)
@@ -196,14 +196,14 @@ class Segmentation:
         words = []
         while position > 0:
             _, end, start = self.boundaries[position]
-            if end >= 0:  # otherwise a phone outside every word
+            if end >= 0:  # otherwise a phone outside all words
                 kept = self._kept[start], self._kept[position - 1] + 1
                 words.append(Word(self._search._words[end], *kept))
             position = self._before(position)
         return words[::-1]
 
     def _count_from(self, position: int) -> None:
-        """Count phones and costs from a boundary, so that neither grows with the text."""
+        """Count phones and costs from a boundary on, so that neither grows with the text."""
         cost = self.boundaries[position][0]
         self.boundaries = [(x - cost, end, start - position) for x, end, start in self.boundaries[position:]]
         self.boundaries[0] = (0, -1, 0)
@@ -232,7 +232,7 @@ class WithWords(Search):
 
     @property
     def reentrant(self) -> bool:
-        """The lexicon search has no state."""
+        """Whether the phone search is; the lexicon search has no state."""
         return self.search.reentrant
 
     def with_weights(self, weights: Weights) -> "WithWords":
@@ -251,12 +251,12 @@ class WithWords(Search):
 
 
 def with_words(search: Search, tokenizer: Tokenizer, lexicon: Lexicon | None) -> Search:
-    """Return a search that also finds words if labels are phones, which alone have a lexicon."""
+    """Return a search that also finds words, if labels are phones: other labels have no lexicon."""
     return search if lexicon is None else WithWords(search, tokenizer, WordSearch(lexicon))
 
 
 def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:
-    """Return the places of nodes in preorder, [N], from their parents, each before its children."""
+    """Return the places of nodes in preorder, [N], from their parents; each node is before its children."""
     sizes = [1] * len(parents)
     for node in range(len(parents) - 1, 0, -1):
         sizes[parents[node]] += sizes[node]
@@ -271,9 +271,9 @@ def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:
 def _last_matches(
     parents: NDArray[np.int64], phone_of: NDArray[np.int64], phones: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return for each phone the nodes with such an edge on their path, and where the last such edge begins.
+    """Return, for each phone, the nodes whose path has an edge of it, and where the last such edge begins.
 
-    The last edge is the cheapest to match, because no node costs more to reach than its parent.
+    Matching the last edge is cheapest, because no node costs more to reach than its parent.
 
     Args:
         parents: [N] parent of each node; the root's is itself.

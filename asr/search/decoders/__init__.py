@@ -1,4 +1,4 @@
-"""Table of decoders, a module for each; and their options as `beam.<name>`, those of all in one dataclass."""
+"""The table of decoders, each in a module; and a dataclass with the options of all, `beam.<name>`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -18,10 +18,10 @@ DECODERS: Mapping[str, type[Decoder]] = {
 
 @dataclass
 class DecoderOptions:
-    """Base of `AllOptions`, whose fields are known at run time."""
+    """Base class of `AllOptions`, whose fields are determined at run time."""
 
     def of(self, decoder: str) -> Decoder:
-        """Return a decoder with its own options."""
+        """Return a decoder with its options."""
         kind = DECODERS[decoder]
         return kind(**{x.name: getattr(self, x.name) for x in fields(kind)})
 
@@ -29,7 +29,7 @@ class DecoderOptions:
 def joined(decoders: Mapping[str, type[Decoder]]) -> type[DecoderOptions]:
     """Return a dataclass of the options of all decoders.
 
-    An option has an effect with the decoders that have it; decoders that share an option inherit it.
+    An option has an effect with the decoders that have it; decoders share an option by inheriting it.
     """
     found = {x.name: x for decoder in decoders.values() for x in fields(decoder)}
     merged = []

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Greedy(Decoder):
-    """The labels of the most probable output sequence, and for phones the words closest to them."""
+    """The labels of the most probable output sequence; for phones, also the closest words."""
 
     name = "greedy"
     meaning = "the best label of each frame"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Prefix(WeightedDecoder):
-    """The most probable label sequence, and for phones the words closest to it; see `PrefixSearch`."""
+    """The most probable label sequence; for phones, also the closest words; see `PrefixSearch`."""
 
     name = "prefix"
     meaning = "the most probable label sequence, with 50 hypotheses"
@@ -22,7 +22,7 @@ class Prefix(WeightedDecoder):
 
     token_threshold: float = option(
         10.0,
-        help="skip labels this much below the best label of the frame",
+        help="labels this much below the frame's best label are skipped",
         affects="result",
         unit="nats",
         maximum=1e6,
@@ -37,13 +37,13 @@ class Prefix(WeightedDecoder):
     )
 
     def check(self) -> None:
-        """Raise UserError for a word score without a language model: without one, there are no words."""
+        """Raise UserError for a word score without a language model: then the search has no words."""
         if self._scores_words() and (not self.lm or self.lm_weight == 0):
             found = "with beam.lm_weight=0" if self.lm else "without beam.lm"
             raise UserError(f"word_score={self.word_score:g}: has no effect with decoder=prefix {found}")
 
     def _scores_words(self) -> bool:
-        """Return whether words have another score than usual."""
+        """Return whether `word_score` differs from the default."""
         return self.weights().word_score != Prefix().weights().word_score
 
     def build(self, tokenizer: "Tokenizer", topology: str = "ctc") -> Search:
@@ -66,7 +66,7 @@ class Prefix(WeightedDecoder):
             hotwords = in_words_of(hotwords, tokenizer.lexicon)
             said = pronunciations(hotwords, tokenizer.lexicon, tokenizer, installed_model())
             fusion = HotwordFusion(fusion, hotwords, tokenizer, said)
-            lexicon = said.merged(tokenizer.lexicon)  # of homophones, the first is found
+            lexicon = said.merged(tokenizer.lexicon)  # hotwords first: the first of homophones is found
         elif hotwords:
             fusion = HotwordFusion(fusion, writable(hotwords, tokenizer, fusion.words), tokenizer)
         search = PrefixSearch(
