@@ -1,5 +1,6 @@
 """Options of `asr compare`, `asr advise` and `asr bench`."""
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ TIMING_THREADS = 1  # of timed forward passes
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 LARGEST_SEED = 2**32 - 1  # NumPy seeds are 32 bits wide
 STEPS = "steps"
-FULL, LAYERS = "full", "layers"
+FULL, LAYERS, GREEDY = "full", "layers", "greedy"
 # Conditions: candidates are trained here, or a trained model is given.
 TRAINED, FOUND = ("data", ("",)), ("data",)
 # Options for the length of training, and the options of training that they set.
@@ -119,10 +120,20 @@ class CompareConfig(SearchOptions):
     )
     sweep: str = option(
         "",
-        help="layers: each mechanism in one layer at a time, full in the others; empty: in all layers",
+        help="layers: each mechanism in one layer at a time, full in the others; greedy: search for the "
+        "mechanism and the factor of frames of each layer, whose KL stays below `limit`; empty: in all layers",
         affects="result",
         only=FOUND,
-        choices=("", LAYERS),
+        choices=("", LAYERS, GREEDY),
+    )
+    limit: float = option(
+        0.01,
+        help="highest mean KL from full attention, of a token or frame",
+        affects="result",
+        only=("sweep", GREEDY),
+        unit="nats",
+        minimum=1e-9,
+        maximum=100,
     )
     join_s: float = option(
         0.0,
@@ -324,16 +335,25 @@ class CompareConfig(SearchOptions):
             raise UserError(
                 f"candidates: expected text with data=, e.g. near-25 frames=2, found {wrong[0]!r}"
             )
-        if not self.sweep:
-            return
-        if given:
-            raise UserError(f"{given[0]}=: has no effect with sweep={self.sweep}")
-        if self.baseline != FULL or not set(self.attentions) - {FULL}:
-            raise UserError(f"sweep={self.sweep}: expected baseline={FULL} and other attentions beside it")
+        if self.sweep:
+            self._check_sweep([name for name in given if (self.sweep, name) != (GREEDY, "frames")])
+
+    def _check_sweep(self, wrong: list[str]) -> None:
+        """Raise UserError for other axes than those of a sweep, or without a mechanism or factor to try."""
+        if wrong:
+            raise UserError(f"{wrong[0]}=: has no effect with sweep={self.sweep}")
+        tried = bool(set(self.attentions) - {FULL} or self.frames)
+        if self.baseline != FULL or not tried:
+            also = " or frames" if self.sweep == GREEDY else ""
+            raise UserError(
+                f"sweep={self.sweep}: expected baseline={FULL} and other attentions{also} beside it"
+            )
         if any("*" in name for name in self.attentions):
             raise UserError(
                 f"sweep={self.sweep}: expected one mechanism for all layers in each of attentions"
             )
+        if bad := [x for x in self.frames if not re.fullmatch("[1-9][0-9]?", x)]:
+            raise UserError(f"frames={bad[0]}: expected one factor for a layer with sweep={GREEDY}, e.g. 2")
 
 
 @dataclass

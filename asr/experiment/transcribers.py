@@ -60,7 +60,7 @@ class Transcriber(Protocol):
         """Return the encoder positions of an input."""
 
     def check(self, ident: str, longest_s: float, text: str) -> None:
-        """Raise UserError for an input whose longest utterance or whose transcript is too long."""
+        """Raise UserError for an input whose longest utterance or whose transcript, if any, is too long."""
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
         """Run as a variant from now on, in its precision or else this one."""
@@ -71,11 +71,17 @@ class Transcriber(Protocol):
     def run(self, inputs: dict[str, Tensor]) -> Any:
         """Return the output of the part whose time is measured."""
 
+    def own_texts(self, output: Any) -> list[str]:
+        """Return the transcripts that a decoder follows where recordings have none."""
+
     def reference(self, output: Any, texts: list[str]) -> Any:
         """Return what `judged` compares with, given the output under full attention."""
 
-    def judged(self, output: Any, texts: list[str], reference: Any) -> list[dict[str, Any]]:
-        """Return the transcript of each input, and amounts for the measures."""
+    def judged(self, output: Any, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
+        """Return the transcript of each input, and amounts for the measures.
+
+        Without transcripts, those alone that compare with full attention.
+        """
 
 
 class WhisperTranscriber:
@@ -118,7 +124,8 @@ class WhisperTranscriber:
                 f"utterance {ident!r}: expected at most {self.model.longest_s:g} s, Whisper's longest input, "
                 f"found {longest_s:.2f} s"
             )
-        self.model.check_text(text, ident)
+        if text:
+            self.model.check_text(text, ident)
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
         """See `Transcriber`."""
@@ -129,35 +136,40 @@ class WhisperTranscriber:
         """Return the states of the encoder, [B, N, M]."""
         return self.model.encode(**inputs)
 
-    def reference(self, output: Tensor, texts: list[str]) -> list[tuple[Tensor, Tensor]]:
-        """Return encoder states [N, M] and log-probabilities [U, V] of each input."""
-        forced = self.model.forced(output, texts)
-        return [(states, log_UV) for states, (_, log_UV) in zip(output, forced, strict=True)]
+    def own_texts(self, output: Tensor) -> list[str]:
+        """Return the transcripts that greedy search finds."""
+        return self.model.transcripts(output)
 
-    def judged(self, output: Tensor, texts: list[str], reference: Any) -> list[dict[str, Any]]:
+    def reference(self, output: Tensor, texts: list[str]) -> tuple[list[str], list[tuple[Tensor, Tensor]]]:
+        """Return the transcripts, and encoder states [N, M] and log-probabilities [U, V] of each."""
+        forced = self.model.forced(output, texts)
+        return texts, [(states, log_UV) for states, (_, log_UV) in zip(output, forced, strict=True)]
+
+    def judged(self, output: Tensor, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums over its forced tokens.
 
         `nll` (nats), `correct` (most probable tokens that are right) and `divergence` (Kullback–Leibler, from
         full attention's distribution to this one's, nats) are sums over `tokens`; `difference` is the norm of
         the encoder states' difference to full attention's, divided by that of the latter.
         """
-        kept = []
-        texts_found, forced = self.model.transcripts(output), self.model.forced(output, texts)
-        for text, states, (labels_U, log_UV), (full, full_UV) in zip(
-            texts_found, output, forced, reference, strict=True
+        followed, of_full = reference
+        kept: list[dict[str, Any]] = []
+        for states, (labels_U, log_UV), (full, full_UV) in zip(
+            output, self.model.forced(output, followed), of_full, strict=True
         ):
             divergence_U = (full_UV.exp() * (full_UV - log_UV)).sum(-1)
-            kept.append(
-                {
-                    "text": text,
-                    "tokens": len(labels_U),
-                    "nll": -float(log_UV.gather(-1, labels_U[:, None]).double().sum()),
-                    "correct": int((log_UV.argmax(-1) == labels_U).sum()),
-                    "divergence": float(divergence_U.double().sum()),
-                    "difference": float((states - full).norm() / full.norm()),
-                }
-            )
-        return kept
+            found = {
+                "tokens": len(labels_U),
+                "divergence": float(divergence_U.double().sum()),
+                "difference": float((states - full).norm() / full.norm()),
+            }
+            if texts is not None:
+                found["nll"] = -float(log_UV.gather(-1, labels_U[:, None]).double().sum())
+                found["correct"] = int((log_UV.argmax(-1) == labels_U).sum())
+            kept.append(found)
+        if texts is None:
+            return kept
+        return [{"text": x, **found} for x, found in zip(self.model.transcripts(output), kept, strict=True)]
 
 
 class CTCTranscriber:
@@ -236,11 +248,17 @@ class CTCTranscriber:
         log_probs, frames_B = self.model.emit(**inputs)
         return [own[:frames] for own, frames in zip(log_probs[-1], frames_B.tolist(), strict=True)]
 
+    def own_texts(self, output: list[Tensor]) -> list[str]:
+        """Return empty transcripts: frames are compared, which no transcript changes."""
+        return [""] * len(output)
+
     def reference(self, output: list[Tensor], texts: list[str]) -> list[Tensor]:
         """Return the log-probabilities under full attention."""
         return output
 
-    def judged(self, output: list[Tensor], texts: list[str], reference: list[Tensor]) -> list[dict[str, Any]]:
+    def judged(
+        self, output: list[Tensor], texts: list[str] | None, reference: list[Tensor]
+    ) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums over its labels or frames.
 
         `nll`: negative log-likelihood of the transcript in nats, over `tokens`; over `frames`, `divergence`
@@ -250,29 +268,31 @@ class CTCTranscriber:
         Raises:
             UserError: a transcript that is longer than its frames, or that the vocabulary can't write.
         """
-        kept, tokens = [], self.tokenizer.tokens
-        for log_TV, full_TV, text in zip(output, reference, texts, strict=True):
-            labels, frames = self.tokenizer.encode(text), torch.tensor([len(log_TV)])
-            sizes = frames, torch.tensor([len(labels)])
-            targets = torch.tensor([labels])
-            nll = F.ctc_loss(log_TV.cpu()[:, None], targets, *sizes, blank=BLANK, reduction="sum")
-            if not labels or not bool(nll.isfinite()):
-                raise UserError(
-                    f"transcript {text[:40]!r}: expected labels for {len(log_TV)} frames, found {len(labels)}"
-                )
-            (path,) = greedy_search(log_TV.cpu()[None], frames)
+        kept = []
+        for index, (log_TV, full_TV) in enumerate(zip(output, reference, strict=True)):
             divergence_T = (full_TV.exp() * (full_TV - log_TV)).nan_to_num().sum(-1)
-            kept.append(
-                {
-                    "text": " ".join(tokens(path.ids)) if self.phones else self.tokenizer.text(path.ids),
-                    "tokens": len(labels),
-                    "frames": len(log_TV),
-                    "nll": float(nll),
-                    "divergence": float(divergence_T.double().sum()),
-                    "changed": int((log_TV.argmax(-1) != full_TV.argmax(-1)).sum()),
-                }
-            )
+            found = {
+                "frames": len(log_TV),
+                "divergence": float(divergence_T.double().sum()),
+                "changed": int((log_TV.argmax(-1) != full_TV.argmax(-1)).sum()),
+            }
+            kept.append(found if texts is None else self._recognised(log_TV.cpu(), texts[index]) | found)
         return kept
+
+    def _recognised(self, log_TV: Tensor, text: str) -> dict[str, Any]:
+        """Return the transcript, and the likelihood of the true one."""
+        labels, frames = self.tokenizer.encode(text), torch.tensor([len(log_TV)])
+        sizes = frames, torch.tensor([len(labels)])
+        targets = torch.tensor([labels])
+        nll = F.ctc_loss(log_TV[:, None], targets, *sizes, blank=BLANK, reduction="sum")
+        if not labels or not bool(nll.isfinite()):
+            raise UserError(
+                f"transcript {text[:40]!r}: expected labels for {len(log_TV)} frames, found {len(labels)}"
+            )
+        (path,) = greedy_search(log_TV[None], frames)
+        tokens = self.tokenizer.tokens
+        found = " ".join(tokens(path.ids)) if self.phones else self.tokenizer.text(path.ids)
+        return {"text": found, "tokens": len(labels), "nll": float(nll)}
 
 
 def plain_words(text: str) -> list[str]:

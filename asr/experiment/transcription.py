@@ -14,7 +14,7 @@ from asr.data.concatenate import join, packed
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError
-from asr.experiment.options import CompareConfig
+from asr.experiment.options import GREEDY, CompareConfig
 from asr.experiment.speech import split_name
 from asr.experiment.transcribers import CTCTranscriber, Transcriber, WhisperTranscriber
 from asr.experiment.variant import Variant
@@ -23,7 +23,7 @@ from asr.model.hub import local_folder
 from asr.model.whisper import Whisper, is_whisper
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.statistics import pooled
+from asr.scoring.statistics import Statistic, pooled
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer
 
@@ -62,7 +62,8 @@ class JoinedInput:
 class Transcription:
     """Transcripts of recordings by Whisper or a CTC model, and the transcripts of the manifest forced on it.
 
-    See `asr.experiment.workload.Exchanged`.
+    A greedy search reads no transcript of the manifest: variants are compared with full attention alone, along
+    the model's own transcripts. See `asr.experiment.workload.Exchanged`.
 
     Args:
         options: options of the comparison.
@@ -74,14 +75,14 @@ class Transcription:
     timed, decoder = "encoder", "greedy"
 
     def __init__(self, options: CompareConfig) -> None:
-        self.options = options
+        self.options, self.labelled = options, options.sweep != GREEDY
         places = [manifest_path(options.data, split) for split in options.splits]
         self.paths = list(dict.fromkeys(places))
         alone = self.paths == [Path(options.data)]
         if alone:
             refuse(options, ["splits"], f"with data={options.data}, only with a prepared folder")
         self.name = split_name(options.data) if alone else "+".join(dict.fromkeys(options.splits))
-        cuts = [cut for path in self.paths for cut in read_cuts(path)]
+        cuts = [cut for path in self.paths for cut in read_cuts(path, require_text=self.labelled)]
         # Without a limit, no utterance has room for another.
         groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)
         joined = [[cuts[index] for index in group] for group in groups][: options.examples or None]
@@ -89,12 +90,13 @@ class Transcription:
         self.device, self.layers, self.frames = self.model.device, self.model.layers, self.model.frames
         self.items: Sequence[JoinedInput] = [self._input(*numbered) for numbered in enumerate(joined)]
         self.examples = self.units = len(self.items)
+        self._own_texts: dict[tuple[int, ...], list[str]] = {}  # by numbers of the inputs of a batch
 
     def _input(self, number: int, cuts: "list[MonoCut]") -> JoinedInput:
         duration_s = sum(cut.duration for cut in cuts) + PAUSE_S * (len(cuts) - 1)
         found = JoinedInput(number, cuts, self.model.length(duration_s))
         longest = max(cuts, key=lambda cut: cut.duration)
-        self.model.check(longest.id, longest.duration, found.text)
+        self.model.check(longest.id, longest.duration, found.text if self.labelled else "")
         return found
 
     def settings(self) -> dict[str, Any]:
@@ -103,6 +105,7 @@ class Transcription:
         given = {name: getattr(self.options, name) for name in names}
         return {
             "options": given,
+            "labelled": None if self.labelled else False,  # as if it weren't there in other journals
             "model": self.model.digest(),
             "data": [manifest_digest(path) for path in self.paths],
         }
@@ -121,14 +124,34 @@ class Transcription:
 
     def reference(self, output: Any, items: list[JoinedInput]) -> Any:
         """See `Exchanged`."""
-        return self.model.reference(output, [speech.text for speech in items])
+        texts = self._texts(items)
+        if texts is None:
+            numbers = tuple(speech.number for speech in items)
+            # Once: a search goes over each batch many times.
+            texts = self._own_texts.get(numbers) or self.model.own_texts(output)
+            self._own_texts[numbers] = texts
+        return self.model.reference(output, texts)
 
     def keep(self, output: Any, items: list[JoinedInput], reference: Any) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums for the model's measures."""
-        return self.model.judged(output, [speech.text for speech in items], reference)
+        return self.model.judged(output, self._texts(items), reference)
+
+    def _texts(self, items: list[JoinedInput]) -> list[str] | None:
+        return [speech.text for speech in items] if self.labelled else None
 
     def score(self, kept: list[dict[str, Any]]) -> Scored:
         """Return measures and predictions; `kept` is in the order of `items`."""
+        found = [{"utterances": [cut.id for cut in speech.cuts]} for speech in self.items]
+        measures = self._errors(kept, found) if self.labelled else {}
+        for name, (amount, over) in self.model.measures.items():
+            if amount in kept[0]:
+                sizes = [item[over] if over else 1 for item in kept]
+                measures[name] = pooled([item[amount] for item in kept], sizes)
+        predictions = [one | item for one, item in zip(found, kept, strict=True)]
+        return Scored(measures, {"predictions": predictions})
+
+    def _errors(self, kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Statistic]:
+        """Return the error rate; enter reference, words and errors of each input into what was found."""
         references = [
             self.model.spoken([cut.supervisions[0].text for cut in speech.cuts]) for speech in self.items
         ]
@@ -137,23 +160,13 @@ class Transcription:
         lengths = [count.length for count in counts]
         if not sum(lengths):
             raise UserError(f"data={self.options.data}: expected words to score against, found none")
-        measures = {self.model.error: pooled([count.errors for count in counts], lengths)}
-        for name, (amount, over) in self.model.measures.items():
-            sizes = [item[over] if over else 1 for item in kept]
-            measures[name] = pooled([item[amount] for item in kept], sizes)
-        predictions = [
-            {
-                "utterances": [cut.id for cut in speech.cuts],
+        for entry, reference, words, count in zip(found, references, heard, counts, strict=True):
+            entry |= {
                 "reference": " ".join(reference),
                 "normalised": " ".join(words),
                 "errors": count.errors,
-                **item,
             }
-            for speech, reference, words, count, item in zip(
-                self.items, references, heard, counts, kept, strict=True
-            )
-        ]
-        return Scored(measures, {"predictions": predictions})
+        return {self.model.error: pooled([count.errors for count in counts], lengths)}
 
     def drawn(self, attentions: list[str]) -> dict[str, Any]:
         """Return nothing: the report draws measures and times alone."""
