@@ -6,7 +6,6 @@ batch is stored at once, so that an interrupted experiment continues.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,22 @@ from asr.config import user_code
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
-from asr.experiment.options import FULL, CompareConfig
+from asr.experiment.layer_search import search_layers
+from asr.experiment.options import FULL, GREEDY, LAYERS, CompareConfig
 from asr.experiment.records import Candidate, Evaluation, Failure
 from asr.experiment.request import Request
 from asr.experiment.results import Results, write_results
 from asr.experiment.timing import Runner, in_turns_on
 from asr.experiment.variant import Variant
-from asr.experiment.workload import Exchanged
+from asr.experiment.workload import Exchanged, Outcome
 from asr.files import check_writable, locked, write_json
-from asr.measure import peak_bytes_of, quartiles, usual_clock
+from asr.measure import peak_bytes_of, usual_clock
 from asr.records.job import Job
 from asr.records.run_folder import RunFolder
 from asr.scoring.statistics import Interval, Values, bootstrap, percentiles, ratio_interval
 from asr.training.options import recipe_module
 
-FORMAT = 1  # of the journal; another one when what is kept of a batch changes its meaning
+FORMAT = 2  # of the journal; another one when what is kept of a batch changes its meaning
 WRITTEN = str.maketrans(":* ", "-x-")  # in names of files
 Advance = Callable[[str], None]
 
@@ -57,9 +57,9 @@ def run_exchange(request: Request) -> tuple[Path, Results]:
             total = len(run.batches) * len(run.variants)
             if stored := total - run.todo:
                 console.print(f"{run.workload.name}: reusing {stored:,} of {total:,} stored batches")
-            with progress() as bars:
-                bar = bars.add_task(run.workload.name, total=run.todo)
-                run.measure(partial(_advance, bars, bar))
+            run.measure()
+            if options.sweep == GREEDY:
+                run.search_layers()
         results = collect(request, runs)
         write_results(results, folder)
     return folder, results
@@ -95,14 +95,17 @@ def label_of(source: str) -> str:
 def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
     """Return full attention, the baseline, all combinations of the axes, and the single variants.
 
+    A greedy search adds its own to full attention.
+
     Args:
         options: options of the comparison; names of mechanisms are canonical.
-        layers: number of layers, for `sweep`.
+        layers: number of layers, for `sweep=layers`.
         frames: the model's own schedule of frame rates.
     """
-    if options.sweep:
+    crossed: list[Variant] = []
+    if options.sweep == LAYERS:
         crossed = [Variant(x) for x in swept(options.attentions, layers)]
-    else:
+    elif not options.sweep:
         axes = (
             options.attentions or [FULL],
             ["" if x == frames else x for x in options.frames] or [""],
@@ -134,21 +137,6 @@ def swept(attentions: Sequence[str], layers: int) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a variant was measured to be.
-
-    Attributes:
-        values: measures by name.
-        samples: their values on resampled units, the same for all variants.
-        seconds: time of each batch.
-    """
-
-    values: dict[str, float]
-    samples: dict[str, Values]
-    seconds: Values
-
-
 class Exchange:
     """One workload with its model, in all variants.
 
@@ -160,7 +148,7 @@ class Exchange:
     Attributes:
         workload, variants, runners: what is measured.
         batches: indices of the items in each batch.
-        todo: number of forward passes that aren't stored yet.
+        search: steps of a search over layers, if there was one, as JSON data.
 
     Raises:
         UserError: a variant that the model can't run in.
@@ -168,16 +156,31 @@ class Exchange:
 
     def __init__(self, workload: Exchanged, options: CompareConfig, folder: Path) -> None:
         self.workload, self.options, self.folder = workload, options, folder / workload.name
-        self.variants = variants(options, workload.layers, workload.frames)
-        for name in dict.fromkeys(x.precision for x in self.variants if x.precision):
-            pick_precision(name, workload.device)  # refuses what the device lacks, and warns
-        for variant in self.variants:
-            workload.use(variant)  # refuses what the model lacks
         self.batches = list(length_batches([item.length for item in workload.items], options.batch))
         self.journal = Job(self.folder / "outputs.jsonl", self._work())
-        self.runners = {x: Runner(workload.run, prepare=partial(workload.use, x)) for x in self.variants}
+        self.variants: list[Variant] = []
+        self.runners: dict[Variant, Runner] = {}
+        self.search: dict[str, Any] = {}
+        self.add(variants(options, workload.layers, workload.frames))
+        if options.sweep == GREEDY:
+            for variant in (*map(Variant, options.attentions), *(Variant(FULL, x) for x in options.frames)):
+                workload.use(variant)  # refuses before the first step
+
+    def add(self, variants: Sequence[Variant]) -> None:
+        """Take further variants; raise UserError for one that the model can't run in."""
+        for name in dict.fromkeys(x.precision for x in variants if x.precision):
+            pick_precision(name, self.workload.device)  # refuses what the device lacks, and warns
+        for variant in variants:
+            self.workload.use(variant)  # refuses what the model lacks
+            if variant not in self.runners:
+                self.variants.append(variant)
+                self.runners[variant] = Runner(self.workload.run, prepare=partial(self.workload.use, variant))
+
+    @property
+    def todo(self) -> int:
+        """Number of forward passes that aren't stored yet."""
         keys = {key for variant in self.variants for key in self._keys(variant)}
-        self.todo = len(keys - self.journal.stored.keys())
+        return len(keys - self.journal.stored.keys())
 
     def _work(self) -> dict[str, Any]:
         """Return everything that the stored outputs and times depend on, but the variant and the batch.
@@ -200,21 +203,22 @@ class Exchange:
     def _keys(self, variant: Variant) -> list[str]:
         return [f"{variant} {number}" for number in range(len(self.batches))]
 
-    def measure(self, advance: Advance) -> None:
+    def measure(self, what: str = "") -> None:
         """Run the variants in turn on each batch; store output, time and peak memory of each.
 
         A variant that can't run, for want of memory, is left out; `errors` says why.
 
         Args:
-            advance: called after each forward pass.
+            what: words beside the progress, after the name of the workload.
         """
         try:
-            for number, batch in enumerate(self.batches):
-                missing = [x for x in self.variants if f"{x} {number}" not in self.journal.stored]
-                if missing:
-                    self._measure_batch(
-                        number, [self.workload.items[index] for index in batch], missing, advance
-                    )
+            with progress() as bars:
+                bar = bars.add_task(f"{self.workload.name}{what}", total=self.todo)
+                for number, batch in enumerate(self.batches):
+                    missing = [x for x in self.variants if f"{x} {number}" not in self.journal.stored]
+                    if missing:
+                        items = [self.workload.items[index] for index in batch]
+                        self._measure_batch(number, items, missing, partial(_advance, bars, bar))
             self._measure_memory()
         finally:
             self.journal.close()
@@ -227,19 +231,25 @@ class Exchange:
         # Also where nothing is compared with it: the first pass over a batch takes longer.
         reference = self.workload.reference(self._checked(self.workload.run(inputs), Variant(FULL)), items)
         device = self.workload.device
-        for variant in variants:
+        full_s = None  # in the same turns: times of another day are no measure
+        for variant in [Variant(FULL), *(x for x in variants if x != Variant(FULL))]:
             kept: list[Any] = []
 
             def keep(variant: Variant, output: Any, kept: list[Any] = kept) -> None:
-                kept += self.workload.keep(self._checked(output, variant), items, reference)
+                if variant in variants:
+                    kept += self.workload.keep(self._checked(output, variant), items, reference)
 
             runner = self.runners[variant]
             found = in_turns_on({"": (inputs,)}, {variant: runner}, device=device, keep=keep)
             if not runner.error:
                 (taken,) = found[variant]
-                entry = {"seconds": taken.by(usual_clock(device)), "kept": kept}
-                self.journal.add(f"{variant} {number}", entry)
-            advance(f"{self.workload.name}: {variant}")
+                seconds = taken.by(usual_clock(device))
+                full_s = full_s or seconds
+                if variant in variants:
+                    entry = {"seconds": seconds, "full_s": full_s, "kept": kept}
+                    self.journal.add(f"{variant} {number}", entry)
+            if variant in variants:
+                advance(f"{self.workload.name}: {variant}")
 
     def _measure_memory(self) -> None:
         """Measure a forward pass of each variant over the batch with the longest inputs."""
@@ -263,6 +273,19 @@ class Exchange:
                 "found NaN (broken weights?)"
             )
         return output
+
+    def search_layers(self) -> None:
+        """Search for the mechanism and the frame rate of each layer; see `asr.experiment.layer_search`."""
+
+        def measured(variants: list[Variant], step: int) -> list[Outcome | None]:
+            self.add(variants)
+            self.measure(f", step {step}")
+            return [None if x in self.errors else self.outcome(x) for x in variants]
+
+        options, workload = self.options, self.workload
+        factors = [int(x) for x in options.frames]
+        shape = workload.layers, workload.frames
+        self.search = search_layers(measured, options.attentions, factors, *shape, options.limit)
 
     @property
     def errors(self) -> dict[Variant, str]:
@@ -289,7 +312,7 @@ class Exchange:
             )
             for variant in self.variants
         }
-        outcomes = {x: self._outcome(x) for x in self.variants if x not in self.errors}
+        outcomes = {x: self.outcome(x) for x in self.variants if x not in self.errors}
         base = outcomes.get(Variant.read(self.options.baseline))
         for variant, outcome in outcomes.items():
             evaluation, peak = found[variant], self.journal.stored[f"{variant} memory"]["peak_bytes"]
@@ -311,11 +334,10 @@ class Exchange:
                     for name, value in outcome.values.items()
                     if base.values[name] > 0
                 }
-                low, _, high = quartiles(outcome.seconds / base.seconds)
-                evaluation.ratios["time"] = _entry(total / float(base.seconds.sum()), (low, high))
+                evaluation.ratios["time"] = _entry(*outcome.time(base))
         return list(found.values())
 
-    def _outcome(self, variant: Variant) -> Outcome:
+    def outcome(self, variant: Variant) -> Outcome:
         """Score what a variant made of all items; write its predictions."""
         entries = [self.journal.stored[key] for key in self._keys(variant)]
         kept: list[Any] = [None] * len(self.workload.items)
@@ -332,6 +354,7 @@ class Exchange:
                 name: bootstrap(x, units, self.options.samples, self.options.seed) for name, x in measures
             },
             seconds=np.array([entry["seconds"] for entry in entries]),
+            relative=np.array([entry["seconds"] / entry["full_s"] for entry in entries]),
         )
 
     def _interval(self, values: Values, baseline: Values | None = None) -> Interval | None:
@@ -368,6 +391,7 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
             "baseline": options.baseline,
             "exchange": request.exchanged(),
             "sizes": sizes,
+            "search": {run.workload.name: run.search for run in runs if run.search},
         },
         environment=environment | {"device": options.device},
         candidates=[candidate],

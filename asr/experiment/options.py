@@ -121,7 +121,7 @@ class CompareConfig(SearchOptions):
     sweep: str = option(
         "",
         help="layers: each mechanism in one layer at a time, full in the others; greedy: search for the "
-        "mechanism and the factor of frames of each layer, whose KL stays below `limit`; empty: in all layers",
+        "mechanism and the factor of frames of each layer, with KL up to `limit`; empty: in all layers",
         affects="result",
         only=FOUND,
         choices=("", LAYERS, GREEDY),

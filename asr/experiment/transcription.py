@@ -62,7 +62,7 @@ class JoinedInput:
 class Transcription:
     """Transcripts of recordings by Whisper or a CTC model, and the transcripts of the manifest forced on it.
 
-    A greedy search reads no transcript of the manifest: variants are compared with full attention alone, along
+    A greedy search reads no transcript of the manifest: it compares variants with full attention alone, along
     the model's own transcripts. See `asr.experiment.workload.Exchanged`.
 
     Args:

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from asr.experiment.cell import Cell
 from asr.experiment.records import Evaluation, SplitData
 from asr.experiment.timing import Passes
 from asr.experiment.variant import Variant
-from asr.scoring.statistics import Statistic
+from asr.measure import quartiles
+from asr.scoring.statistics import Interval, Statistic, Values
 from asr.training.options import TrainConfig
 
 
@@ -61,6 +63,32 @@ class Scored:
 
     measures: dict[str, Statistic]
     files: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a variant was measured to be.
+
+    Attributes:
+        values: measures by name.
+        samples: their values on resampled units, the same for all variants.
+        seconds: time of each batch.
+        relative: time of each batch divided by that of full attention in the same turns.
+    """
+
+    values: dict[str, float]
+    samples: dict[str, Values]
+    seconds: Values
+    relative: Values
+
+    def time(self, other: "Outcome") -> tuple[float, Interval]:
+        """Return its time as a ratio to another variant's, with quartiles over batches.
+
+        The other one may have been measured on another day: both are compared by way of full attention.
+        """
+        ratios = self.relative / other.relative
+        low, _, high = quartiles(ratios)
+        return float(np.average(ratios, weights=other.seconds)), (low, high)
 
 
 class Exchanged(Protocol):

@@ -12,6 +12,7 @@ from asr.report.words import (
     changed,
     clock_words,
     conditions_words,
+    counted,
     duration_range,
     measured,
     metric_words,
@@ -52,6 +53,7 @@ def findings(results: Results) -> list[Finding]:
     return [
         *_accuracy(results, learned, metric, split),
         *_closest(results, split, metric),
+        *_chosen(results, split),
         *_unlearned(results, rates, unlearned, metric),
         *_speed(results, rates, times, split, metric),
         *_front({name: time for name, time in times.items() if name in learned}, results.front(split)),
@@ -105,6 +107,18 @@ def _closest(results: Results, split: str, metric: str) -> Iterator[Finding]:
         shown = f", {metric_words(metric)} {_rate(rate, metric)}" if rate else ""
         text = f"{name}: KL {scored(kls[name], DIVERGENCE)}{shown}."
         yield Finding("Closest to full attention", text)
+
+
+def _chosen(results: Results, split: str) -> Iterator[Finding]:
+    """Name the variant that a search over layers chose."""
+    if search := results.protocol.get("search", {}).get(split):
+        variant = search["chosen"]
+        kl = results.error_rate(results.candidates[0].label, split, DIVERGENCE, variant)
+        shown = f": KL {scored(kl, DIVERGENCE)}" if kl else ""
+        text = f"{variant}{shown}, after {counted(len(search['steps']), 'step')} with KL up to"
+        yield Finding(
+            "Chosen by the search", f"{text} {search['limit']:g}. To confirm: \"candidates=['{variant}']\"."
+        )
 
 
 def _unlearned(

@@ -43,7 +43,7 @@ PAGE: tuple[Drawing, ...] = (
     once(accuracy.divergence),
     per_split(layers.figure),
     once(outcome.table),
-    per_split(scores.table, scores.ratios, scores.by_layer),
+    per_split(scores.table, scores.ratios, scores.by_layer, scores.steps),
     per_split(differences.table, differences.pairs),
     per_split(exchange.table, exchange.changes),
     once(costs.table),

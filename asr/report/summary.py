@@ -17,7 +17,9 @@ def print_results(results: Results, console: Console) -> None:
     for split in results.splits():
         matrix = exchange.table(results, split)
         tables += [_compact(matrix) if matrix else None, differences.table(results, split)]
-        tables += [draw(results, split) for draw in (scores.table, scores.ratios, scores.by_layer)]
+        tables += [
+            draw(results, split) for draw in (scores.table, scores.ratios, scores.by_layer, scores.steps)
+        ]
     tables += benchmark.tables(results)
     console.print(protocol_line(results), markup=False, soft_wrap=True)
     for table in filter(None, tables):

@@ -11,7 +11,7 @@ from asr.report import theme
 from asr.report.words import clock_words, metric_heading, metric_words, scored
 from asr.scoring.statistics import DASH, Estimate
 
-FULL = "full"
+FULL, LAYERS = "full", "layers"
 
 
 def table(results: Results, split: str) -> Table | None:
@@ -107,9 +107,43 @@ def by_layer(results: Results, split: str) -> Table | None:
     )
 
 
+def steps(results: Results, split: str) -> Table | None:
+    """Return a row per step of a greedy search over layers; None without one."""
+    search = results.protocol.get("search", {}).get(split)
+    if not search:
+        return None
+    rows = []
+    for number, step in enumerate(search["steps"], start=1):
+        if variant := step["chosen"]:
+            system = (results.candidates[0].label, variant)
+            kl = results.error_rate(system[0], split, "kl", variant)
+            time = results.ratio(system, split, "time")
+            text = time.text("{:.2f}".format, between=" … ") if time else DASH
+            cells = [TableCell(str(len(step["tried"]))), cell(kl, "kl"), _cell(text, time)]
+            rows.append([TableCell(str(number), sort=number), _head(variant, variant), *cells])
+    clock = clock_words(results.clock).replace("wall-clock time", "time")
+    return Table(
+        key=f"search-{split}",
+        label="Search",
+        title=f"{split}: steps of the search over layers, KL up to {search['limit']:g}",
+        caption=(
+            "Each step tries the changes of one layer that are left, and keeps the one that saves the most "
+            "time for the KL that it adds. What exceeds the limit or isn't faster isn't tried again."
+        ),
+        columns=[
+            Column("step"),
+            Column("kept", number=False),
+            Column("tried"),
+            Column(metric_heading("kl")),
+            Column(f"{clock} (quartiles), ratio to {FULL}"),
+        ],
+        rows=rows,
+    )
+
+
 def layers(results: Results, split: str) -> list[tuple[str, int, System]]:
     """Return mechanism, number of the layer from 1, and system of a sweep over layers."""
-    if not results.protocol.get("exchange", {}).get("sweep"):
+    if results.protocol.get("exchange", {}).get("sweep") != LAYERS:
         return []
     swept = [found for system in _systems(results, split).values() for found in _single_layer(system)]
     order = list(dict.fromkeys(name for name, *_ in swept))
