@@ -20,6 +20,7 @@ from asr.config import user_code
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
+from asr.experiment.engines import ENGINE, engine_version, unavailable
 from asr.experiment.layer_search import search_layers
 from asr.experiment.options import FULL, GREEDY, LAYERS, CompareConfig
 from asr.experiment.records import Candidate, Evaluation, Failure
@@ -50,6 +51,9 @@ def run_exchange(request: Request) -> tuple[Path, Results]:
     folder = Path(options.folder or Path("exp", "compare", label_of(options.model).replace("/", "-")))
     check_writable(folder / "results.json")
     console = open_console(markup=False)
+    for name, reason in unavailable(options.peers).items():
+        console.print(f"skipped peers={name}: {reason}")
+        options.peers.remove(name)
     with locked(folder, "asr compare"):
         # All are opened before hours of work on one.
         runs = [Exchange(workload, options, folder) for workload in workloads(request)]
@@ -114,6 +118,7 @@ def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
         )
         crossed = [Variant(*values) for values in itertools.product(*axes)]
     single = [Variant.read(x) for x in (options.baseline, *options.candidates)]
+    single += [Variant(ENGINE + x) for x in options.peers]
     return list(dict.fromkeys([Variant(FULL), *single[:1], *crossed, *single[1:]]))
 
 
@@ -201,7 +206,7 @@ class Exchange:
         }
 
     def _keys(self, variant: Variant) -> list[str]:
-        return [f"{variant} {number}" for number in range(len(self.batches))]
+        return [_key(variant, number) for number in range(len(self.batches))]
 
     def measure(self, what: str = "") -> None:
         """Run the variants in turn on each batch; store output, time and peak memory of each.
@@ -215,7 +220,7 @@ class Exchange:
             with progress() as bars:
                 bar = bars.add_task(f"{self.workload.name}{what}", total=self.todo)
                 for number, batch in enumerate(self.batches):
-                    missing = [x for x in self.variants if f"{x} {number}" not in self.journal.stored]
+                    missing = [x for x in self.variants if _key(x, number) not in self.journal.stored]
                     if missing:
                         items = [self.workload.items[index] for index in batch]
                         self._measure_batch(number, items, missing, partial(_advance, bars, bar))
@@ -247,13 +252,13 @@ class Exchange:
                 full_s = full_s or seconds
                 if variant in variants:
                     entry = {"seconds": seconds, "full_s": full_s, "kept": kept}
-                    self.journal.add(f"{variant} {number}", entry)
+                    self.journal.add(_key(variant, number), entry)
             if variant in variants:
                 advance(f"{self.workload.name}: {variant}")
 
     def _measure_memory(self) -> None:
         """Measure a forward pass of each variant over the batch with the longest inputs."""
-        missing = [x for x in self.variants if f"{x} memory" not in self.journal.stored]
+        missing = [x for x in self.variants if _key(x, "memory") not in self.journal.stored]
         missing = [x for x in missing if not self.runners[x].error]
         items = [self.workload.items[index] for index in self.batches[-1]]
         self.workload.use(Variant(FULL))
@@ -263,7 +268,9 @@ class Exchange:
             run = partial(self.workload.run, inputs)
             if not self.runners[variant].warm:  # code is loaded when it first runs
                 run()
-            self.journal.add(f"{variant} memory", {"peak_bytes": peak_bytes_of(run, self.workload.device)})
+            self.journal.add(
+                _key(variant, "memory"), {"peak_bytes": peak_bytes_of(run, self.workload.device)}
+            )
 
     def _checked(self, output: Any, variant: Variant) -> Any:
         """Return a model's output; raise UserError if it has NaN."""
@@ -315,7 +322,7 @@ class Exchange:
         outcomes = {x: self.outcome(x) for x in self.variants if x not in self.errors}
         base = outcomes.get(Variant.read(self.options.baseline))
         for variant, outcome in outcomes.items():
-            evaluation, peak = found[variant], self.journal.stored[f"{variant} memory"]["peak_bytes"]
+            evaluation, peak = found[variant], self.journal.stored[_key(variant, "memory")]["peak_bytes"]
             total = float(outcome.seconds.sum())
             evaluation.forward_s, evaluation.forward_cpu_s = (
                 (total, None) if clock == "wall" else (None, total)
@@ -364,6 +371,13 @@ class Exchange:
         return percentiles(values) if baseline is None else ratio_interval(values, baseline)
 
 
+def _key(variant: Variant, what: str | int) -> str:
+    """Return the key of a variant's batch in the journal; another program's names its version."""
+    is_peer = variant.attention.startswith(ENGINE)
+    program = [engine_version(variant.attention.removeprefix(ENGINE))] if is_peer else []
+    return " ".join([str(variant), *program, str(what)])
+
+
 def _entry(value: float, interval: Interval | None) -> dict[str, Any]:
     return {"rate": value, "interval": interval and list(interval)}
 
@@ -393,7 +407,9 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
             "sizes": sizes,
             "search": {run.workload.name: run.search for run in runs if run.search},
         },
-        environment=environment | {"device": options.device},
+        environment=environment
+        | {"device": options.device}
+        | ({"peers": {x: engine_version(x) for x in options.peers}} if options.peers else {}),
         candidates=[candidate],
         evaluations=[x for run in runs for x in run.evaluations(label, clock)],
         failures=[

@@ -33,6 +33,11 @@ PASSES = ("forward", "forward+backward")
 GROUPING = "grouping"  # a pass that only mechanisms with groups of queries have
 SIZED = ("mechanism", "layer")  # a model has the sizes of its preset
 ALL = "all"
+# Of `peers`; see `asr.experiment.engines`.
+ENGINES = (
+    *("transformers", "transformers-bf16", "faster-whisper", "faster-whisper-int8"),
+    *("openvino", "openvino-bf16", "onnxruntime", "onnxruntime-int8"),
+)
 LARGEST_BATCH = 1_000_000
 
 
@@ -110,6 +115,14 @@ class CompareConfig(SearchOptions):
         help="further precisions to evaluate and time in, e.g. bf16",
         affects="result",
         choices=PRECISIONS[1:],
+    )
+    peers: list[str] = option(
+        [],
+        help="other programs that run the encoder of a Whisper folder on the CPU, timed in turns; those that "
+        "aren't installed are skipped; all: each of them",
+        affects="result",
+        only=FOUND,
+        choices=(*ENGINES, ALL),
     )
     baseline: str = option(
         FULL,
@@ -325,7 +338,7 @@ class CompareConfig(SearchOptions):
         """Raise UserError if there is no model, no way to run it, or if options conflict."""
         if not self.model:
             raise UserError(f"data={self.data}: expected model=<run, folder or name on the Hub> beside it")
-        axes = ("frames", "layers", "precisions", "candidates")
+        axes = ("frames", "layers", "precisions", "candidates", "peers")
         given = [name for name in axes if getattr(self, name)]
         if not (self.attentions or given):
             raise UserError(

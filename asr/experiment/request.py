@@ -11,7 +11,7 @@ from asr.config.schema import conditions
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
 from asr.experiment.grids import Paper, with_grid
-from asr.experiment.options import LENGTHS, OWN, STEPS, TRAINED, CompareConfig
+from asr.experiment.options import ALL, ENGINES, LENGTHS, OWN, STEPS, TRAINED, CompareConfig
 from asr.experiment.records import TriedRate
 from asr.experiment.variant import Variant, given_variants
 from asr.files import near_path
@@ -148,6 +148,9 @@ def _parse_exchange(values: dict[str, Any], command: list[str]) -> Request:
     (options.baseline,) = given_variants([options.baseline])
     options.candidates = given_variants(options.candidates)
     options.device = pick_device(options.device)
+    options.peers = list(dict.fromkeys(ENGINES if ALL in options.peers else options.peers))
+    if options.peers and options.device != "cpu":
+        raise UserError(f"peers={options.peers[0]}: expected device=cpu, found {options.device}")
     options.precision = pick_precision(options.precision, options.device, recognising=True).name
     recipe = config.parse(schema, {"name": name} | task) if schema else None
     return Request(options, {}, command, recipe=recipe)

@@ -15,6 +15,7 @@ from torch import Tensor
 from asr.data.audio_file import Samples
 from asr.environment import Precision
 from asr.errors import UserError
+from asr.experiment.engines import ENGINE, Encode, build_encoder
 from asr.experiment.variant import Variant
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
@@ -104,6 +105,7 @@ class WhisperTranscriber:
         self.model, self.device, self.rate = model, model.device, model.rate
         self.layers, self.frames = model.layers, "1"
         self.digest, self.batch = model.digest, model.features
+        self._peer, self._peers = "", dict[str, Encode]()
 
     def spoken(self, texts: list[str]) -> list[str]:
         """Return the words, utterance by utterance: two numerals that meet are not one number."""
@@ -128,12 +130,20 @@ class WhisperTranscriber:
             self.model.check_text(text, ident)
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """See `Transcriber`."""
+        """See `Transcriber`; another program's encoder is loaded when it is first used."""
+        self._peer = variant.attention.removeprefix(ENGINE) if variant.attention.startswith(ENGINE) else ""
+        if self._peer:
+            if self._peer not in self._peers:
+                self._peers[self._peer] = build_encoder(self._peer, self.model.folder)
+            return
         own = variant.precision or precision
         self.model.set_encoder(variant.attention, variant.frames, variant.layers, own, backend)
 
     def run(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the states of the encoder, [B, N, M]."""
+        if self._peer:
+            with torch.inference_mode():
+                return self._peers[self._peer](inputs["features"])
         return self.model.encode(**inputs)
 
     def own_texts(self, output: Tensor) -> list[str]:
@@ -226,7 +236,9 @@ class CTCTranscriber:
         """Do nothing: inputs have any length."""
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """See `Transcriber`; raise UserError for a number of layers, which is Whisper's."""
+        """See `Transcriber`; raise UserError for a number of layers or another program: Whisper's only."""
+        if variant.attention.startswith(ENGINE):
+            raise UserError(f"peers={variant.attention.removeprefix(ENGINE)}: expected a Whisper folder")
         if variant.layers:
             raise UserError(f"layers={variant.layers}: has no effect with a CTC model")
         self.model.set_attention(variant.attention, backend)

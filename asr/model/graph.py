@@ -161,14 +161,14 @@ def write_program(model: AcousticModel, path: Path) -> None:
 
     It accepts any batch size and any length of at least one frame.
     """
-    with _quiet():
+    with quiet():
         program = export_program(model)
     with atomic_binary(path) as file:
         torch.export.save(program, file)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide what PyTorch's exporter says of itself: packages that it could use, its deprecated calls."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
@@ -258,7 +258,7 @@ def _write_onnx(
         import onnxscript  # noqa: F401  (required by torch.onnx)
     except ImportError as error:
         raise UserError(f"ONNX export needs {error.name}: pip install 'clustered-asr[export]'") from None
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             export(),
             input_names=list(inputs),

@@ -66,7 +66,7 @@ class Whisper:
         if not is_whisper(folder):
             raise UserError(f"model={folder}: expected the folder of a Whisper model, found none")
         self.folder, self.device = folder, device
-        self.model, processor = _loaded(folder)
+        self.model, processor = loaded_whisper(folder)
         self.extractor, self.tokenizer = processor.feature_extractor, processor.tokenizer
         self._check()
         self.model.eval().to(device)
@@ -243,8 +243,8 @@ class Whisper:
         return [text.strip() for text in texts]
 
 
-def _loaded(folder: Path) -> tuple[Any, Any]:
-    """Return model and processor of a folder."""
+def loaded_whisper(folder: Path) -> tuple[Any, Any]:
+    """Return model and processor of transformers, from a folder; raise UserError as `Whisper` does."""
     transformers = import_transformers()
     with quiet():
         try:

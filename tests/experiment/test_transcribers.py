@@ -123,6 +123,7 @@ def test_words_of_all_scripts_are_compared(text: str, words: str) -> None:
         ),
         (["attentions=full,full*1,local-0*2"], "expected mechanisms for 2 layers, found 3"),
         (["language=de", "attentions=full"], "language=de: has no effect with a CTC model"),
+        (["peers=transformers"], "peers=transformers: expected a Whisper folder"),
         (["layers=1"], "layers=1: has no effect with a CTC model"),
         (["frames=['1,2*2']"], "frames=1,2*2: expected factors for 2 layers, found 3"),
         (["attentions=full,lsh-1"], "needs keys tied to the queries"),

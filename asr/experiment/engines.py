@@ -1,0 +1,168 @@
+"""Other programs that run the encoder of a Whisper folder: rows that are timed in turns with ours.
+
+Each takes the same features and returns states, from which the same decoder reads texts and likelihoods. So
+rows differ by the encoder alone.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asr.model.graph import quiet
+from asr.model.whisper import loaded_whisper
+
+ENGINE = "peer:"  # prefix of a row's name
+PACKAGES = {
+    "transformers": "transformers",
+    "faster-whisper": "ctranslate2",
+    "openvino": "openvino",
+    "onnxruntime": "onnxruntime",
+}
+INT8, BF16 = "-int8", "-bf16"
+
+Encode = Callable[[Tensor], Tensor]  # from features [B, T, F] to states [B, N, M]
+
+
+def engine_of(name: str) -> str:
+    """Return an engine's name without its precision.
+
+    Example:
+        >>> engine_of("faster-whisper-int8"), engine_of("openvino")
+        ('faster-whisper', 'openvino')
+    """
+    return name.removesuffix(INT8).removesuffix(BF16)
+
+
+def engine_version(name: str) -> str:
+    """Return the version of an engine's package, e.g. `ctranslate2 4.6`; empty if it isn't installed."""
+    package = PACKAGES[engine_of(name)]
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""
+
+
+def unavailable(names: Sequence[str]) -> dict[str, str]:
+    """Return why engines can't run here, for those that can't."""
+    reasons = {}
+    for name in names:
+        if not engine_version(name):
+            package = PACKAGES[engine_of(name)]
+            reasons[name] = f"{package} isn't installed: pip install 'clustered-asr[peers]'"
+        elif name == f"openvino{BF16}" and "BF16" not in _openvino_types():
+            reasons[name] = "the processor has no bfloat16"
+    return reasons
+
+
+def build_encoder(name: str, folder: Path) -> Encode:
+    """Return the encoder of a folder of transformers in an engine, with as many threads as PyTorch has.
+
+    Args:
+        name: one of `ENGINES` in `asr.experiment.options`.
+        folder: folder of a Whisper model.
+    """
+    build = {
+        "transformers": _transformers,
+        "faster-whisper": _ctranslate2,
+        "openvino": _openvino,
+        "onnxruntime": _onnxruntime,
+    }[engine_of(name)]
+    return build(folder, name.removeprefix(engine_of(name)))
+
+
+class _Encoder(nn.Module):
+    """The encoder of transformers, from features [B, F, T] to states [B, N, M]."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        model, _ = loaded_whisper(folder)
+        self.encoder = model.model.encoder.eval()
+
+    def forward(self, features: Tensor) -> Tensor:
+        states: Tensor = self.encoder(features).last_hidden_state
+        return states
+
+    def example(self) -> Tensor:
+        """Return zeros as features."""
+        config = self.encoder.config
+        return torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions)
+
+
+def _transformers(folder: Path, precision: str) -> Encode:
+    dtype = torch.bfloat16 if precision == BF16 else torch.float32
+    encoder = _Encoder(folder).to(dtype)
+    return lambda features: encoder(features.mT.to(dtype)).float()
+
+
+def _ctranslate2(folder: Path, precision: str) -> Encode:
+    import ctranslate2
+
+    with tempfile.TemporaryDirectory() as converted:
+        ctranslate2.converters.TransformersConverter(str(folder)).convert(converted, force=True)
+        model = ctranslate2.models.Whisper(
+            converted,
+            compute_type="int8" if precision == INT8 else "float32",
+            intra_threads=torch.get_num_threads(),
+        )
+
+    def encode(features: Tensor) -> Tensor:
+        given = ctranslate2.StorageView.from_array(features.mT.contiguous().numpy())
+        return torch.from_numpy(np.array(model.encode(given, to_cpu=True)))
+
+    return encode
+
+
+def _openvino_types() -> list[str]:
+    import openvino
+
+    found: list[str] = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return found
+
+
+def _openvino(folder: Path, precision: str) -> Encode:
+    import openvino
+
+    encoder = _Encoder(folder)
+    with torch.no_grad(), quiet():
+        converted = openvino.convert_model(encoder, example_input=encoder.example())
+    hints = {
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == BF16 else "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+    }
+    model = openvino.Core().compile_model(converted, "CPU", hints)
+    return lambda features: torch.from_numpy(np.array(model(features.mT.contiguous().numpy())[0]))
+
+
+def _onnxruntime(folder: Path, precision: str) -> Encode:
+    import onnxruntime
+
+    encoder = _Encoder(folder)
+    options: Any = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as place:
+        file = str(Path(place, "encoder.onnx"))
+        dynamic = ({0: torch.export.Dim.DYNAMIC},)
+        with quiet():
+            torch.onnx.export(
+                encoder, (encoder.example(),), file, dynamo=True, verbose=False, dynamic_shapes=dynamic
+            )
+        if precision == INT8:
+            from onnxruntime.quantization import quantize_dynamic
+
+            with quiet():
+                quantize_dynamic(file, smaller := str(Path(place, "int8.onnx")))
+            file = smaller
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def encode(features: Tensor) -> Tensor:
+        (states,) = session.run(None, {name: features.mT.contiguous().numpy()})
+        return torch.from_numpy(states)
+
+    return encode
