@@ -14,6 +14,8 @@ def heading(results: Results) -> str:
         return "Time and memory by length"
     if not results.trainings:
         return f"{', '.join(x.label for x in results.candidates)}: attention exchanged"
+    if results.evaluations and "training" not in results.protocol:
+        return f"{results.recipe}: trained models evaluated"
     if not results.recipe:  # a single run
         return f"{results.candidates[0].label}: training with {results.candidates[0].attention}"
     return f"{results.recipe}: attention mechanisms compared"
@@ -31,6 +33,8 @@ def protocol_words(results: Results) -> str:
         )
     if len(results.candidates) == 1 and not results.evaluations:
         return "What this training has logged by the time of the page."
+    if "training" not in results.protocol:
+        return f"Models trained separately, evaluated on the same split. Intervals are over {results.unit}."
     return (
         "All candidates share data, order, seeds, frame budget, optimiser, stopping rule and evaluation, "
         "except for the differences in the table below."
@@ -51,14 +55,21 @@ def protocol_line(results: Results) -> str:
     if train := results.data.get("train"):
         parts.append(f"{train.hours:.2f} h of training data")
     parts += [
-        f"{name}: {counted(results.data[name].utterances, 'utterance')}"
+        f"{name}: {counted(count, results.unit.removesuffix('s'))}"
         for name in results.splits()
-        if name in results.data
+        if (count := _size(results, name))
     ]
     if results.data:
         parts.append(search_words(results.protocol))
     parts.append(f"times are {clock_words(results.clock)}s")
     return " · ".join(parts)
+
+
+def _size(results: Results, split: str) -> int:
+    """Return the number of utterances or items of a split; 0 for random input, or if it is unknown."""
+    if split in results.data:
+        return results.data[split].utterances
+    return next((x.utterances or 0 for x in results.evaluations if x.split == split and not x.length), 0)
 
 
 def search_words(protocol: dict[str, Any]) -> str:

@@ -351,7 +351,9 @@ class EvaluateOptions:
         suggested=MECHANISMS,
     )
     device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
-    output: str = option("", help="JSON file for the results; empty: none", affects="place")
+    output: str = option(
+        "", help="JSON file for the results, of which asr report writes a page; empty: none", affects="place"
+    )
 
 
 def recipe_task(name: str) -> ModuleType | None:

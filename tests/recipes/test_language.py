@@ -241,8 +241,14 @@ def test_bits_of_a_split_are_those_of_its_characters(
     assert result.item_perplexity > 2**result.value
     monkeypatch.setenv("COLUMNS", "250")
     assert main(["evaluate", str(trained), "items=3", f"output={tmp_path / 'results.json'}"]) == 0
-    assert "; mean over items " in capsys.readouterr().out
-    assert json.loads((tmp_path / "results.json").read_text())["results"][0]["labels"] == 36
+    shown = capsys.readouterr().out
+    assert "test: 3 items" in shown
+    assert "perplexity over items, test" in shown
+    (row,) = read_results(tmp_path / "results.json").evaluations
+    assert row.rates["bits_per_character"]["length"] == 36
+    assert row.rates["perplexity"]["rate"] == 2 ** row.rates["bits_per_character"]["rate"]
+    assert main(["report", str(tmp_path), "static=false"]) == 0
+    assert "trained models evaluated" in (tmp_path / "report.html").read_text()
 
 
 def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Long-range classification: batches, padding, exact resuming, evaluation."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from asr import Recognizer
 from asr.cli import main
 from asr.data.sampler import BatchPlan
 from asr.errors import UserError
+from asr.experiment.results import read_results
 from asr.training.config import train_options
 from asr.training.labelling import evaluate, load_task
 from asr.training.run import train
@@ -203,8 +203,13 @@ def test_errors_on_test_items_are_counted(tmp_path: Path, capsys: pytest.Capture
     asked = ["evaluate", str(tmp_path / "run"), "items=9"]
     exchanged = "attention=clustered-3:bits=63"
     assert main([*asked, exchanged, f"output={tmp_path / 'results.json'}"]) == 0
-    assert "clustered-3 " in capsys.readouterr().out
-    assert json.loads((tmp_path / "results.json").read_text())["results"][0]["items"] == 9
+    shown = capsys.readouterr().out
+    assert "Trained with one mechanism, run with another: error rate in % on test" in shown
+    assert "What each model reaches" not in shown
+    (row,) = read_results(tmp_path / "results.json").evaluations
+    assert (row.variant, row.utterances) == ("clustered-3", 9)
+    assert main(asked) == 0
+    assert "What each model reaches" in capsys.readouterr().out
     (tmp_path / "config.yaml").write_text("recipe: {name: demo}")
     for arguments, message in (
         (asked[:1], "asr evaluate takes <run folder>"),

@@ -18,8 +18,11 @@ from asr.scoring.statistics import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:
-    """Return a row per system that competes; None before a training has finished or failed."""
-    if all(x.status == "running" for x in results.trainings):
+    """Return a row per system that competes; None before a training has ended or a model is evaluated."""
+    competing = any(results.systems(split) for split in results.splits())
+    exchanged = not competing and any(x.status == "done" for x in results.evaluations)
+    running = not competing and all(x.status == "running" for x in results.trainings)
+    if not results.trainings or exchanged or running:
         return None
     systems = {results.name_of(system): system for system in _systems(results)}
     columns = [Column("model", number=False)]
