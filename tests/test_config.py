@@ -329,8 +329,8 @@ def test_a_number_is_no_flag(value: str) -> None:
     message = rf"{value}: expected true or false"
     with pytest.raises(UserError, match=f"resample={message}"):
         config.parse(Flags, [f"resample={value}"])
-    with pytest.raises(UserError, match=rf"data\.resample={message}"):
-        train_options(["recipe=demo", f"data.resample={value}"])
+    with pytest.raises(UserError, match=rf"model\.attention_bias={message}"):
+        train_options(["recipe=demo", f"model.attention_bias={value}"])
     assert config.parse(Flags, ["resample=false"]).resample is False
 
 
@@ -384,7 +384,6 @@ def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
         "resume",
         "trainer.checkpoint_every",
         "trainer.loggers",
-        "data.prefetch",
         "augment.examples",
         "dry_run",
     }
@@ -501,7 +500,7 @@ def test_an_integer_beyond_all_floats_is_no_number() -> None:
     ("override", "expected"),
     [
         ("model.layers=${seed}", "a whole number"),
-        ("data.resample=${x}", "true or false"),
+        ("model.attention_bias=${x}", "true or false"),
         ("optimizer.betas=[${x},1]", "a list of numbers"),
         ("beam.lm_weight=${x}", "a number or null"),
     ],

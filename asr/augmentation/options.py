@@ -33,13 +33,6 @@ class WaveformConfig:
         affects="result",
         suggested=(GENERATED,),
     )
-    impulse_response_share: float = option(
-        0.5,
-        help="probability of an impulse response",
-        affects="result",
-        only=("impulse_responses",),
-        maximum=1,
-    )
     room_t60_s: list[float] = option(
         [0.2, 0.6],
         help="range of the reverberation time of random rooms, [low, high]",
@@ -54,9 +47,6 @@ class WaveformConfig:
         help=f"folder of recordings to add; {WHITE}: white noise; empty: none",
         affects="result",
         suggested=(WHITE,),
-    )
-    noise_share: float = option(
-        0.5, help="probability of noise", affects="result", only=("noise",), maximum=1
     )
     noise_snr_db: list[float] = option(
         [5.0, 20.0],
@@ -76,8 +66,8 @@ class WaveformConfig:
         affects="result",
         choices=CODECS,
     )
-    codec_share: float = option(
-        0.5, help="probability of a codec", affects="result", only=("codecs",), maximum=1
+    share: float = option(
+        0.5, help="probability of an impulse response, of noise and of a codec", affects="result", maximum=1
     )
     examples: int = option(
         0,

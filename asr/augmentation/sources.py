@@ -59,18 +59,16 @@ class Source:
             raise UserError(f"{self.path}: cannot read ({error})") from None
 
 
-def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> list[Source]:
+def find_sources(option: str, folder: str, sample_rate: int) -> list[Source]:
     """Return the recordings in a folder and those below, sorted by path.
 
     Args:
         option: name of the option, for messages.
         folder: value of the option.
         sample_rate: sample rate of the model in Hz.
-        resample: whether recordings may have other sample rates.
 
     Raises:
-        UserError: the folder is missing or has no recordings, or a recording can't be read or has another
-            rate.
+        UserError: the folder is missing or has no recordings, or a recording can't be read.
     """
     where = f"{option}={folder}"
     if not Path(folder).is_dir():
@@ -84,10 +82,6 @@ def find_sources(option: str, folder: str, sample_rate: int, resample: bool) -> 
             samples, rate, _ = header_facts(path)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        if rate != sample_rate and not resample:
-            raise UserError(
-                f"{where}: {path} has {rate} Hz, expected {sample_rate} Hz with data.resample=false"
-            )
         if rate != sample_rate:
             notice_resampling([rate], sample_rate)
         sources.append(Source(path, samples, rate))
@@ -111,12 +105,9 @@ def sources_digests(config: WaveformConfig, found: dict[str, list[Source]]) -> d
     }
 
 
-def all_sources(config: WaveformConfig, sample_rate: int, resample: bool) -> dict[str, list[Source]]:
+def all_sources(config: WaveformConfig, sample_rate: int) -> dict[str, list[Source]]:
     """Return the recordings of each folder, by option; see `find_sources`."""
-    return {
-        option: find_sources(option, folder, sample_rate, resample)
-        for option, folder in config.folders.items()
-    }
+    return {option: find_sources(option, folder, sample_rate) for option, folder in config.folders.items()}
 
 
 def noise_part(source: Source, rng: np.random.Generator, samples: int, sample_rate: int) -> Samples:

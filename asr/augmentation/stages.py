@@ -40,7 +40,6 @@ class Waveforms:
         sample_rate: sample rate of the audio in Hz.
         seed: random seed.
         longest_s: duration of the longest training utterance in s; impulse responses must not be longer.
-        resample: whether noises and responses may have other sample rates.
 
     Attributes:
         sources: recordings to augment with, by option.
@@ -57,17 +56,16 @@ class Waveforms:
         seed: int = 0,
         *,
         longest_s: float = float("inf"),
-        resample: bool = True,
     ) -> None:
         self.config, self.sample_rate, self.seed = config, sample_rate, seed
-        self.sources = all_sources(config, sample_rate, resample)
+        self.sources = all_sources(config, sample_rate)
         # The position of a stage is part of its random key, so stages without effect keep their positions.
         self.stages: list[tuple[float, Stage | None]] = [
             (1.0, self._tempo if config.tempo_factors != [1.0] else None),
-            (config.impulse_response_share, self._room(longest_s)),
-            (config.noise_share, self._noise()),
+            (config.share, self._room(longest_s)),
+            (config.share, self._noise()),
             (1.0, self._gain if config.volume_db else None),
-            (config.codec_share, self._codec if config.codecs else None),
+            (config.share, self._codec if config.codecs else None),
         ]
         if config.codecs and sample_rate < TELEPHONE_HZ:
             raise UserError(

@@ -28,27 +28,24 @@ MISSING_S = 0.5
 WHOLE_S = 1e-3
 
 
-def load_cut(cut: "MonoCut", sample_rate: int, *, resample: bool = True, speed: float = 1.0) -> Samples:
-    """Return the samples of an utterance.
+def load_cut(cut: "MonoCut", sample_rate: int, *, speed: float = 1.0) -> Samples:
+    """Return the samples of an utterance; audio of another rate is resampled, with one warning per rate.
 
     Args:
         cut: cut with one channel.
         sample_rate: target sample rate in Hz.
-        resample: whether to resample audio of another rate, with one warning per rate; false: raise an error.
         speed: speed perturbation factor (also changes the pitch).
 
     Returns:
         [samples] float32 in −1 … 1, cut.duration / speed seconds long.
 
     Raises:
-        UserError: the file is missing, truncated or empty; a sample is not finite; rate, length or channels
-            differ from the manifest's; or the rate isn't `sample_rate` and `resample` is false.
+        UserError: the file is missing, truncated or empty; a sample is not finite; or rate, length or
+            channels differ from the manifest's.
     """
     utterance = f"utterance {cut.id}"
     file, samples = _read(cut, utterance)
     samples = checked_samples(samples, f"{utterance}: {file}")
-    if cut.sampling_rate != sample_rate and not resample:
-        raise UserError(f"{utterance}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
     if cut.sampling_rate != sample_rate:
         notice_resampling([cut.sampling_rate], sample_rate)
     # Audio played faster has a higher sample rate, so one resampling changes both speed and rate.

@@ -46,7 +46,6 @@ class Utterances(Dataset[Batch]):
         cuts: checked cuts; each is accessed when its utterance is loaded.
         tokenizer: encodes transcripts as targets; None: no targets.
         sample_rate: sample rate of the model in Hz.
-        resample: whether to resample audio of other rates; false: raise an error.
         speed_factors: speed perturbation factors; one is drawn for each utterance and epoch.
         seed: random seed for speeds and pauses.
         waveforms: further augmentation.
@@ -59,7 +58,6 @@ class Utterances(Dataset[Batch]):
         tokenizer: Tokenizer | None,
         sample_rate: int,
         *,
-        resample: bool = True,
         speed_factors: list[float] | None = None,
         seed: int = 0,
         waveforms: Waveforms | None = None,
@@ -68,7 +66,6 @@ class Utterances(Dataset[Batch]):
         self.cuts = cuts
         self.tokenizer = tokenizer
         self.sample_rate = sample_rate
-        self.resample = resample
         self.speed_factors = speed_factors or [1.0]
         self.seed = seed
         self.waveforms = waveforms
@@ -95,7 +92,7 @@ class Utterances(Dataset[Batch]):
     def _samples(self, epoch: int, cuts: dict[int, MonoCut]) -> NDArray[np.float32]:
         parts = []
         for i, cut in cuts.items():
-            part = load_cut(cut, self.sample_rate, resample=self.resample, speed=self._speed(epoch, i))
+            part = load_cut(cut, self.sample_rate, speed=self._speed(epoch, i))
             parts.append(self.waveforms.apply(part, epoch, i)[0] if self.waveforms else part)
         return join(parts, self.sample_rate, seed=self.seed, epoch=epoch, group=tuple(cuts))
 

@@ -36,6 +36,7 @@ from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+PREFETCH = 8  # batches that each worker loads ahead: joined recordings vary in the time to load them
 LENGTH_JITTER = 0.1  # relative random variation of lengths before utterances are sorted into batches
 
 
@@ -100,10 +101,9 @@ class SpeechData(TrainingData):
         self.dev_cuts = self._fitting(read_cuts(self.dev), "dev", 1.0)
         self.durations_s = self.train_cuts.durations_s / augment.slowest
         longest_s = float(self.train_cuts.durations_s.max())
-        resample = config.resample
-        if resample:  # here, because each data-loading process would repeat the warning
-            notice_resampling(self.train_cuts.rates | self.dev_cuts.rates, sample_rate)
-        self.waveforms = Waveforms(augment, sample_rate, seed, longest_s=longest_s, resample=resample)
+        # Here, because each data-loading process would repeat the warning.
+        notice_resampling(self.train_cuts.rates | self.dev_cuts.rates, sample_rate)
+        self.waveforms = Waveforms(augment, sample_rate, seed, longest_s=longest_s)
         self.concatenation = None
         if config.concatenate_s:
             self.concatenation = Concatenation(
@@ -192,7 +192,6 @@ class SpeechData(TrainingData):
             cuts,
             self.tokenizer,
             self.sample_rate,
-            resample=self.config.resample,
             speed_factors=speed_factors,
             seed=self.seed,
             waveforms=waveforms,
@@ -226,7 +225,7 @@ class SpeechData(TrainingData):
             sampler=plans,
             num_workers=workers,
             worker_init_fn=_begin_worker,
-            prefetch_factor=self.config.prefetch if workers else None,
+            prefetch_factor=PREFETCH if workers else None,
             persistent_workers=workers > 0,
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
         )
@@ -268,7 +267,7 @@ class SpeechData(TrainingData):
         rows = []
         for i in range(min(self.augment.examples, len(self.train_cuts))):
             cut = self.train_cuts[i]
-            before = load_cut(cut, self.sample_rate, resample=self.config.resample)
+            before = load_cut(cut, self.sample_rate)
             after, done = self.waveforms.apply(before, 0, i)
             for name, samples in (("before", before), ("after", after)):
                 soundfile.write(folder / f"{i + 1:03d}-{name}.wav", samples, self.sample_rate, "PCM_16")

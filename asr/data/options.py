@@ -41,9 +41,6 @@ class DataConfig:
         affects="cost",
         maximum=1024,
     )
-    prefetch: int = option(
-        8, help="number of batches each worker loads ahead", affects="place", minimum=1, maximum=10_000
-    )
     max_duration_s: float = option(
         MAX_DURATION_S,
         help="maximum duration; longer utterances are left out and listed",
@@ -63,9 +60,6 @@ class DataConfig:
         "full length from the first step",
         affects="result",
         only=("concatenate_s",),
-    )
-    resample: bool = option(
-        True, help="resample audio with another sample rate; false: stop with an error", affects="result"
     )
 
 

@@ -75,7 +75,7 @@ class Speech:
         """
         lexicon = training_lexicon(training)
         augment = training.augment
-        sources = all_sources(augment, training.features.sample_rate, training.data.resample)
+        sources = all_sources(augment, training.features.sample_rate)
         data = {name: self.digest(path) for name, path in find_manifests(training, []).items()}
         data |= sources_digests(augment, sources) | training.select.digests()
         return data | {"lexicon": lexicon.digest if lexicon else ""}

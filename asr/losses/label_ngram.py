@@ -22,6 +22,7 @@ from asr.files import digest
 from asr.lm.kneser_ney import BEGIN, END, UNKNOWN, estimate
 
 START, STOP = 0, -1  # 0 is free for START, because it is blank, which no history contains
+HISTORIES = 2000  # of two or more labels; the sparse products of each frame grow with their number
 
 History = tuple[int, ...]
 
@@ -81,7 +82,7 @@ def _log(probability: float) -> float:
 
 
 def estimate_labels(
-    targets: Iterable[Sequence[int]], vocabulary: int, order: int, histories: int
+    targets: Iterable[Sequence[int]], vocabulary: int, order: int, histories: int = HISTORIES
 ) -> LabelNgram:
     """Estimate an n-gram with interpolated modified Kneser–Ney smoothing.
 

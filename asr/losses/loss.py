@@ -35,7 +35,7 @@ def build_loss(config: LossConfig, vocabulary: int, targets: Iterable[Sequence[i
     if config.name == "ctc":
         return CTCLoss()
     return MMILoss(
-        estimate_labels(targets, vocabulary, config.order, config.histories),
+        estimate_labels(targets, vocabulary, config.order),
         order=config.order,
         topology=config.topology,
         leak=config.leak,

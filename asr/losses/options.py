@@ -30,13 +30,6 @@ class LossConfig:
         only=("name", "mmi"),
         choices=(2, 3, 4),
     )
-    histories: int = option(
-        2000,
-        help="number of n-gram histories of two or more labels to keep, the most frequent ones",
-        affects="result",
-        only=("name", "mmi"),
-        maximum=1e6,
-    )
     leak: float = option(
         1e-5,
         help="leaky-HMM coefficient of the denominator; 0: not leaky",

@@ -22,7 +22,7 @@ from asr.files import digest
 from asr.model.attention_model import AttentionModel
 from asr.model.augment import spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
-from asr.model.features import FilterBanks, Normalisation
+from asr.model.features import WINDOW_S, FilterBanks, Normalisation
 from asr.model.head import Head
 from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
 from asr.model.pretrained import (
@@ -104,7 +104,7 @@ class AcousticModel(AttentionModel):
                 parts[1].masked_frame.requires_grad_(self.augment.time_mask_every > 0)
         else:
             self.front_end = FilterBanks(features)
-            window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
+            window_frames = max(1, round(1000 * WINDOW_S / features.frame_shift_ms))
             self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
             self.encoder = Encoder(model, features.mel_bins, *attention)
         if line := user_code.changed(config.code):

@@ -55,23 +55,18 @@ class Subsampling(nn.Module):
         return self.projection(x.contiguous()), lengths
 
 
-def sinusoidal_positions(
-    frames: int, size: int, device: torch.device, start_B: Tensor | None = None
-) -> Tensor:
+def sinusoidal_positions(frames: int, size: int, device: torch.device) -> Tensor:
     """Return the sinusoidal positional encoding of Vaswani et al. 2017, section 3.5.
 
     Args:
         frames: T.
         size: M.
         device: device of the result.
-        start_B: position of the first frame of each utterance; None means 0.
 
     Returns:
-        [T, M], or [B, T, M] with `start_B`.
+        [T, M].
     """
     position = torch.arange(frames, device=device, dtype=torch.float32).unsqueeze(1)
-    if start_B is not None:
-        position = position + start_B.view(-1, 1, 1)
     rate = torch.exp(torch.arange(0, size, 2, device=device) * (-math.log(10000.0) / size))
     angle = position * rate
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :size]
@@ -82,22 +77,15 @@ class SinusoidalPositions(nn.Module):
 
     Args:
         scale: factor of the encoding.
-        shift: largest start position of an utterance in training, drawn from 0 … shift. The encoder then
-            sees the positions of long recordings and learns not to depend on absolute positions (*SHAPE:
-            Shifted Absolute Position Embedding*, Kiyono et al. 2021).
     """
 
-    def __init__(self, scale: float, shift: int) -> None:
+    def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
-        self.shift = shift
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] to [B, T, M]."""
-        start_B = None
-        if self.training and self.shift:
-            start_B = torch.randint(self.shift + 1, lengths.shape, device=x.device)
-        return x + self.scale * sinusoidal_positions(x.shape[1], x.shape[2], x.device, start_B).to(x.dtype)
+        return x + self.scale * sinusoidal_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
 
 
 class ConvolutionalPositions(nn.Module):
@@ -143,7 +131,7 @@ class Encoder(nn.Module):
         self.subsampling = Subsampling(bins, size, config.subsampling)
         self.positions: nn.Module | None = None  # rotary positions are applied in the attention layers
         if config.positions == "sinusoidal" and config.position_scale:
-            self.positions = SinusoidalPositions(config.position_scale, config.position_shift)
+            self.positions = SinusoidalPositions(config.position_scale)
         elif config.positions == "convolution":
             self.positions = ConvolutionalPositions(size, config.heads, config.position_kernel)
         self.dropout = Dropout(config.dropout)

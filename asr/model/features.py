@@ -35,6 +35,10 @@ SILENT_BIN = 7 * math.log(10)
 RANGE = 9.6 * math.log(10)
 
 
+# Window of `normalise=window` in seconds: several sentences, so that its mean depends little on the words.
+WINDOW_S = 10.0
+
+
 class FrontEnd(nn.Module):
     """Frames from samples; the window of each lies entirely within the utterance.
 

@@ -92,15 +92,6 @@ class FeatureConfig:
         affects="result",
         choices=NORMALISATIONS,
     )
-    normalise_window_s: float = option(
-        10.0,
-        help="length of the window",
-        affects="result",
-        only=("normalise", "window"),
-        unit="s",
-        minimum=0.1,
-        maximum=1e6,
-    )
 
     def check(self) -> None:
         """Raise UserError unless low_freq_hz < high_freq_hz ≤ half of the sample rate."""
@@ -270,14 +261,6 @@ class ModelConfig(BlockConfig):
         affects="result",
         only=("positions", "sinusoidal"),
         maximum=1e6,
-    )
-    position_shift: int = option(
-        0,
-        help="largest random start position of an utterance in training",
-        affects="result",
-        only=("positions", "sinusoidal"),
-        unit="frames",
-        maximum=1_000_000,
     )
     position_base: float = option(
         10_000.0,

@@ -86,9 +86,6 @@ class DecodeOptions(SearchOptions, LoadOptions):
         unit="frames",
         minimum=1,
     )
-    resample: bool = option(
-        True, help="resample audio with another sample rate; false: stop with an error", affects="result"
-    )
     g2p: bool = option(
         True,
         help="phone models: pronounce reference words that neither the model's lexicon nor the data's has "

@@ -20,7 +20,6 @@ FREE = ADJUSTABLE | {
     "model.freeze_encoder_steps",
     "model.lora.alpha",
     "model.lora.rank",
-    "model.position_shift",
 }
 
 

@@ -176,8 +176,7 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
         if died or isinstance(error, EOFError | ConnectionError):
             raise UserError(
                 f"{folder}: a data-loading process died (out of memory?): lower "
-                f"data.workers={options.data.workers} or data.prefetch={options.data.prefetch}, or raise "
-                "ulimit -f"
+                f"data.workers={options.data.workers}, or raise ulimit -f"
             ) from error
         if isinstance(error, OSError) and not error.filename:
             raise UserError(f"{folder}: {error.strerror or error}") from error

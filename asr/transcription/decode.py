@@ -250,7 +250,7 @@ def _search(
             advance(len(work.found) / len(cuts))
 
         groups = unfinished(length_groups(model, cuts, options.frames_per_batch), work.job.shard, work.found)
-        for batch in encoded_cuts(model, cuts, groups, options.resample):
+        for batch in encoded_cuts(model, cuts, groups):
             encode_s |= dict.fromkeys(batch.positions, batch.encode_s / len(batch.positions))
             pool.put(batch.positions, batch.posteriors.log_probs_BTV, batch.posteriors.lengths_B)
             collect(pool.ready())

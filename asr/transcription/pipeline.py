@@ -223,9 +223,7 @@ class Encoded:
     encode_s: float
 
 
-def encoded_cuts(
-    model: AcousticModel, cuts: Cuts, groups: list[list[int]], resample: bool = True
-) -> Iterator[Encoded]:
+def encoded_cuts(model: AcousticModel, cuts: Cuts, groups: list[list[int]]) -> Iterator[Encoded]:
     """Yield each group of utterances, encoded as one batch in one pass; the first error ends the work.
 
     This is for a search in other processes, or on the device of the log-probabilities.
@@ -234,9 +232,8 @@ def encoded_cuts(
         model: acoustic model.
         cuts: utterances, with one channel each.
         groups: positions of the utterances of each batch.
-        resample: whether utterances may have another sample rate than the model.
     """
-    sources = [CutSource(cuts, i, resample) for i in range(len(cuts))]
+    sources = [CutSource(cuts, i) for i in range(len(cuts))]
 
     def encode_group(group: list[list[Channel] | Exception]) -> Encoded:
         channels = [channel for own in group for channel in _raised(own)]

@@ -97,7 +97,6 @@ class CutSource:
 
     cuts: Sequence[MonoCut]
     index: int
-    resample: bool = True
 
     @property
     def name(self) -> str:
@@ -105,8 +104,8 @@ class CutSource:
         return f"utterance {self.cuts[self.index].id}"
 
     def read(self, sample_rate: int) -> list[Samples]:
-        """Read the cut's part of its recording; without `resample`, another sample rate is an error."""
-        return [load_cut(self.cuts[self.index], sample_rate, resample=self.resample)]
+        """Read the cut's part of its recording."""
+        return [load_cut(self.cuts[self.index], sample_rate)]
 
 
 Recording = FileSource | StreamSource | ArraySource

@@ -48,7 +48,7 @@ def tune_weights(
     rules = rules_beside(manifest)
     started = time.perf_counter()
     groups = length_groups(model, cuts, options.frames_per_batch)
-    batches = list(encoded_cuts(model, cuts, groups, options.resample))
+    batches = list(encoded_cuts(model, cuts, groups))
     with progress() as bars:
         row = bars.add_task(f"tuning on {options.tune}", total=None)
 

@@ -22,7 +22,7 @@ from asr.training.plan import TrainingPlan, training_plan
 
 # Options of the encoder of speech that don't apply to the one block of this model.
 UNUSED = (
-    *("block", "subsampling", "positions", "position_scale", "position_shift", "layer_drop"),
+    *("block", "subsampling", "positions", "position_scale", "layer_drop"),
     "self_conditioned",
 )
 

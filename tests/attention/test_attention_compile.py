@@ -10,10 +10,15 @@ from quick import quick
 
 # Names without operations of their own: those of other names with other numbers, or in other combinations.
 REPEATED = {
-    *(f"clustered-{C}:grouping=keys", "lsh-1:chunk=4,buckets=4", "local-70:global=40"),
-    *(f"near-{C}:topk=2,window=70", "cast-3:assign=single,capacity=5", "cast-3:heads=own"),
-    *("cast-3:function=laplace", "cast-9:count=root"),
+    *(f"clustered-{C}", f"clustered-{C}:grouping=keys", "lsh-1:chunk=4,buckets=4"),
+    *("local-3", "local-70:global=40", "local-3:right=0", "local-1:right=9", "local-9:chunk=70"),
+    *(f"near-{C}:topk=1,window=0,grouping=hash", f"near-{C}:topk=2,window=70"),
+    *("cast-3:capacity=2", "cast-3:assign=single,capacity=5", "cast-3:heads=own", "cast-3:function=laplace"),
+    *("cast-9:count=root", "agglomerative-4:tie=true", "hyper:hidden=6,tie=true", "fastformer:tie=true"),
+    *("mamba:state=2,chunk=4", "mamba:state=4,chunk=2", "mamba:state=4,width=1,chunk=4"),
+    "mamba:state=4,expand=2,chunk=4",
 }
+NAMES = [name for name in QUERY_KEY + OWN if name not in REPEATED]
 
 
 def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> None:
@@ -33,10 +38,7 @@ def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> Non
         torch.testing.assert_close(graph, eager, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    "name",
-    quick([name for name in QUERY_KEY + OWN if name not in REPEATED], "linear".__eq__),
-)
+@pytest.mark.parametrize("name", quick(NAMES, "linear".__eq__))
 def test_compiles_to_one_graph(name: str) -> None:
     """Two iterations of K-means, because the graph repeats their operations."""
     compare(two_iterations(name), "aot_eager")

@@ -152,8 +152,8 @@ def test_the_folder_determines_the_options(folder: Path) -> None:
         "features.frame_shift_ms": 10.0,
     }
     assert {key: options[key] for key in expected} == expected
-    with pytest.raises(UserError, match=r"model.position_shift=5: expected 0 with model.encoder="):
-        train_options(["recipe=folder", f"model.encoder={folder}", "model.position_shift=5"])
+    with pytest.raises(UserError, match=r"model.position_scale=5: expected 1 with model.encoder="):
+        train_options(["recipe=folder", f"model.encoder={folder}", "model.position_scale=5"])
 
 
 def test_all_parts_but_the_positions_are_trained(folder: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_published_corpus_is_prepared_by_the_command_of_the_table(corpus, tmp_
     assert sum(len(cuts) for name, cuts in splits.items() if name not in counts) == held_out
     for cuts in splits.values():
         for cut in cuts:
-            assert np.isfinite(load_cut(cut, RATE, resample=True)).all()
+            assert np.isfinite(load_cut(cut, RATE)).all()
 
 
 def run(monkeypatch, tmp_path, corpus):

@@ -291,7 +291,7 @@ def test_a_dead_loading_process_ends_the_job(
 ) -> None:
     """A dead data-loading process ended training with a traceback."""
     outcome, events = undisturbed
-    jobs = Jobs(corpus, tmp_path / "run", "data.workers=1", "data.prefetch=1")
+    jobs = Jobs(corpus, tmp_path / "run", "data.workers=1")
     assert jobs.run(Fault(events // 2, worker=True)) == 1
     assert "a data-loading process died (out of memory?): lower data.workers=1" in jobs.error()
     assert jobs.run() == 0
