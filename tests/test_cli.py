@@ -70,6 +70,18 @@ def test_help_shows_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[frames]" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("recipe", "key"), [("questions", "recipe.max_answer"), ("copy", "recipe.length")])
+def test_help_of_comparisons_has_the_options_of_the_recipe(
+    recipe: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "--help"]) == 0
+    assert "recipe." not in capsys.readouterr().out
+    assert main(["compare", f"recipe={recipe}", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert key in shown
+    assert "attentions" in shown
+
+
 def test_help_of_training_shows_the_defaults_of_the_recipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ The module of a command in this package does its work; most load PyTorch, which 
 
 import importlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -135,6 +135,18 @@ def training_options(overrides: list[str]) -> Any:
     return train_options(overrides)
 
 
+def comparison_options(arguments: list[str]) -> type:
+    """Return the options of `asr compare`, with those of the named recipe's own task as `recipe.…`."""
+    from asr.config import by_key
+    from asr.experiment.options import CompareConfig
+    from asr.training.options import task_options, workload_options
+
+    name = str(by_key([x for x in arguments if "=" in x]).get("recipe", ""))
+    own = workload_options(name) or task_options(name)
+    recipe = [("recipe", own, field(default_factory=own))] if own else []
+    return make_dataclass("Options", recipe, bases=(CompareConfig,))
+
+
 def group_details(arguments: list[str]) -> "Table":
     """Return the choices of each config group."""
     from rich.table import Table
@@ -229,6 +241,7 @@ COMMANDS = {
         "asr.experiment.options:CompareConfig",
         "[options of asr train for all candidates]",
         trains=True,
+        defaults=comparison_options,
         reads=True,
     ),
     "advise": Command(

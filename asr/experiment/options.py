@@ -370,7 +370,28 @@ class CompareConfig(SearchOptions):
 
 
 @dataclass
-class AdviceConfig:
+class TurnOptions:
+    """How operations on random input take turns."""
+
+    threads: int = option(1, help="CPU threads", affects="result", minimum=1, maximum=1024)
+    rounds: int = option(
+        25,
+        help="maximum number of rounds, after one warm-up round; fewer than five show no difference",
+        affects="result",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    seconds: float = option(
+        20.0,
+        help="time limit for the rounds of one length; at least five rounds run",
+        affects="result",
+        unit="s",
+        maximum=1e6,
+    )
+
+
+@dataclass
+class AdviceConfig(TurnOptions):
     """What to measure, and how."""
 
     attentions: list[str] = option(
@@ -389,21 +410,6 @@ class AdviceConfig:
         maximum=10_000_000,
     )
     device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda", affects="result")
-    threads: int = option(1, help="CPU threads", affects="result", minimum=1, maximum=1024)
-    rounds: int = option(
-        25,
-        help="maximum number of rounds, after one warm-up round; fewer than five show no difference",
-        affects="result",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    seconds: float = option(
-        20.0,
-        help="time limit for the rounds of one length; at least five rounds run",
-        affects="result",
-        unit="s",
-        maximum=1e6,
-    )
     memory: bool = option(
         True,
         help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
@@ -412,7 +418,7 @@ class AdviceConfig:
 
 
 @dataclass
-class BenchOptions:
+class BenchOptions(TurnOptions):
     """What to run on random input, and how."""
 
     figure: str = option(
@@ -504,21 +510,6 @@ class BenchOptions:
         help="cpu: CPU time; wall: elapsed time (always used on cuda)",
         affects="result",
         choices=CLOCKS,
-    )
-    threads: int = option(1, help="threads on the CPU", affects="result", minimum=1, maximum=1024)
-    rounds: int = option(
-        15,
-        help="maximum number of rounds, after one warm-up round",
-        affects="result",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    seconds: float = option(
-        10.0,
-        help="time limit for the rounds of one length and pass; at least five rounds run",
-        affects="result",
-        unit="s",
-        maximum=1e6,
     )
     peak_memory: bool = option(
         True, help="also measure peak memory (on the CPU: Linux only)", affects="result"
