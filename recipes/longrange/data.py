@@ -23,9 +23,9 @@ class ItemBatch(StreamBatch):
     """A batch of items.
 
     Attributes:
-        values: [B, N] uint8, values of the positions; the two sequences of a pair follow each other.
+        values: [B, N] uint8, values of the positions.
         lengths: [B] valid positions.
-        labels: [items] int64; there are one or two sequences per item.
+        labels: [B] int64.
     """
 
     values: Tensor
@@ -37,11 +37,11 @@ def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
     """Pad items with zeros on the right.
 
     Args:
-        items: items with the same number of sequences.
+        items: items.
         plan: position in the stream; `utterances` are the numbers of the items.
         size: number of positions N; 0: length of the longest sequence.
     """
-    sequences = [torch.from_numpy(sequence) for item in items for sequence in item.sequences]
+    sequences = [torch.from_numpy(item.sequence) for item in items]
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     values = torch.zeros(len(sequences), size or max(1, int(lengths.max())), dtype=torch.uint8)
     for row, sequence in zip(values, sequences, strict=True):

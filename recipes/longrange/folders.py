@@ -1,44 +1,40 @@
-"""The public files of Long Range Arena, read where they are: ListOps, pathfinder and retrieval."""
+"""The public files of Long Range Arena, read where they are: ListOps and pathfinder."""
 
 from pathlib import Path
 
 import numpy as np
 from asr_recipes.longrange.items import Item, ItemSource
 from asr_recipes.longrange.listops import SYMBOLS
-from numpy.typing import NDArray
 from PIL import Image
 
 from asr.errors import UserError
 from asr.files import digest, file_digest, require_file
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "dev": "basic_val.tsv", "test": "basic_test.tsv"}
-PAIR_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "test")}
-PAIR_FILES["dev"] = "new_aan_pairs.eval.tsv"
+HEADER = b"Source\tTarget"
 SHARES = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)}  # shares of the images
 
 
 class Lines:
-    """The lines of a file, read one at a time.
+    """The expressions of a file, read one line at a time.
 
     Args:
         path: file.
-        header: first line, which is skipped; empty: there is none.
 
     Raises:
         UserError: no such file, no line, or another header.
     """
 
-    def __init__(self, path: Path, header: bytes = b"") -> None:
+    def __init__(self, path: Path) -> None:
         require_file(path, "a file of Long Range Arena")
         self.path = path
         with path.open("rb") as file:
-            if header and (found := file.readline().rstrip(b"\r\n")) != header:
-                raise UserError(f"{path}: expected the header {header.decode()!r}, found {found[:60]!r}")
+            if (found := file.readline().rstrip(b"\r\n")) != HEADER:
+                raise UserError(f"{path}: expected the header {HEADER.decode()!r}, found {found[:60]!r}")
             ends = [file.tell()]
             for line in file:
                 ends.append(ends[-1] + len(line))
         self.starts = np.array(ends[:-1], dtype=np.int64)
-        self.first = 2 if header else 1
         if not len(self.starts):
             raise UserError(f"{path}: expected lines, found none")
 
@@ -52,44 +48,14 @@ class Lines:
 
     def name(self, index: int) -> str:
         """Return file and line number, for messages."""
-        return f"{self.path}:{index + self.first}"
+        return f"{self.path}:{index + 2}"
 
 
-class LineSource(ItemSource):
-    """Items in the lines of a file per split.
-
-    Args:
-        folder: folder with the files.
-        files: name of the file of each split; the one of the test split may be missing.
-        header: first line of every file; empty: there is none.
-    """
-
-    def __init__(self, folder: Path, files: dict[str, str], header: bytes = b"") -> None:
-        self.folder = folder
-        self.files = {split: folder / name for split, name in files.items()}
-        self.header = header
-        self.found = {split: Lines(self.files[split], header) for split in ("train", "dev")}
-
-    def lines(self, split: str) -> Lines:
-        """Return the lines of a split; raise UserError if its file is missing, empty or of another kind."""
-        if split not in self.found:
-            self.found[split] = Lines(self.files[split], self.header)
-        return self.found[split]
-
-    def count(self, split: str) -> int:
-        """Return the number of lines."""
-        return len(self.lines(split))
-
-    def digest(self, split: str) -> str:
-        """Return the hash of the split's file."""
-        return file_digest(self.files[split])
-
-
-class ListOpsFiles(LineSource):
+class ListOpsFiles(ItemSource):
     """`basic_{train,val,test}.tsv`: an expression in parentheses, a tab, and its value.
 
     Args:
-        folder: folder with the files.
+        folder: folder with the files; the one of the test split may be missing.
         longest: maximum number of symbols; a longer expression is an error.
     """
 
@@ -97,8 +63,19 @@ class ListOpsFiles(LineSource):
     values = len(SYMBOLS)
 
     def __init__(self, folder: Path, longest: int) -> None:
-        super().__init__(folder, LISTOPS_FILES, b"Source\tTarget")
-        self.longest = longest
+        self.folder, self.longest = folder, longest
+        self.files = {split: folder / name for split, name in LISTOPS_FILES.items()}
+        self.found = {split: Lines(self.files[split]) for split in ("train", "dev")}
+
+    def lines(self, split: str) -> Lines:
+        """Return the lines of a split; raise UserError if its file is missing, empty or of another kind."""
+        if split not in self.found:
+            self.found[split] = Lines(self.files[split])
+        return self.found[split]
+
+    def count(self, split: str) -> int:
+        """Return the number of lines."""
+        return len(self.lines(split))
 
     def item(self, split: str, index: int) -> Item:
         """Return the symbols of an expression, without parentheses, and its value."""
@@ -109,39 +86,15 @@ class ListOpsFiles(LineSource):
             raise UserError(f"{lines.name(index)}: expected an expression, a tab and a digit")
         if len(words) > self.longest:
             raise UserError(f"{lines.name(index)}: {len(words)} symbols, raise recipe.length={self.longest}")
-        return Item((np.array([SYMBOLS.index(word) for word in words], dtype=np.uint8),), int(value))
+        return Item(np.array([SYMBOLS.index(word) for word in words], dtype=np.uint8), int(value))
 
     def describe(self) -> str:
         """Return the task and the folder."""
         return f"ListOps from {self.folder}, {self.count('train')} training items"
 
-
-class PairFiles(LineSource):
-    """`new_aan_pairs.{train,eval,test}.tsv`: label, two ids and two texts, separated by tabs.
-
-    Args:
-        folder: folder with the files.
-        longest: the rest of a text is cut off, in bytes.
-    """
-
-    classes, values, towers = 2, 256, 2
-
-    def __init__(self, folder: Path, longest: int) -> None:
-        super().__init__(folder, PAIR_FILES)
-        self.longest = longest
-
-    def item(self, split: str, index: int) -> Item:
-        """Return the bytes of two texts and whether one cites the other."""
-        lines = self.lines(split)
-        fields = [field.removeprefix(b'"').removesuffix(b'"') for field in lines[index].split(b"\t")]
-        if len(fields) != 5 or fields[0] not in (b"0", b"1", b"0.0", b"1.0"):
-            raise UserError(f"{lines.name(index)}: expected a label 0 or 1, two ids and two texts, with tabs")
-        one, other = (text_values(field, self.longest) for field in fields[3:])
-        return Item((one, other), int(fields[0][:1]))
-
-    def describe(self) -> str:
-        """Return the task and the folder."""
-        return f"retrieval from {self.folder}, {self.count('train')} training pairs"
+    def digest(self, split: str) -> str:
+        """Return the hash of the split's file."""
+        return file_digest(self.files[split])
 
 
 class PathfinderFolder(ItemSource):
@@ -191,7 +144,7 @@ class PathfinderFolder(ItemSource):
         if grey.shape != (self.size, self.size):
             found = " × ".join(map(str, grey.shape))
             raise UserError(f"{path}: expected recipe.size={self.size} pixels per side, found {found}")
-        return Item((grey.reshape(-1),), label)
+        return Item(grey.reshape(-1), label)
 
     def describe(self) -> str:
         """Return the task, the folder and what was left out."""
@@ -217,8 +170,3 @@ class PathfinderFolder(ItemSource):
                 )
             found.append((self.folder / fields[0] / fields[1], int(fields[3])))
         return found
-
-
-def text_values(text: bytes, longest: int) -> NDArray[np.uint8]:
-    """Return the first bytes of a text, [N] uint8."""
-    return np.frombuffer(text[:longest], dtype=np.uint8).copy()

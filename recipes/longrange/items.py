@@ -16,17 +16,17 @@ class Item:
     """An item.
 
     Attributes:
-        sequences: one array [N] uint8, or two in a task about pairs.
+        sequence: [N] uint8.
         label: class, 0 … classes − 1.
     """
 
-    sequences: tuple[NDArray[np.uint8], ...]
+    sequence: NDArray[np.uint8]
     label: int
 
     @property
     def length(self) -> int:
-        """Return the length of the longest sequence."""
-        return max(map(len, self.sequences))
+        """Return the length of the sequence."""
+        return len(self.sequence)
 
 
 class ItemSource(ABC):
@@ -36,13 +36,11 @@ class ItemSource(ABC):
         classes: number of labels.
         values: number of values that a position can have; 0: the sequence is a square grey image, read row by
             row.
-        towers: number of sequences in an item, 1 or 2.
         longest: maximum length of a sequence.
     """
 
     classes: int
     values: int
-    towers: int = 1
     longest: int
 
     @abstractmethod

@@ -45,7 +45,7 @@ class ListOps(ItemSource):
         """Return the symbols of an expression and its value."""
         seed = self.seed if split == "train" else FIXED_SEED
         symbols, value = draw_expression(randomness(split, seed, index), self.longest // SPREAD, self.longest)
-        return Item((np.array(symbols, dtype=np.uint8),), value)
+        return Item(np.array(symbols, dtype=np.uint8), value)
 
     def describe(self) -> str:
         """Return the task and the lengths."""

@@ -39,7 +39,7 @@ class Options:
 
     run: str = option(
         "",
-        help="run folder of a model with attention=cast-C, trained with recipe.task=image or pathfinder",
+        help="run folder of a model with attention=cast-C, trained with recipe.task=pathfinder",
         affects="result",
     )
     split: str = option("dev", help="dev | test", affects="result", choices=("dev", "test"))
@@ -149,9 +149,7 @@ def run(options: Options) -> Path:
     """Write the picture and return its path."""
     task, data = load_task(options.run)
     if not isinstance(data, ItemData) or data.source.values:
-        raise UserError(
-            f"run={options.run}: expected recipe.task=image or pathfinder, found {data.describe()}"
-        )
+        raise UserError(f"run={options.run}: expected recipe.task=pathfinder, found {data.describe()}")
     model, source = task.model, data.source
     count = source.count(options.split)
     numbers = range(options.first, min(options.first + options.items, 2**31 if count is None else count))
@@ -164,7 +162,7 @@ def run(options: Options) -> Path:
         guesses = model(batch.values, batch.lengths).argmax(-1).tolist()
     side = round(source.longest**0.5)
     rows = [
-        draw(item.sequences[0].reshape(side, side), item.label, guess, layers)
+        draw(item.sequence.reshape(side, side), item.label, guess, layers)
         for item, guess, layers in zip(items, guesses, maps, strict=True)
     ]
     page = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)), "white")

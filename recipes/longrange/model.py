@@ -60,17 +60,13 @@ class PixelFeatures(nn.Module):
 
 
 class Classifier(AttentionModel):
-    """Classifies sequences, or pairs of sequences.
-
-    The states of the encoder are averaged over the valid positions. Two sequences a and b give the features
-    a, b, a ⊙ b and a − b, as in Long Range Arena's retrieval task.
+    """Classifies sequences by the mean of the encoder's states over the valid positions.
 
     Args:
         config: architecture of the encoder.
         values: number of values of a position; 0: grey values of a square image.
         longest: maximum number of values in a sequence; that of every sequence if they are images.
         patch: side of the patches of an image in pixels.
-        towers: sequences in an item, 1 or 2.
         classes: number of labels.
         attention: attention mechanism.
         backend: `auto`, `reference` or `native`.
@@ -82,30 +78,26 @@ class Classifier(AttentionModel):
         values: int,
         longest: int,
         patch: int,
-        towers: int,
         classes: int,
         attention: str,
         backend: str,
     ) -> None:
         super().__init__()
-        self.config, self.backend, self.towers = config, backend, towers
+        self.config, self.backend = config, backend
         features = SymbolFeatures(values) if values else PixelFeatures(math.isqrt(longest), patch)
         self.features = features
         self.encoder = Encoder(config, features.size, attention, backend)
         self.classifier = nn.Sequential(
-            nn.Linear(config.size * (4 if towers == 2 else 1), config.size),
+            nn.Linear(config.size, config.size),
             nn.ReLU(),
             nn.Linear(config.size, classes),
         )
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
-        """Map sequences [B, N] with [B] lengths to logits [B / towers, classes]."""
+        """Map sequences [B, N] with [B] lengths to logits [B, classes]."""
         states, lengths = self.encoder(self.features(values), lengths // self.features.area)
         total = zero_padding(states, lengths).sum(
             dim=1, dtype=torch.promote_types(states.dtype, torch.float32)
         )
         mean = total / lengths.unsqueeze(-1).clamp(min=1)
-        if self.towers == 2:
-            a, b = mean[0::2], mean[1::2]
-            mean = torch.cat((a, b, a * b, a - b), dim=-1)
         return self.classifier(mean)

@@ -6,7 +6,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.training.options import RecipeConfig
 
-TASKS = ("listops", "pathfinder", "image", "text", "retrieval")
+TASKS = ("listops", "pathfinder")
 SIZES = (16, 32, 64, 128, 256)
 LONGEST_GENERATED = 8_000  # symbols of a ListOps expression, 13 ms each
 
@@ -21,10 +21,10 @@ class TaskOptions(RecipeConfig):
     task: str = option("listops", help=" | ".join(TASKS), affects="result", choices=TASKS)
     length: int = option(
         2000,
-        help="maximum length of a sequence; the rest of a text is cut off; listops: the minimum is a quarter",
+        help="maximum length of an expression; the minimum is a quarter",
         affects="result",
-        only=("task", ("listops", "text", "retrieval")),
-        unit="symbols or bytes",
+        only=("task", "listops"),
+        unit="symbols",
         minimum=16,
         maximum=100_000,
     )
@@ -32,7 +32,7 @@ class TaskOptions(RecipeConfig):
         32,
         help=f"side of an image: {' | '.join(map(str, SIZES))}",
         affects="result",
-        only=("task", ("pathfinder", "image")),
+        only=("task", "pathfinder"),
         unit="pixels",
         choices=SIZES,
     )
@@ -48,23 +48,18 @@ class TaskOptions(RecipeConfig):
         1,
         help="side of the patches that the encoder reads: 1 (as in Long Range Arena) | 2 | 4",
         affects="result",
-        only=("task", ("pathfinder", "image")),
+        only=("task", "pathfinder"),
         unit="pixels",
         choices=(1, 2, 4),
     )
     folder: str = option(
-        "",
-        help="folder with the task's public data, or with texts or images; empty: listops, pathfinder and "
-        "image are generated",
-        affects="result",
+        "", help="folder with the task's public data; empty: items are generated", affects="result"
     )
     batch: int = option(32, help="items in a batch", affects="result", minimum=1, maximum=65_536)
     dev_items: int = option(500, help="development items", affects="result", minimum=1, maximum=1_000_000)
 
     def check(self) -> None:
-        """Raise UserError for texts without a folder, or generated expressions that are too long."""
-        if self.task in ("text", "retrieval") and not self.folder:
-            raise UserError(f"recipe.folder=: expected a folder of texts with recipe.task={self.task}")
+        """Raise UserError for generated expressions that are too long."""
         if not self.folder and self.task == "listops" and self.length > LONGEST_GENERATED:
             raise UserError(
                 f"recipe.length={self.length}: expected at most {LONGEST_GENERATED} with generated ListOps, "

@@ -72,7 +72,7 @@ class Pathfinder(ItemSource):
         """Return the pixels of an image and its label."""
         seed = self.seed if split == "train" else FIXED_SEED
         image, label = draw_image(randomness(split, seed, index), self.size, self.dashes)
-        return Item((image.reshape(-1),), label)
+        return Item(image.reshape(-1), label)
 
     def describe(self) -> str:
         """Return the task and the sizes."""

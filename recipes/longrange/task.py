@@ -7,14 +7,12 @@ from pathlib import Path
 
 import torch
 from asr_recipes.longrange.data import ItemBatch, ItemData
-from asr_recipes.longrange.folders import PAIR_FILES, ListOpsFiles, PairFiles, PathfinderFolder
-from asr_recipes.longrange.image import image_source
+from asr_recipes.longrange.folders import ListOpsFiles, PathfinderFolder
 from asr_recipes.longrange.items import ItemSource
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
 from asr_recipes.longrange.options import TaskOptions
 from asr_recipes.longrange.pathfinder import Pathfinder
-from asr_recipes.longrange.text import PassagePairs, TextFolder
 from torch import Tensor, nn
 
 from asr.model.attention_model import initialise
@@ -60,21 +58,11 @@ def build_source(recipe: TaskOptions, seed: int) -> ItemSource:
         UserError: files of `recipe.folder` are missing or can't be read, or curves don't fit in an image.
     """
     folder = Path(recipe.folder)
-    match recipe.task:
-        case "listops":
-            return ListOpsFiles(folder, recipe.length) if recipe.folder else ListOps(recipe.length, seed)
-        case "pathfinder":
-            if recipe.folder:
-                return PathfinderFolder(folder, recipe.size)
-            return Pathfinder(recipe.size, recipe.dashes, seed)
-        case "image":
-            return image_source(recipe.folder, recipe.size, seed)
-        case "text":
-            return TextFolder(folder, recipe.length)
-        case _:
-            if (folder / PAIR_FILES["train"]).exists():
-                return PairFiles(folder, recipe.length)
-            return PassagePairs(folder, recipe.length, seed)
+    if recipe.task == "listops":
+        return ListOpsFiles(folder, recipe.length) if recipe.folder else ListOps(recipe.length, seed)
+    if recipe.folder:
+        return PathfinderFolder(folder, recipe.size)
+    return Pathfinder(recipe.size, recipe.dashes, seed)
 
 
 def build_model(options: TrainConfig, source: ItemSource) -> Classifier:
@@ -85,7 +73,6 @@ def build_model(options: TrainConfig, source: ItemSource) -> Classifier:
         source.values,
         source.longest,
         options.recipe.patch,
-        source.towers,
         source.classes,
         options.attention,
         options.backend,

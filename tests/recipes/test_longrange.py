@@ -44,7 +44,7 @@ class Numbers(ItemSource):
         return self.items
 
     def item(self, split: str, index: int) -> Item:
-        return Item((np.full(index + 1, index, dtype=np.uint8),), index % 2)
+        return Item(np.full(index + 1, index, dtype=np.uint8), index % 2)
 
     def describe(self) -> str:
         return "numbers"
@@ -102,7 +102,7 @@ def test_padding_changes_nothing(attention: str) -> None:
 
 def test_pixels_have_their_grey_value_row_and_column() -> None:
     config = train_options(["recipe=longrange"]).model
-    model = Classifier(config, 0, 64, 1, 1, 2, "full", "auto")
+    model = Classifier(config, 0, 64, 1, 2, "full", "auto")
     image = torch.arange(64, dtype=torch.uint8).view(1, 64)
     features = model.features(image)[0].view(8, 8, -1)
     torch.testing.assert_close(features[..., 0], torch.arange(64.0).view(8, 8) / 51)
@@ -116,7 +116,7 @@ def test_pixels_have_their_grey_value_row_and_column() -> None:
 @pytest.mark.parametrize("patch", [2, 4])
 def test_a_position_holds_the_pixels_of_a_patch(patch: int) -> None:
     config = train_options(["recipe=longrange"]).model
-    model = Classifier(config, 0, 64, patch, 1, 2, "full", "auto").eval()
+    model = Classifier(config, 0, 64, patch, 2, "full", "auto").eval()
     images = torch.arange(128, dtype=torch.uint8).view(2, 64)
     side = 8 // patch
     features = model.features(images).view(2, side, side, -1)

@@ -46,7 +46,7 @@ def test_listops_values_equal_those_of_a_recursive_evaluator(longest: int) -> No
     for index in range(150):
         for split in ("train", "dev"):
             item = source.item(split, index)
-            words = [SYMBOLS[i] for i in item.sequences[0]]
+            words = [SYMBOLS[i] for i in item.sequence]
             seen |= set(words)
             assert longest // 4 <= len(words) == item.length <= longest
             deepest = max(deepest, depth(words))
@@ -93,7 +93,7 @@ def test_pathfinder_labels_equal_those_of_a_flood_fill(size: int, dashes: int, c
     labels = []
     for index in range(count):
         item = source.item("train", index)
-        image = item.sequences[0].reshape(size, size)
+        image = item.sequence.reshape(size, size)
         assert item.length == size * size
         assert flood_label(image) == item.label
         labels.append(item.label)
@@ -111,7 +111,7 @@ def test_the_distance_of_the_discs_does_not_tell_the_label(size: int, dashes: in
     rows = []
     for index in range(600):
         item = source.item("train", index)
-        discs = np.argwhere(item.sequences[0].reshape(size, size) == DISC)
+        discs = np.argwhere(item.sequence.reshape(size, size) == DISC)
         rows.append((np.ptp(discs, axis=0).max(), item.label))
     distances, labels = np.array(rows).T
     accuracies = [((distances > bound) == labels).mean() for bound in range(size)]
@@ -121,7 +121,7 @@ def test_the_distance_of_the_discs_does_not_tell_the_label(size: int, dashes: in
 @pytest.mark.parametrize("source", [ListOps, lambda size, seed: Pathfinder(16, 3, seed)])
 def test_split_seed_and_index_determine_an_item(source: type[ListOps]) -> None:
     def values(seed: int, split: str, index: int) -> list[int]:
-        return source(100, seed).item(split, index).sequences[0].tolist()
+        return source(100, seed).item(split, index).sequence.tolist()
 
     assert values(0, "train", 5) == values(0, "train", 5)
     assert values(0, "dev", 5) == values(1, "dev", 5)

@@ -53,10 +53,9 @@ def test_every_pixel_has_one_cluster_of_limited_size(folder: Path) -> None:
             assert sizes.max() <= 52  # ⌈256 / 5⌉
 
 
-@pytest.mark.parametrize("task", [PATHFINDER, [*OVERRIDES, "recipe.task=image", "recipe.size=16"]])
-def test_patches_have_clusters(task: list[str], tmp_path: Path) -> None:
+def test_patches_have_clusters(tmp_path: Path) -> None:
     overrides = ["recipe.patch=2", "attention=cast-4", f"run={tmp_path}", "trainer.max_steps=1"]
-    train(train_options([*task, *overrides]))
+    train(train_options([*PATHFINDER, *overrides]))
     trained, data = load_task(str(tmp_path))
     assert isinstance(data, ItemData)
     batch = collate([data.source.item("dev", 0)], BatchPlan(()))
@@ -102,12 +101,12 @@ def test_the_picture_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> N
         (
             [*OVERRIDES, "attention=cast-3", "recipe.length=16"],
             {},
-            "expected recipe.task=image or pathfinder, found ListOps",
+            "expected recipe.task=pathfinder, found ListOps",
         ),
         (
             ["recipe=copy", *OVERRIDES[1:7], "recipe.length=3"],
             {},
-            "expected recipe.task=image or pathfinder, found masked copy",
+            "expected recipe.task=pathfinder, found masked copy",
         ),
         ([], {}, "config.yaml: expected the options of a run, found none"),
         (
