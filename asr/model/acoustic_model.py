@@ -48,9 +48,9 @@ class AcousticModelConfig:
     backend: str = "auto"
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    topology: str = "ctc"  # topology of the labels, see asr/losses/topology.py
+    topology: str = "ctc"  # label topology, see asr/losses/topology.py
     longest_s: float = 0.0  # longest training audio; 0: unknown
-    intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels as well
+    intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels, too
     pretrained: dict[str, Any] = field(default_factory=dict)  # see `read_pretrained`
     code: dict[str, Any] = field(default_factory=dict)  # see `code_digests`
 
@@ -58,8 +58,8 @@ class AcousticModelConfig:
 class AcousticModel(AttentionModel):
     """Front end → normalisation → encoder → head.
 
-    The front end computes filter banks, or the convolutions of a pretrained model, whose normalisation
-    includes a projection.
+    The front end computes filter banks; or convolutions of a pretrained model, whose normalisation includes a
+    projection.
 
     A self-conditioned model adds W p to the input of a block, where p are the posteriors of the block before
     (Nozaki and Komatsu 2021).
@@ -68,12 +68,12 @@ class AcousticModel(AttentionModel):
         config: features, encoder and attention mechanism.
         vocabulary: vocabulary size V, including blank (index 0).
         augment: augmentation in training mode; None: no augmentation.
-        pretrained: weights of a pretrained encoder and maybe the head, which has the vocabulary's order;
-            None: random weights.
+        pretrained: weights of a pretrained encoder, perhaps with a head in the vocabulary's order; None:
+            random weights.
 
     Attributes:
-        encoder_frozen: whether normalisation and encoder get no gradients; the head does.
-        precision: precision of the matrix products outside training, whose loop sets its own.
+        encoder_frozen: whether only the head gets gradients, not normalisation and encoder.
+        precision: precision of matrix products outside training; the training loop sets its own.
     """
 
     front_end: FilterBanks | ConvolutionalFrontEnd | SubsampledMel | StackedMel | WhisperMel
@@ -100,7 +100,7 @@ class AcousticModel(AttentionModel):
             self.encoder.factors = layer_factors(model.frames, len(self.encoder.blocks))
             if (
                 parts[1].masked_frame is not None
-            ):  # distributed training needs a gradient for all that is trained
+            ):  # distributed training needs a gradient for every trained parameter
                 parts[1].masked_frame.requires_grad_(self.augment.time_mask_every > 0)
         else:
             self.front_end = FilterBanks(features)
@@ -139,7 +139,7 @@ class AcousticModel(AttentionModel):
             views: number of differently augmented copies of each utterance.
 
         Returns:
-            [views · B, T, F], one view of all utterances after the other, and [views · B] valid frames.
+            [views · B, T, F], all utterances of one view, then of the next; and [views · B] valid frames.
         """
         with self.rounding():
             features, frames = self.front_end(audio, lengths)
@@ -147,7 +147,7 @@ class AcousticModel(AttentionModel):
             features = self.normalisation(features, frames).repeat(views, 1, 1)
             frames = frames.repeat(views)
             if self.training:
-                # The two views are to differ, for the loss that makes them agree (CR-CTC).
+                # More masks make the views differ, for the loss that makes them agree (CR-CTC).
                 augment = self.augment if views == 1 else with_more_time_masks(self.augment)
                 features = spec_augment(features, frames, augment, self.normalisation.masked_frame)
         return features, frames
@@ -160,8 +160,8 @@ class AcousticModel(AttentionModel):
             lengths: [B] valid frames.
 
         Returns:
-            [B, T', O] of the encoder, and in training or of a self-conditioned model before it those of the
-            blocks in `config.intermediate`; [B] valid encoder frames.
+            Log-probabilities [B, T', O] from the encoder's states; in training or with self-conditioning,
+            those from the blocks in `config.intermediate` come before them. And [B] valid encoder frames.
         """
         found: list[Tensor] = []
 
@@ -182,7 +182,7 @@ class AcousticModel(AttentionModel):
             return [*found, self.head(states)], lengths
 
     def encoder_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that `encoder_frozen` keeps from gradients."""
+        """Return the parameters that get no gradients if `encoder_frozen` is true."""
         modules = (self.normalisation, self.encoder, self.condition)
         return [x for module in modules if module is not None for x in module.parameters()]
 
@@ -190,7 +190,7 @@ class AcousticModel(AttentionModel):
         return torch.no_grad() if self.encoder_frozen else nullcontext()
 
     def rounding(self) -> AbstractContextManager[Any]:
-        """Run matrix products in `precision`, unless the model is trained."""
+        """Run matrix products in `precision`, unless the model is in training mode."""
         if self.training or self.precision.name == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, AUTOCAST[self.precision.name])
@@ -212,7 +212,7 @@ class AcousticModel(AttentionModel):
 
     @property
     def longest_input_s(self) -> float:
-        """Duration in seconds beyond which the encoder has no positions; infinite for most encoders."""
+        """Duration in seconds for which the encoder has positions; infinite for most encoders."""
         if not isinstance(self.encoder, WhisperEncoder):
             return math.inf
         return self.encoder.positions.num_embeddings * self.frame_s
@@ -234,7 +234,7 @@ class AcousticModel(AttentionModel):
             backend: `auto`, `reference` or `native`; None: don't change the backend.
 
         Raises:
-            UserError: the mechanism has parameters of its own, or doesn't fit the layer.
+            UserError: the mechanism has its own parameters, or doesn't fit a layer.
         """
         backend = backend or self.config.backend
         super().set_attention(name, backend)
@@ -242,13 +242,13 @@ class AcousticModel(AttentionModel):
         self.config.code = code_digests(self.attention)
 
     def set_frames(self, frames: str) -> None:
-        """Set the encoder frames that a frame of each layer stands for; the weights don't change.
+        """Set how many encoder frames a frame of each layer stands for; the weights don't change.
 
         Args:
             frames: schedule, e.g. `1,2*3`; see `asr.config.schedule.layer_factors`.
 
         Raises:
-            UserError: a schedule that can't be parsed, or for another number of layers.
+            UserError: the schedule can't be parsed, or has another number of layers.
         """
         self.encoder.factors = layer_factors(frames, len(self.encoder.blocks))
         self.config.model = replace(self.config.model, frames=joined_factors(self.encoder.factors))
@@ -270,8 +270,7 @@ class AcousticModel(AttentionModel):
         """Build a model in evaluation mode from `state()`.
 
         Raises:
-            UserError: the configuration is no model's, or the weights don't fit it; the message names
-                `source`.
+            UserError: the configuration is invalid, or the weights don't fit it; the message names `source`.
         """
         config = from_dict(AcousticModelConfig, state["config"], source)
         try:
@@ -287,7 +286,7 @@ class AcousticModel(AttentionModel):
 
 @contextmanager
 def evaluating(model: AcousticModel) -> Iterator[None]:
-    """Put the model in evaluation mode within a `with` block, and restore its mode afterwards."""
+    """Put the model in evaluation mode within the block, and restore its mode afterwards."""
     training = model.training
     if training:
         model.eval()

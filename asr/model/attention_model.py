@@ -1,4 +1,4 @@
-"""Models of any kind whose self-attention layers have exchangeable mechanisms: state and initial weights."""
+"""Base class of models whose self-attention has exchangeable mechanisms; their state and initial weights."""
 
 import logging
 from pathlib import Path
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class AttentionModel(nn.Module):
-    """A model whose self-attention layers share one mechanism, or have one each."""
+    """A model whose self-attention layers share one mechanism, or have one for each layer."""
 
     def attention_layers(self) -> list[SelfAttentionLayer]:
         """Return the attention layers, first to last."""
@@ -37,7 +37,7 @@ class AttentionModel(nn.Module):
 
         Args:
             name: mechanism, or one for each layer, e.g. `full*3,i-clustered-25*9`.
-            backend: `auto`, `reference` or `native`; None: each layer's.
+            backend: `auto`, `reference` or `native`; None: layers keep theirs.
         """
         layers = self.attention_layers()
         for layer, own in zip(layers, layer_names(name, len(layers)), strict=True):
@@ -71,7 +71,7 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
     own = model.attention
     if line := user_code.changed(state.get("code", {})):
         log.warning("attention %s: %s", state["attention"], line)
-    if own != state["attention"]:  # otherwise the stored hash planes are loaded, too
+    if own != state["attention"]:  # only the same mechanism can use the stored hash planes
         model.set_attention(state["attention"], "reference")
     checkpoint.check_shapes(model.state_dict(), state["weights"], f"attention {state['attention']}")
     model.load_state_dict(state["weights"])
@@ -80,7 +80,7 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
 
 
 def initialise(model: AttentionModel, source: str, backend: str) -> None:
-    """Start from the weights of a run, trained with this or an exchangeable mechanism.
+    """Initialise a model with the weights of a run, trained with the same or an exchangeable mechanism.
 
     Args:
         model: the model; it keeps its mechanism.
@@ -88,7 +88,7 @@ def initialise(model: AttentionModel, source: str, backend: str) -> None:
         backend: backend of the model's mechanism.
 
     Raises:
-        UserError: no such run, weights that don't fit, or mechanisms that can't be exchanged.
+        UserError: the run doesn't exist, its weights don't fit, or the mechanisms can't be exchanged.
     """
     try:
         restore(model, checkpoint.load(checkpoint.find(Path(source)))["model"], backend)

@@ -1,4 +1,4 @@
-"""Augmentation of features, drawn from the caller's random state only."""
+"""SpecAugment, with random numbers from the caller's random state only."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from asr.lengths import keep_mask
 from asr.model.options import AugmentConfig
 
-LARGEST_SHARE = 0.5  # share of an utterance's frames that a time mask may cover
+LARGEST_SHARE = 0.5  # maximum fraction of an utterance's frames that a time mask covers
 
 
 def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:
-    """Return options with 2.5 times as many time masks, as CR-CTC uses (Yao et al. 2024)."""
+    """Return options with 2.5 times as many time masks, as in CR-CTC (Yao et al. 2024)."""
     every = config.time_mask_every
     return replace(config, time_mask_every=max(1, round(every / 2.5)) if every else 0)
 
@@ -22,15 +22,15 @@ def spec_augment(
 ) -> Tensor:
     """Mask bins with zeros (the mean of normalised features) and frames with zeros or a vector.
 
-    SpecAugment (Park et al. 2019) without time warping. The number and the positions of the time masks
-    depend on the length of the utterance, not on the padding; none covers more than half of it (the paper's
-    p), so that some of a short word stays.
+    This is SpecAugment (Park et al. 2019) without time warping. The number and positions of time masks depend
+    on the length of the utterance, not on padding; no mask covers more than half of it (the paper's p), so
+    that part of a short word remains.
 
     Args:
         features: [B, T, F], normalised.
         lengths: [B] valid frames.
         config: number and sizes of the masks.
-        masked_frame: [F] that replaces masked frames; None: zeros.
+        masked_frame: vector [F] that replaces masked frames; None: zeros.
 
     Returns:
         [B, T, F].
@@ -60,8 +60,8 @@ def _intervals(spans: Tensor, widest: Tensor, size: int) -> Tensor:
     """Draw one interval within 0 … span for each of `spans` [B, masks]; return their union [B, size].
 
     Args:
-        spans: [B, masks] ends of the ranges that intervals lie in; 0: none.
-        widest: [B, 1] largest width of an interval.
+        spans: [B, masks] ends of the ranges for the intervals; 0: no interval.
+        widest: [B, 1] maximum width of an interval.
         size: number of positions.
     """
     width = torch.minimum((torch.rand(spans.shape, device=spans.device) * (widest + 1)).floor(), widest)

@@ -10,7 +10,7 @@ from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
 from asr.model.options import BlockConfig
 
-# Frames per call of a feed-forward layer. Its hidden states need the most memory on long recordings.
+# Frames per call of a feed-forward layer, whose hidden states need the most memory on long recordings.
 BLOCK_FRAMES = 6000
 
 LAYERS = {"gelu": nn.GELU, "relu": nn.ReLU, "swish": nn.SiLU}
@@ -90,8 +90,8 @@ class DepthwiseConvolution(nn.Module):
 class ConvolutionModule(nn.Module):
     """The Conformer's convolution (Gulati et al. 2020, figure 2).
 
-    Layer instead of batch normalisation follows the depthwise convolution, so that neither padding nor the
-    other utterances of a batch change a result.
+    The depthwise convolution is followed by layer instead of batch normalisation, so that neither padding nor
+    other utterances in the batch change a result.
     """
 
     def __init__(self, config: BlockConfig) -> None:
@@ -165,14 +165,14 @@ class Block(nn.Module):
 
     transformer: attention, feed-forward (Vaswani et al. 2017). conformer: ½ feed-forward, attention,
     convolution, ½ feed-forward, norm (Gulati et al. 2020). ebranchformer: ½ feed-forward, branches, ½
-    feed-forward, norm (Kim et al. 2022). The final norm is that of the last sublayer with norm=post.
-    attention=none leaves the attention sublayer or branch out.
+    feed-forward, norm (Kim et al. 2022). With norm=post, the final norm is the last sublayer's.
+    attention=none leaves out the attention sublayer or branch.
 
     Args:
         config: kind, sizes, dropout.
         attention: name of the mechanism.
         backend: `auto`, `reference` or `native`.
-        rotary_base: base of rotary positions; None: attention has none.
+        rotary_base: base of rotary positions; None: no rotary positions.
         skip: probability of skipping a sublayer in training.
     """
 
@@ -197,7 +197,7 @@ class Block(nn.Module):
         )
         global_ = [attend]
         if isinstance(attend, NoAttention):
-            global_, self.left_out = [], attend  # found by name among the model's layers
+            global_, self.left_out = [], attend  # registered among the model's layers
         if config.block == "transformer":
             sublayers = [Residual(x, config, skip) for x in (*global_, FeedForward(config))]
         else:
@@ -211,7 +211,7 @@ class Block(nn.Module):
         self.norm = nn.Identity() if normed else nn.LayerNorm(config.size)
 
     def forward(self, x: Tensor, lengths: Tensor, rate: FrameRate | None = None) -> Tensor:
-        """Map [B, T, M] with [B] lengths, at the encoder's rate or another one, to [B, T, M]."""
+        """Map [B, T, M] with [B] lengths, at the encoder's rate or at `rate`, to [B, T, M]."""
         for sublayer in self.sublayers:
             x = sublayer(x, lengths, rate)
         return self.norm(x)

@@ -1,4 +1,4 @@
-"""Checkpoints: atomic writing, reading without code execution, averaging, and the run they belong to."""
+"""Checkpoints: atomic writing, reading without code execution, averaging, and the run that wrote them."""
 
 import os
 import pickle
@@ -29,9 +29,9 @@ def save(checkpoint: Mapping[str, Any], path: Path) -> None:
         with atomic_binary(path) as file:
             torch.save(dict(checkpoint), file)
     except (OSError, RuntimeError) as error:
-        # PyTorch's own error hides that of the file.
+        # PyTorch's error hides the file's.
         cause = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(cause, OSError):  # a signal's handler, such as that for a dead data-loading process
+        if not isinstance(cause, OSError):  # raised by a signal handler, e.g. for a dead data-loading process
             raise
         raise UserError(f"{path}: the checkpoint can't be written ({cause.strerror})") from error
 
@@ -40,7 +40,7 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint, unpickling tensors and plain data only.
 
     Raises:
-        UserError: the file is missing, truncated, changed or of another format, or contains other objects.
+        UserError: the file is missing, truncated, changed, in another format, or contains other objects.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint")
@@ -69,7 +69,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check_shapes(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
-    """Raise UserError unless weights have the names and shapes of others; `where` begins the message."""
+    """Raise UserError unless `found` has the names and shapes of `wanted`; `where` begins the message."""
     for name in [*wanted, *found]:
         own, other = (list(x[name].shape) if name in x else "none" for x in (wanted, found))
         if own != other:
@@ -81,7 +81,7 @@ def check_shapes(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], wher
 def also_named(path: Path, name: str) -> Iterator[None]:
     """Give a file a second name in its folder, in place of another file, if the block succeeds.
 
-    The file may be replaced meanwhile.
+    The block may replace the file.
     """
     temporary = path.with_name(f"{name}.partial")
     temporary.unlink(missing_ok=True)
@@ -93,11 +93,11 @@ def also_named(path: Path, name: str) -> Iterator[None]:
         yield
         temporary.replace(path.with_name(name))
     finally:
-        temporary.unlink(missing_ok=True)  # renaming one name of a file to another leaves both
+        temporary.unlink(missing_ok=True)  # renaming does nothing if both names are the same file
 
 
 def recorded_run(folder: Path) -> str:
-    """Return the identity that environment.json and the checkpoints of a run share; empty without one."""
+    """Return the identity that a run's environment.json and checkpoints share; empty if there is none."""
     try:
         return RunFolder(folder).read_environment().run
     except UserError:
@@ -105,7 +105,7 @@ def recorded_run(folder: Path) -> str:
 
 
 def foreign(folder: Path) -> Path | None:
-    """Return a checkpoint in a run folder that can't be read or is from another run; None without any.
+    """Return a checkpoint in a run folder that can't be read or belongs to another run, or None.
 
     Example:
         >>> foreign(Path("nowhere")) is None
@@ -113,7 +113,7 @@ def foreign(folder: Path) -> Path | None:
     """
     run = recorded_run(folder)
     for path in RunFolder(folder).saved():
-        try:  # mapped into memory, the tensors aren't read
+        try:  # mapped into memory, so that tensors aren't read
             checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             same = checkpoint.get("run", "") == run
         except Exception:  # a damaged file raises anything
@@ -124,23 +124,23 @@ def foreign(folder: Path) -> Path | None:
 
 
 def find(path: Path, which: str = "auto") -> Path:
-    """Return the checkpoint file of a run folder, or `path` itself where it is a file.
+    """Return a checkpoint file of a run folder, or `path` itself if it is a file.
 
     Args:
         path: a run folder or a checkpoint file.
         which: see `RunFolder.checkpoint`.
 
     Raises:
-        UserError: no such checkpoint, with those that exist.
+        UserError: the checkpoint doesn't exist; the message lists existing ones.
     """
     return path if path.is_file() else RunFolder(path).checkpoint(which)
 
 
 def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
-    """Return a checkpoint with the mean weights of several (accumulated in float64).
+    """Return a checkpoint with the mean weights of several, accumulated in float64.
 
     Raises:
-        UserError: checkpoints of several runs, or weights that differ in names or shapes.
+        UserError: the checkpoints belong to several runs, or weights differ in names or shapes.
     """
     checkpoints = [load(path) for path in paths]
     first, run = checkpoints[0]["model"], checkpoints[0].get("run", "")

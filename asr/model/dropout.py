@@ -1,4 +1,4 @@
-"""Dropout with cheaper random numbers on a CPU than `torch.nn.Dropout`."""
+"""Dropout with cheaper random numbers on a CPU than those of `torch.nn.Dropout`."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """Dropout (Srivastava et al. 2014): zeros with probability p, and a factor of 1/(1 − p) otherwise.
+    """Dropout (Srivastava et al. 2014): sets elements to zero with probability p, else scales by 1/(1 − p).
 
     On a CPU, an element takes 16 random bits instead of 64, so p is rounded to a multiple of 2⁻¹⁶.
 
@@ -27,7 +27,7 @@ class Dropout(nn.Module):
         if x.device.type != "cpu" or level == LEVELS:
             return nn.functional.dropout(x, self.probability)
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        # 0 or 1, compared in place: a conversion from bool takes longer than the random numbers.
+        # 0 or 1, compared in place: converting from bool would take longer than drawing random numbers.
         keep = bits.view(torch.int16)[: x.numel()].view(x.shape).ge_(level - LEVELS // 2)
         scale = LEVELS / (LEVELS - level)
         if x.dtype.itemsize == 2:  # the bits of the factor, times 0 or 1

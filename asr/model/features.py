@@ -1,4 +1,4 @@
-"""Kaldi-compatible log-mel filter banks, computed on the device of the model, and their normalisation."""
+"""Kaldi-compatible log-mel filter banks, computed on the model's device, and their normalisation."""
 
 import logging
 import math
@@ -14,24 +14,25 @@ from asr.model.options import NORMALISATIONS, FeatureConfig
 
 log = logging.getLogger(__name__)
 
-# Frames of a batch whose spectra are in memory together, few enough for a CPU's cache. The result does not
-# depend on them.
+# Number of frames whose spectra are in memory together, few enough for a CPU's cache. It doesn't affect the
+# result.
 BLOCK_FRAMES = 500
 GPU_BLOCK_FRAMES = 100_000
 
-# Least deviation that normalisation divides by, in nats: far above the rounding of a log energy (1e-6), and
-# below that of any sound (noise has 1 / √n in a filter over n spectral lines). Without it, the rounding
-# errors of a mel bin without sound, as above 4 kHz in telephone speech, would be scaled up to the level of
-# speech.
+# Minimum standard deviation that normalisation divides by, in nats: far above the rounding error of a log
+# energy (1e-6), and below the deviation of any sound (noise has 1 / √n in a filter over n spectral lines).
+# Otherwise rounding errors of a mel bin without sound, as above 4 kHz in telephone speech, would be scaled up
+# to the level of speech.
 LEAST_DEVIATION = 0.1
 
-# Distance in nats, 70 dB, of a mel bin without sound from the loudest energy of a recording. In speech at
-# 16 kHz, every bin comes within 64 dB of it at some time; in telephone speech, those above 4 kHz have leaks
-# of the window alone, 75 to 115 dB below. Normalisation would scale them up to the level of speech.
+# Distance in nats (70 dB) below a recording's loudest energy at which a mel bin counts as silent. In speech
+# at 16 kHz, every bin comes within 64 dB of the loudest at some time; in telephone speech, bins above 4 kHz
+# contain only leakage of the window, 75 to 115 dB below. Normalisation would scale it up to the level of
+# speech.
 SILENT_BIN = 7 * math.log(10)
 
-# Range of the log energies of a recording in nats, that of samples in 16 bits, 96 dB. Digital silence, as
-# where a channel is muted, would otherwise lie so far below all else that it alone sets the deviations.
+# Range of a recording's log energies in nats: 96 dB, as of 16-bit samples. Otherwise digital silence, as in a
+# muted channel, would lie so far below the rest that it would determine the deviations.
 RANGE = 9.6 * math.log(10)
 
 
@@ -40,13 +41,13 @@ WINDOW_S = 10.0
 
 
 class FrontEnd(nn.Module):
-    """Frames from samples; the window of each lies entirely within the utterance.
+    """Maps samples to frames; each frame's window lies entirely within the utterance.
 
     Attributes:
         window_samples: length of a window.
-        shift_samples: distance of the windows of consecutive frames.
+        shift_samples: distance between the windows of consecutive frames.
         in_graph: whether an exported graph computes the frames.
-        normalise: whether it makes the frames independent of the samples' level.
+        normalise: whether the frames are independent of the level of the samples.
     """
 
     window_samples: int
@@ -63,9 +64,9 @@ class FrontEnd(nn.Module):
 class FilterBanks(FrontEnd):
     """Log-mel energies as computed by Kaldi's compute-fbank-feats (snip-edges, no dither).
 
-    Each frame's window lies entirely within the utterance, so that a frame depends neither on padding nor on
-    the other utterances of the batch. Samples are expected in −1 … 1. Blocks of frames limit the memory for a
-    long recording to little more than its features.
+    Each frame's window lies entirely within the utterance, so a frame depends neither on padding nor on other
+    utterances in the batch. Samples are expected in −1 … 1. Frames are computed in blocks, so that a long
+    recording needs little more memory than its features.
 
     Args:
         config: sizes and rates.
@@ -80,7 +81,7 @@ class FilterBanks(FrontEnd):
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
         self.mel_bins = config.mel_bins
-        with warnings.catch_warnings():  # lhotse warns about snip_edges, whose frame counts are handled here
+        with warnings.catch_warnings():  # lhotse warns about frame counts with snip_edges; handled here
             warnings.simplefilter("ignore")
             self.layer = Wav2LogFilterBank(
                 sampling_rate=config.sample_rate,
@@ -98,7 +99,7 @@ class FilterBanks(FrontEnd):
                 *(config.mel_bins, empty, config.sample_rate),
             )
         self.floor = config.floor
-        # lhotse's, which rounds 9 ms at 24 kHz to 215 samples
+        # lhotse's values: it rounds 9 ms at 24 kHz to 215 samples
         self.window_samples, self.shift_samples = self.layer.wav2win._length, self.layer.wav2win._shift
 
     @torch.no_grad()
@@ -132,11 +133,11 @@ class FilterBanks(FrontEnd):
         return features, frames
 
     def _log_mel(self, audio_BS: Tensor) -> Tensor:
-        """Return what `self.layer` does, [B, T, F], with half of its passes over the frames.
+        """Return the result of `self.layer`, [B, T, F], with half as many passes over the frames.
 
         A frame x with mean m gives w_i (x_i − m − p (x_{i−1} − m)) = w_i (x_i − p x_{i−1} − (1 − p) m), so
-        samples are pre-emphasised before overlapping frames repeat them. The first sample of a frame, which
-        has none before it, has the weight w_0 = 0.
+        samples are pre-emphasised before overlapping frames repeat them. A frame's first sample, which has no
+        predecessor, has the weight w_0 = 0.
         """
         window, p = self.layer.wav2win._window, self.layer.wav2win.preemph_coeff
         means_BT1 = audio_BS.unfold(1, self.window_samples, self.shift_samples).mean(dim=2, keepdim=True)
@@ -145,7 +146,7 @@ class FilterBanks(FrontEnd):
         rest = self.layer.fft_length - self.window_samples
         if torch.compiler.is_compiling():
             padded = nn.functional.pad((frames_BTW - (1 - p) * means_BT1) * window, (0, rest))
-        else:  # in place, which a graph with a dynamic batch can't be
+        else:  # in place, which is impossible in a graph with a dynamic batch
             padded = audio_BS.new_zeros(*frames_BTW.shape[:2], self.layer.fft_length)
             torch.sub(frames_BTW, (1 - p) * means_BT1, out=padded[..., : self.window_samples])
             padded[..., : self.window_samples] *= window
@@ -160,12 +161,12 @@ class Normalisation(nn.Module):
     `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
     recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
     --center; for utterances no longer than the window, it equals `utterance`. Deviations are at least
-    `LEAST_DEVIATION`. Energies more than `RANGE` below the loudest of the utterance are raised to that, and a
-    bin that stays more than `SILENT_BIN` below it becomes zero, the mean: both are independent of the
-    recording's level.
+    `LEAST_DEVIATION`. Energies more than `RANGE` below the utterance's loudest are raised to this limit, and
+    a bin that stays more than `SILENT_BIN` below the loudest becomes zero, the mean: both are independent of
+    the recording's level.
 
-    `corpus` uses the statistics of the training set alone, and the range is below its loudest mean. So a
-    frame depends on no other, and audio can be recognised as it comes; see `asr.model.streaming`.
+    `corpus` uses the statistics of the training set only, and the range lies below its loudest mean. A frame
+    then depends on no other frame, so streams can be recognised; see `asr.model.streaming`.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.
@@ -207,18 +208,18 @@ class Normalisation(nn.Module):
 
     def _scaled(self, features: Tensor, lengths: Tensor, keep: Tensor) -> Tensor:
         if self.kind == "window":
-            parts = features.split(16, dim=2)  # in parts, to limit the memory for float64
+            parts = features.split(16, dim=2)  # limits the memory for float64
             return torch.cat([self._sliding(part, lengths) for part in parts], dim=2)
         count = lengths.clamp(min=1).view(-1, 1, 1)
         mean = features.sum(dim=1, keepdim=True) / count
-        # The rounding of a sum depends on the padded length and the runtime; the second pass removes it.
+        # A sum's rounding error depends on the padded length and the runtime; the second pass removes it.
         mean = mean + torch.where(keep, features - mean, 0.0).sum(dim=1, keepdim=True) / count
         centred = torch.where(keep, features - mean, 0.0)
         std = (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
         return centred / std.clamp(min=LEAST_DEVIATION)
 
     def _sliding(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """Normalise by sums over a window, which is shifted inwards at both ends of the utterance."""
+        """Normalise by sums over a window, which is shifted inwards at the ends of the utterance."""
         T = features.shape[1]
         size = lengths.clamp(max=self.window_frames).unsqueeze(1)
         centre = torch.arange(T, device=features.device).unsqueeze(0)

@@ -1,10 +1,10 @@
-"""The blocks of an encoder, one after the other, at the frame rates of a schedule.
+"""Runs the blocks of an encoder at the frame rates of a schedule.
 
 Where a schedule (`asr.config.schedule`) has a factor ρ > 1, blocks see the means m of runs of ρ consecutive
 valid frames; the last run of an utterance may be shorter. The residual stream stays at the encoder's rate:
-x ← x + up(f(m) − m), where up repeats a frame for each of its run. So neighbouring frames stay different, and
-labels keep their rate and times; with repeated states up(f(m)) in its place, CTC models have many times as
-many errors. Zipformer (Yao et al. 2024) has stacks with rates of their own, too.
+x ← x + up(f(m) − m), where up repeats a mean for each frame of its run. Neighbouring frames thus remain
+different, and labels keep their rate and times; with repeated states up(f(m)) instead, CTC models make many
+times as many errors. Zipformer (Yao et al. 2024) also has stacks with different frame rates.
 """
 
 import itertools
@@ -31,14 +31,14 @@ def through_blocks(
     """Run the blocks of an encoder.
 
     Args:
-        blocks: blocks that map [B, T, M] with [B] lengths to [B, T, M], and take a `rate` if it isn't the
-            encoder's.
+        blocks: blocks that map [B, T, M] with [B] lengths to [B, T, M], and take an argument `rate` if it
+            isn't the encoder's.
         factors: ρ of each block.
         x: [B, T, M].
         lengths: [B] valid frames.
         layer_drop: probability of skipping a block, drawn for each block and utterance; 0 outside training.
         tap: see `Encoder.forward`.
-        positions: function of the number of frames and of ρ that returns further arguments of the blocks.
+        positions: maps the number of frames and ρ to further arguments of the blocks.
 
     Returns:
         States of the last block at the encoder's rate, [B, T, M].
@@ -68,11 +68,10 @@ def pool(x: Tensor, lengths: Tensor, factor: int) -> tuple[Tensor, Tensor, Frame
     Args:
         x: [B, T, M], any values at padding.
         lengths: [B] valid frames.
-        factor: ρ, length of a run; the last one of an utterance may be shorter.
+        factor: ρ, length of a run; the last run of an utterance may be shorter.
 
     Returns:
-        [B, ⌈T/ρ⌉, M] means, zeros at padding, [B] valid means, and their rate; x, its lengths and None for
-        ρ = 1.
+        [B, ⌈T/ρ⌉, M] means, zero at padding; [B] valid means; and their rate. For ρ = 1: x, lengths and None.
     """
     if factor == 1:
         return x, lengths, None
@@ -81,7 +80,7 @@ def pool(x: Tensor, lengths: Tensor, factor: int) -> tuple[Tensor, Tensor, Frame
     first_N = factor * torch.arange(frames, device=x.device)
     sizes_BN = (lengths.to(x.device).unsqueeze(-1) - first_N).clamp(1, factor)
     runs = F.pad(zero_padding(x, lengths), (0, 0, 0, factor - 1))
-    # Every factor-th frame from each offset: a graph can't know that a number of frames is divisible.
+    # Every factor-th frame from each offset: a graph can't know that the number of frames is divisible.
     total = sum(runs[:, offset : offset + x.shape[1] : factor] for offset in range(factor))
     means = total / sizes_BN.unsqueeze(-1).to(x.dtype)
     even = x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((lengths % factor).any())
@@ -95,10 +94,10 @@ def merge(x: Tensor, lengths: Tensor, run_BT: Tensor) -> tuple[Tensor, Tensor, F
     Args:
         x: [B, T, M].
         lengths: [B] valid frames.
-        run_BT: number of each frame's run, from 0.
+        run_BT: index of each frame's run, from 0.
 
     Returns:
-        [B, N, M] means, [B] valid means, and their rate, whose sizes are numbers of frames.
+        [B, N, M] means; [B] valid means; and their rate, with the number of frames of each run.
     """
     B, _, M = x.shape
     runs = int(run_BT.max()) + 1
@@ -117,7 +116,7 @@ def restored(x: Tensor, start: Tensor, z: Tensor, factor: int) -> Tensor:
 
     Args:
         x: [B, T, M].
-        start, z: [B, ⌈T/ρ⌉, M], the means of x and what blocks made of them.
+        start, z: [B, ⌈T/ρ⌉, M], the means of x before and after the blocks.
         factor: ρ.
     """
     if factor == 1:

@@ -1,4 +1,4 @@
-"""The head: encoder states to scores of the outputs that labels emit."""
+"""The head: maps encoder states to scores of the outputs that labels emit."""
 
 import math
 
@@ -14,13 +14,13 @@ class Head(nn.Module):
     """Linear projection to the outputs of a topology, with log-softmax in float32.
 
     For `ctc`, the bias is initialised to predict blank with probability 0.9. With uniform initial
-    probabilities and ten frames per label, training can get stuck predicting each label until the next one,
+    probabilities and ten frames per label, training can get stuck predicting each label until the next,
     without blanks.
 
     Args:
         size: model size M.
         vocabulary: vocabulary size V, including blank (index 0).
-        topology: topology of the labels, `ctc` or `hmm`.
+        topology: label topology, `ctc` or `hmm`.
     """
 
     def __init__(self, size: int, vocabulary: int, topology: str = "ctc") -> None:
@@ -36,7 +36,7 @@ class Head(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Map [B, T, M] to log-probabilities of the outputs [B, T, O], float32.
 
-        In training with `hmm`, they are not normalised: its loss does not need it.
+        In training with `hmm`, they are unnormalised, because its loss doesn't depend on normalisation.
         """
         scores = self.projection(states).float()
         return scores if self.training and self.topology == "hmm" else scores.log_softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Models by name: of a local folder, or of a repository of the Hugging Face Hub."""
+"""Models by name: a local folder, or a repository on the Hugging Face Hub."""
 
 import re
 from os import PathLike
@@ -8,7 +8,7 @@ from asr.attention.transformers_adapter import import_transformers
 from asr.errors import UserError
 from asr.files import as_path
 
-# Nothing else is downloaded: repositories hold pickles, graphs and the adapters of a thousand languages, too.
+# Only these files are downloaded: repositories also contain pickles, graphs and adapters for many languages.
 FILES = (
     "config.json",
     "generation_config.json",
@@ -26,7 +26,7 @@ FILES = (
 
 
 def on_the_hub(name: str | PathLike[str]) -> bool:
-    """Return whether a name is that of a repository: owner/model, where no such path or folder exists.
+    """Return whether a name is a repository's: owner/model, if no such path or folder exists.
 
     Example:
         >>> on_the_hub("facebook/wav2vec2-base-960h"), on_the_hub("exp/demo/full")
@@ -38,14 +38,14 @@ def on_the_hub(name: str | PathLike[str]) -> bool:
 
 
 def local_folder(name: str | PathLike[str]) -> Path:
-    """Return the path itself, or the folder of the cache with the files of a repository.
+    """Return the path itself, or the cache folder with the files of a repository.
 
-    They are downloaded at the first use, and looked up in the cache where the Hub can't be reached or
+    Files are downloaded on first use, and taken from the cache if the Hub can't be reached or
     HF_HUB_OFFLINE=1 is set.
 
     Raises:
         UserError: the repository isn't in the cache and can't be downloaded, transformers is missing, or the
-            folder holds a Whisper model of CTranslate2.
+            folder contains a Whisper model of CTranslate2.
     """
     path = as_path(name, "model")
     if not on_the_hub(name):
@@ -55,7 +55,7 @@ def local_folder(name: str | PathLike[str]) -> Path:
 
     try:
         return Path(snapshot_download(str(name), allow_patterns=list(FILES)))
-    except Exception as error:  # of huggingface_hub, its HTTP client, or the file system
+    except Exception as error:  # from huggingface_hub, its HTTP client or the file system
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"{name}: expected a local path or a model of the Hugging Face Hub, found no such path, and the "
@@ -64,7 +64,7 @@ def local_folder(name: str | PathLike[str]) -> Path:
 
 
 def _of_transformers(folder: Path) -> Path:
-    """Return the folder unless it holds a Whisper model of CTranslate2, which begins with its kind."""
+    """Return the folder; raise UserError if it contains a Whisper model of CTranslate2."""
     if (file := folder / "model.bin").is_file():
         with file.open("rb") as content:
             if b"WhisperSpec" in content.read(32):

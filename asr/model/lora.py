@@ -1,7 +1,7 @@
-"""LoRA (Hu et al. 2022): fixed weights and trained low-rank updates of the attention's projections.
+"""LoRA (Hu et al. 2022): trains low-rank updates of the attention's projections; other weights are fixed.
 
-peft adds the updates to a model in training. Checkpoints hold the sums, so that nothing else needs peft; only
-a resume point has the factors besides.
+peft adds the updates to a model in training. Checkpoints contain the sums, so nothing else needs peft; only a
+resume point also contains the factors.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ BASE, DOWN, UP = ".base_layer.", f".lora_A.{NAME}.weight", f".lora_B.{NAME}.weig
 
 
 def add_lora(model: AcousticModel, config: LoraConfig) -> None:
-    """Add updates to the projections of every attention layer, and fix all other weights but the head's.
+    """Add updates to the projections of every attention layer, and fix all weights except the head's.
 
-    A projection W becomes W + α / r · BA, with B [out, r], zeros at first, and A [r, in].
+    A projection W becomes W + α / r · BA, with B [out, r], initially zero, and A [r, in].
 
     Raises:
-        UserError: peft is missing, or a layer's mechanism has parameters of its own.
+        UserError: peft is missing, or a layer's mechanism has its own parameters.
     """
     try:
         from peft import LoraConfig as Settings
@@ -57,7 +57,7 @@ def projects(name: str, module: nn.Module) -> bool:
 
 
 def merged(weights: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
-    """Return the weights of a model after `add_lora` as those of the model before, updates included."""
+    """Return the weights after `add_lora` under their former names, with the updates added."""
     found = {}
     for name, value in weights.items():
         if name.endswith((DOWN, UP)):

@@ -59,7 +59,7 @@ class FeatureConfig:
         maximum=192_000,
     )
     mel_bins: int = option(
-        80, help="mel filters, usually 40 or 80", affects="result", minimum=4, maximum=1000
+        80, help="number of mel filters, usually 40 or 80", affects="result", minimum=4, maximum=1000
     )
     frame_length_ms: float = option(
         25.0, help="length of the analysis window", affects="result", unit="ms", minimum=1, maximum=1000
@@ -80,7 +80,7 @@ class FeatureConfig:
     )
     floor: float = option(
         2.0**-53,
-        help="least energy of a mel filter, for samples in −1 … 1; 2^-53 is Kaldi's for samples in 16 bits",
+        help="minimum energy of a mel filter, for samples in −1 … 1; 2^-53 is Kaldi's for 16-bit samples",
         affects="result",
         minimum=1e-30,
         maximum=1,
@@ -88,7 +88,7 @@ class FeatureConfig:
     )
     normalise: str = option(
         "utterance",
-        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}; corpus and none don't see ahead",
+        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}; corpus and none have no look-ahead",
         affects="result",
         choices=NORMALISATIONS,
     )
@@ -184,7 +184,7 @@ class BlockConfig:
     )
 
     def check(self) -> None:
-        """Raise UserError for an even kernel, or a hidden size that can't be halved."""
+        """Raise UserError for an even kernel size, or an odd hidden size that must be halved."""
         if self.convolution_kernel % 2 == 0:
             raise UserError(
                 f"model.convolution_kernel={self.convolution_kernel}: expected an odd number of frames"
@@ -206,7 +206,7 @@ class LoraConfig:
 
     rank: int = option(
         0,
-        help="LoRA: rank of the updates of the attention's projections, trained with the head alone; needs "
+        help="LoRA: rank of the updates of the attention's projections, trained with the head only; needs "
         "model.encoder or init_from; 0: train all weights",
         affects="result",
         maximum=4096,
@@ -236,7 +236,7 @@ class ModelConfig(BlockConfig):
     )
     freeze_encoder_steps: int = option(
         0,
-        help="number of first steps that train only the head",
+        help="number of initial steps that train only the head",
         affects="result",
         only=("encoder",),
         unit="optimiser steps",

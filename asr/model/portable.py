@@ -1,7 +1,7 @@
-"""Portable models: weights as safetensors, configuration and tokenizer as JSON, no pickles.
+"""Portable models: weights as safetensors, configuration and tokenizer as JSON, without pickles.
 
 A portable model is a folder with model.safetensors, config.json and tokenizer.json. config.json contains the
-SHA-256 of the other two files and of its own settings, so that truncated or changed files are rejected.
+SHA-256 of the other two files and of its settings, so that truncated or changed files are rejected.
 """
 
 import json
@@ -47,7 +47,7 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
         OSError: a file can't be written, e.g. on a full disk.
     """
     tensors = {name: x.detach().cpu().contiguous().clone() for name, x in state["weights"].items()}
-    weights = save_weights(tensors)  # which share no memory, as those of tied layers do
+    weights = save_weights(tensors)  # requires tensors that share no memory, unlike those of tied layers
     tokenizer = _json(_without_bytes(state["tokenizer"]))
     settings = {
         "format": FORMAT,
@@ -69,7 +69,7 @@ def read_portable(path: Path) -> dict[str, Any]:
         path: the folder or one of its files.
 
     Raises:
-        UserError: a file that is missing, truncated or changed.
+        UserError: a file is missing, truncated or changed.
     """
     folder = portable_folder(path)
     if folder is None:
@@ -91,7 +91,7 @@ def read_portable(path: Path) -> dict[str, Any]:
 
 
 def read_state(path: Path, which: str = "auto") -> tuple[Path, dict[str, Any]]:
-    """Return the file or folder of a model of this project, and its state.
+    """Read a model of this project; return its file or folder, and its state.
 
     Args:
         path: a run folder, a checkpoint or an exported model.

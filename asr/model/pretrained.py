@@ -1,8 +1,8 @@
-"""Encoders of pretrained speech models of transformers: wav2vec 2.0 and its relatives.
+"""Encoders of pretrained speech models in transformers: wav2vec 2.0 and its relatives.
 
-The weights are in modules of transformers, but its forward passes aren't used, because padding changes their
-results through group normalisation over time. Here an utterance has the same
-states in any batch: those that transformers computes for it alone, without padding.
+Weights are kept in transformers' modules, but its forward passes aren't used, because padding changes their
+results through group normalisation over time. Here an utterance has the same states in any batch: those that
+transformers computes for it alone, without padding.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ from asr.model.pretrained_folder import WHISPER, feature_extractor, window_and_s
 from asr.model.pretrained_mel import ScaledProjection, StackedMel, SubsampledMel
 from asr.model.pretrained_whisper import WhisperEncoder, WhisperMel, WhisperScaling
 
-# Frames of a batch that go through the convolutions together; the result does not depend on it.
+# Number of frames that go through the convolutions together; it doesn't affect the result.
 BLOCK_FRAMES = 2000
 
 
 class ConvolutionalFrontEnd(FrontEnd):
     """Convolutions from samples to latents, with fixed weights.
 
-    They stay frozen in fine-tuning, as in the papers (*wav2vec 2.0*, Baevski et al. 2020, section 4.3). None
-    is padded, so that a frame's window lies within the utterance. Blocks of frames limit the memory for a
-    long recording to little more than its latents.
+    They stay frozen in fine-tuning, as in the papers (*wav2vec 2.0*, Baevski et al. 2020, section 4.3). They
+    have no padding, so a frame's window lies within the utterance. Frames are computed in blocks, so that a
+    long recording needs little more memory than its latents.
 
     Args:
         model: model of transformers; its modules become part of this one.
@@ -64,7 +64,7 @@ class ConvolutionalFrontEnd(FrontEnd):
         audio_BS = zero_padding(audio_BS.float(), lengths_B)
         if self.normalise:
             audio_BS = zero_mean_unit_variance(audio_BS, lengths_B)
-        # A graph takes all frames at once, because their number is dynamic.
+        # A graph processes all frames at once, because their number is dynamic.
         if torch.compiler.is_compiling():
             first = self._first_layer(audio_BS, lengths_B, None)
             return self._latents(audio_BS, first, frames), frames
@@ -114,16 +114,16 @@ class ConvolutionalFrontEnd(FrontEnd):
 
 
 def masked_sums(x_BFT: Tensor, frames_B: Tensor) -> Tensor:
-    """Return the sums over valid frames of values and of their squares, [2, B, F] float64."""
+    """Return the sums of values and of their squares over valid frames, [2, B, F] float64."""
     x_BFT = x_BFT.float().masked_fill(~keep_mask(frames_B, x_BFT.shape[-1])[:, None], 0.0)
     return torch.stack((x_BFT.sum(-1, dtype=torch.float64), x_BFT.square().sum(-1, dtype=torch.float64)))
 
 
 def zero_mean_unit_variance(audio_BS: Tensor, lengths_B: Tensor) -> Tensor:
-    """Scale the samples of every utterance as transformers' Wav2Vec2FeatureExtractor does.
+    """Scale the samples of each utterance as transformers' Wav2Vec2FeatureExtractor does.
 
     Args:
-        audio_BS: [B, samples] with zeros at padded samples.
+        audio_BS: [B, samples], zero at padded samples.
         lengths_B: [B] valid samples.
 
     Returns:
@@ -139,7 +139,7 @@ class LatentProjection(nn.Module):
     """Layer normalisation of latents and their projection to the model size.
 
     Attributes:
-        masked_frame: learned vector [M] in place of a masked frame; None: zeros.
+        masked_frame: learned vector [M] that replaces masked frames; None: zeros.
     """
 
     masked_frame: nn.Parameter | None
@@ -161,7 +161,7 @@ class PretrainedBlock(nn.Module):
     Args:
         layer: layer of transformers; its attention module is replaced.
         attention: self-attention with the same weights.
-        stable: whether normalisation comes first.
+        stable: whether normalisation comes before each sublayer.
     """
 
     def __init__(self, layer: Any, attention: nn.Module, stable: bool) -> None:
@@ -186,12 +186,12 @@ class PretrainedBlock(nn.Module):
 class PretrainedEncoder(nn.Module):
     """Transformer of a pretrained model, with exchangeable attention.
 
-    In training, every block is skipped for each utterance with the probability `layerdrop` (LayerDrop, Fan et
-    al. 2019, draws once per batch; distributed training needs every parameter in every step).
+    In training, each block is skipped for each utterance with probability `layerdrop`. LayerDrop (Fan et al.
+    2019) draws once per batch, but distributed training needs every parameter in every step.
 
     Args:
         model: model of transformers; its modules become part of this one.
-        attention: mechanism in every layer, or in each; see `Encoder`.
+        attention: mechanism of all layers, or of each; see `Encoder`.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -224,8 +224,7 @@ class PretrainedEncoder(nn.Module):
         Args:
             features: [B, T, M].
             lengths: [B] valid frames.
-            tap: function of a block's number, from 1, and its output [B, T, M] that returns the input of the
-                next block; not called for the last block.
+            tap: see `Encoder.forward`.
 
         Returns:
             States [B, T, M] and [B] valid frames.
@@ -238,7 +237,7 @@ class PretrainedEncoder(nn.Module):
         return self.output_dropout(self.norm(x)), lengths
 
     def _distance_bias(self, frames: int, distance: int) -> dict[str, Tensor]:
-        """Return WavLM's relative position bias, which all of its layers share."""
+        """Return WavLM's relative position bias, which its layers share."""
         first = self.blocks[0].attention
         if not isinstance(first, GatedBiasAttention):
             return {}
@@ -261,7 +260,7 @@ def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, bac
         attention, backend: see `PretrainedEncoder`.
 
     Raises:
-        UserError: the mechanism doesn't fit.
+        UserError: the mechanism doesn't fit the model.
     """
     if pretrained["transformers"]["model_type"] == WHISPER:
         mel = WhisperMel(feature_extractor(pretrained))

@@ -1,7 +1,7 @@
-"""Conformers (Gulati et al. 2020) of transformers with exchangeable attention.
+"""Pretrained Conformers (Gulati et al. 2020) in transformers, with exchangeable attention.
 
-The weights are in modules of transformers, but its forward passes aren't used, so that padding changes no
-result.
+Weights are kept in transformers' modules, but its forward passes aren't used, so that padding doesn't change
+results.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from asr.model.frames import through_blocks
 
 
 class Sublayers(NamedTuple):
-    """Modules of a layer of transformers, and where it has dropout besides that within them."""
+    """Modules of a layer of transformers, and the places of dropout outside these modules."""
 
     feedforward_norm: nn.Module
     feedforward: nn.Module
@@ -37,11 +37,12 @@ class Sublayers(NamedTuple):
 class Convolution(nn.Module):
     """Gated pointwise, depthwise and pointwise convolution.
 
-    Batch normalisation keeps its published statistics, in training too: other utterances change no result.
+    Batch normalisation keeps its published statistics, in training, too, so other utterances don't change
+    results.
 
     Args:
         module: convolution module of a layer of transformers.
-        norm: its normalisation after the depthwise convolution.
+        norm: normalisation after the depthwise convolution.
     """
 
     def __init__(self, module: Any, norm: nn.BatchNorm1d | nn.LayerNorm) -> None:
@@ -49,7 +50,7 @@ class Convolution(nn.Module):
         self.pointwise_conv1, self.depthwise_conv = module.pointwise_conv1, module.depthwise_conv
         self.norm, self.activation, self.pointwise_conv2 = norm, module.activation, module.pointwise_conv2
         self.dropout = getattr(module, "dropout", nn.Identity())
-        # wav2vec2-bert's is causal and has no padding of its own.
+        # wav2vec2-bert's convolution is causal and has no padding.
         self.before = 0 if self.depthwise_conv.padding[0] else self.depthwise_conv.kernel_size[0] - 1
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ class ConformerBlock(nn.Module):
 
     Args:
         sublayers: modules of transformers.
-        attention: self-attention with the weights of their attention module.
+        attention: self-attention with the weights of transformers' attention module.
     """
 
     def __init__(self, sublayers: Sublayers, attention: SelfAttentionLayer) -> None:
@@ -131,8 +132,8 @@ class ConformerEncoder(nn.Module):
 
     Args:
         encoder: encoder of transformers; its modules become part of this one.
-        config: its configuration.
-        attention: mechanism in every layer, or in each; see `Encoder`.
+        config: configuration of the encoder.
+        attention: mechanism of all layers, or of each; see `Encoder`.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -165,7 +166,7 @@ class ConformerEncoder(nn.Module):
         return zero_padding(self.output_dropout(self.norm(x)), lengths), lengths
 
     def _waves(self, frames: int, distance: int) -> dict[str, Tensor]:
-        """Return the waves of relative positions, which all layers share."""
+        """Return the sinusoids of relative positions, which all layers share."""
         first: Any = self.blocks[0].attention
         if not isinstance(first, RelativeAttention):
             return {}

@@ -1,7 +1,7 @@
-"""Folders of pretrained speech models of transformers: configuration, training options, weights.
+"""Folders of pretrained speech models in transformers: configuration, training options, weights.
 
-The files are read here and not by transformers' automatic classes, which follow a folder to further files and
-to code. Weights are read from safetensors only.
+Files are read here, not by transformers' automatic classes, which may load further files and code that a
+folder names. Weights are read from safetensors only.
 """
 
 import json
@@ -21,7 +21,7 @@ from asr.files import checked_entries, read_json
 from asr.model.hub import local_folder
 from asr.model.options import ACTIVATIONS, FeatureConfig, ModelConfig
 
-# The stems of the classes of transformers by type of model.
+# Stem of the class names in transformers, by model type.
 FAMILIES = {
     "wav2vec2": "Wav2Vec2",
     "hubert": "Hubert",
@@ -33,7 +33,7 @@ FAMILIES = {
     "whisper": "Whisper",
 }
 PARAKEET, WHISPER = "parakeet_ctc", "whisper"
-# Whisper's settings by the names that they have in other families.
+# Whisper's settings by their names in other families.
 WHISPER_NAMES = {
     "hidden_size": "d_model",
     "intermediate_size": "encoder_ffn_dim",
@@ -42,7 +42,7 @@ WHISPER_NAMES = {
     "hidden_act": "activation_function",
     "layerdrop": "encoder_layerdrop",
 }
-# Other types of model with a CTC head, and why their encoders aren't run here.
+# Other model types with a CTC head, and why their encoders aren't supported.
 REFUSED = {
     "sew-d": "its attention has logits of positions that aren't those of queries and keys",
     "lasr_ctc": "its front end and the weights of its residual connections aren't run here",
@@ -56,7 +56,7 @@ EXTRACTORS = {
 }
 CONFIG, WEIGHTS, SHARDS = "config.json", "model.safetensors", "model.safetensors.index.json"
 EXTRACTOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
-# Settings of transformers whose models aren't run here, and why.
+# Settings of transformers that aren't supported, and why.
 UNSUPPORTED = {
     "add_adapter": "its convolutions after the encoder aren't run here",
     "use_intermediate_ffn_before_adapter": "its feed-forward layer after the encoder isn't run here",
@@ -91,14 +91,14 @@ PROBABILITIES = (
     "conformer_conv_dropout",
 )
 LARGEST = 100_000  # size of a layer, far above any published one
-MOST_LAYERS = 1000  # likewise; even without weights, each takes milliseconds
+MOST_LAYERS = 1000  # likewise; even without weights, a layer takes milliseconds to build
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureExtractor:
-    """What preprocessor_config.json, or an entry of processor_config.json, says; transformers' defaults.
+    """Settings in preprocessor_config.json or an entry of processor_config.json; transformers' defaults.
 
-    The settings after `sampling_rate` are those of mel spectra, the last two of wav2vec2-bert's.
+    The settings after `sampling_rate` are for mel spectra, the last two for wav2vec2-bert's.
     """
 
     feature_extractor_type: str | None = None
@@ -115,7 +115,7 @@ class FeatureExtractor:
 
 @dataclass(frozen=True, kw_only=True)
 class MelInput:
-    """Settings of Parakeet's mel spectra, by the names of its feature extractor."""
+    """Settings of Parakeet's mel spectra, named as in its feature extractor."""
 
     feature_size: int
     hop_length: int
@@ -126,7 +126,7 @@ class MelInput:
 
 @dataclass(frozen=True, kw_only=True)
 class LogMelInput:
-    """Settings of Whisper's mel spectra, by the names of its feature extractor."""
+    """Settings of Whisper's mel spectra, named as in its feature extractor."""
 
     feature_size: int
     hop_length: int
@@ -138,7 +138,7 @@ class Pretrained(NamedTuple):
 
     Attributes:
         encoder: model of transformers without its head.
-        weight, bias: head, [V, M] and [V]; None if it isn't wanted.
+        weight, bias: head, [V, M] and [V]; None unless requested.
     """
 
     encoder: Any
@@ -158,7 +158,7 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
         mean 0 and variance 1; `sample_rate` in Hz.
 
     Raises:
-        UserError: no such folder, another type of model, sizes that are no model's, or transformers is
+        UserError: the folder doesn't exist, the model has another type or invalid sizes, or transformers is
             missing.
     """
     path = local_folder(folder)
@@ -253,7 +253,7 @@ def _check_stacked(pretrained: dict[str, Any], source: str) -> None:
 
 
 def _checked_configuration(values: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the settings of a family from a configuration of transformers, if they are a model's."""
+    """Return the settings of a family from transformers' configuration; raise UserError if invalid."""
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         why = REFUSED.get(kind) if isinstance(kind, str) else None
@@ -269,7 +269,7 @@ def _checked_configuration(values: dict[str, Any], source: str) -> dict[str, Any
 
 
 def has_head(folder: str | Path) -> bool:
-    """Return whether a folder has a CTC head, by the class that its configuration names."""
+    """Return whether a folder's model has a CTC head, according to the class in its configuration."""
     names = read_json(local_folder(folder) / CONFIG, "the configuration of a transformers model")
     found = names.get("architectures")
     return isinstance(found, list) and any(str(x).endswith("ForCTC") for x in found)
@@ -296,7 +296,7 @@ def _extractor(folder: Path, kind: str) -> FeatureExtractor:
 
 
 def _check(config: dict[str, Any], source: str) -> None:
-    """Raise UserError unless a configuration has the sizes of a model."""
+    """Raise UserError unless the sizes in a configuration are valid."""
 
     def expect(fits: bool, name: str, expected: str) -> None:
         if not fits:
@@ -316,17 +316,17 @@ def _check(config: dict[str, Any], source: str) -> None:
         expect(config["hidden_size"] % config[name] == 0, name, f"to divide {config['hidden_size']}")
     known = import_transformers().activations.ACT2FN
     if "position_embeddings_type" in config:
-        kind = "relative_key"  # of the published models
+        kind = "relative_key"  # the kind of all published models
         expect(config["position_embeddings_type"] == kind, "position_embeddings_type", kind)
     for name in (x for x in ("hidden_act", "feat_extract_activation") if x in config):
         expect(config[name] in known, name, "to be an activation function of transformers")
 
 
 def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that a pretrained encoder gives the options of model and features, by option.
+    """Return the options of model and features that a pretrained encoder determines, with their values.
 
-    Options that it doesn't use have their defaults. A feature frame is one frame of the convolutional front
-    end, usually 20 ms, or one of Whisper's mel spectrum, 10 ms.
+    Options that it doesn't use have their defaults. A feature frame is a frame of the convolutional front
+    end, usually 20 ms, or of Whisper's mel spectrum, 10 ms.
     """
     rate, kind = pretrained["sample_rate"], pretrained["transformers"]["model_type"]
     config, own = _encoder_settings(pretrained["transformers"]), {}
@@ -372,7 +372,7 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
 
 
 def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
-    """Return the samples that a frame of stacked convolutions sees, and those between frames.
+    """Return the window of a frame of stacked convolutions, and the shift between frames, in samples.
 
     Example:
         >>> window_and_shift([10, 3, 3, 3, 3, 2, 2], [5, 2, 2, 2, 2, 2, 2])
@@ -385,7 +385,7 @@ def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
 
 
 def empty_model(pretrained: dict[str, Any], model: ModelConfig) -> Any:
-    """Return transformers' model with random weights; `model` has the dropouts.
+    """Return transformers' model with random weights; `model` has the dropout probabilities.
 
     Raises:
         UserError: transformers can't build a model of this configuration.
@@ -402,12 +402,12 @@ def trained_model(
 
     Args:
         folder: see `read_pretrained`.
-        pretrained: what `read_pretrained` returned.
-        model: dropouts.
-        head: whether the CTC head is wanted, too.
+        pretrained: result of `read_pretrained`.
+        model: options with the dropout probabilities.
+        head: whether to return the CTC head, too.
 
     Raises:
-        UserError: weights that are missing, can't be read, don't fit or aren't finite.
+        UserError: weights are missing, can't be read, don't fit or aren't finite.
     """
     path, config = local_folder(folder), _configuration(pretrained["transformers"], model)
     kind = _class(config, "ForCTC" if head else "Model")
@@ -423,7 +423,7 @@ def trained_model(
             output_loading_info=True,
             key_mapping={r"^(model\.)?encoder\.": ""} if config.model_type == WHISPER else None,
         )
-    # Published fine-tuned models lack the vector of masked frames; it is drawn, as by transformers.
+    # Published fine-tuned models lack the vector for masked frames; it is random, as in transformers.
     missing = sorted(x for x in info["missing_keys"] if not x.endswith("masked_spec_embed"))
     if any(x.startswith(("lm_head.", "ctc_head.")) for x in missing):
         raise UserError(
@@ -435,7 +435,7 @@ def trained_model(
     for name, weights in found.state_dict().items():
         if not bool(weights.isfinite().all()):
             raise UserError(f"{path}: expected finite weights, found NaN or infinity in {name}")
-    found.train()  # as any new module: Lightning keeps the mode of each
+    found.train()  # like any new module: Lightning preserves the modes of modules
     encoder = encoder_of(found)
     if not head:
         return Pretrained(encoder)
@@ -452,14 +452,14 @@ def feature_extractor(pretrained: dict[str, Any]) -> Any:
         bins = stacked["bins"]
         settings = {"feature_size": bins, "num_mel_bins": bins, "stride": stacked["stride"]}
     elif settings is None:
-        # As in training: masks would change what models with group normalisation compute.
+        # As in training: masks would change the output of models with group normalisation.
         masked = config.get("feat_extract_norm", "layer") == "layer"
         settings = {"do_normalize": pretrained["normalise"], "return_attention_mask": masked}
     return getattr(import_transformers(), kind)(sampling_rate=pretrained["sample_rate"], **settings)
 
 
 def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int, blank: int) -> Any:
-    """Return transformers' model with random weights and a CTC head, one of whose outputs is the blank."""
+    """Return transformers' model with random weights and a CTC head; `blank` is the blank's output."""
     own = {"vocab_size": outputs, "pad_token_id": blank, "bos_token_id": None, "eos_token_id": None}
     config = _configuration(pretrained["transformers"] | own, model)
     with quiet():
@@ -467,7 +467,7 @@ def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int, blan
 
 
 def _check_files(folder: Path, config: Any, kind: Any) -> None:
-    """Raise UserError unless there are weights in safetensors, as many as the configuration needs."""
+    """Raise UserError unless there is a safetensors file, large enough for the configuration's weights."""
     refuse_adapter(folder)
     files = sorted(folder.glob("model*.safetensors"))
     if not files or not ((folder / WEIGHTS).exists() or (folder / SHARDS).exists()):
@@ -481,18 +481,18 @@ def _check_files(folder: Path, config: Any, kind: Any) -> None:
 
 
 def _weights(make: Callable[[], Any], source: str) -> int:
-    """Return the number of weights of a model of transformers, before memory is taken for any size."""
+    """Return the number of weights of a transformers model, without allocating memory for them."""
     with torch.device("meta"), quiet(), one_line(source, "the sizes of a model"):
         return sum(x.numel() for x in make().parameters())
 
 
 def pretrained_files(folder: str) -> list[Path]:
-    """Return the files that determine a pretrained encoder: its weights and their configuration."""
+    """Return the files that determine a pretrained encoder: weights and configuration."""
     return sorted(x for x in local_folder(folder).iterdir() if x.suffix in (".json", ".safetensors"))
 
 
 def _class(config: Any, suffix: str) -> Any:
-    """Return a class of transformers of the family, e.g. `Wav2Vec2Model`; a parakeet has its head."""
+    """Return a transformers class of the family, e.g. `Wav2Vec2Model`; for Parakeet, with its head."""
     if config.model_type == WHISPER:
         return import_transformers().models.whisper.modeling_whisper.WhisperEncoder
     suffix = "ForCTC" if config.model_type == PARAKEET else suffix
@@ -500,7 +500,7 @@ def _class(config: Any, suffix: str) -> Any:
 
 
 def _settings(kind: str) -> list[str]:
-    """Return the settings of a family; those of all models, which may name files or code, are left out."""
+    """Return the names of a family's settings; those common to all models may name files or code."""
     transformers = import_transformers()
     general = {x.name for x in fields(transformers.PreTrainedConfig)}
     own = fields(getattr(transformers, _config_class(kind)))
@@ -508,7 +508,7 @@ def _settings(kind: str) -> list[str]:
 
 
 def _configuration(values: dict[str, Any], model: ModelConfig | None = None) -> Any:
-    """Return transformers' configuration; `model` has the dropouts."""
+    """Return transformers' configuration; `model` has the dropout probabilities."""
     kind = values["model_type"]
     own = {name: values[name] for name in _settings(kind) if name in values}
     transformers = import_transformers()
@@ -531,26 +531,26 @@ def _configuration(values: dict[str, Any], model: ModelConfig | None = None) -> 
 
 
 def _config_class(kind: str) -> str:
-    """Return the name of transformers' configuration of a type of model."""
+    """Return the name of transformers' configuration class for a model type."""
     return {PARAKEET: "ParakeetCTCConfig", "parakeet_encoder": "ParakeetEncoderConfig"}.get(
         kind, f"{FAMILIES.get(kind)}Config"
     )
 
 
 def ctc_head(model: Any) -> Any:
-    """Return the last layer of a CTC model of transformers; a parakeet's weight is [V, M, 1]."""
+    """Return the last layer of a CTC model in transformers; Parakeet's weight is [V, M, 1]."""
     return model.ctc_head if model.config.model_type == PARAKEET else model.lm_head
 
 
 def encoder_of(model: Any) -> Any:
-    """Return the part of a model of transformers before its head."""
+    """Return the part of a transformers model before its head."""
     if model.config.model_type == WHISPER:
         return model
     return model.encoder if model.config.model_type == PARAKEET else model.base_model
 
 
 def _encoder_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of an encoder by the names that they have in most families."""
+    """Return an encoder's settings by their names in most families."""
     if config["model_type"] == WHISPER:
         return config | {name: config[theirs] for name, theirs in WHISPER_NAMES.items()}
     found: dict[str, Any] = config.get("encoder_config", config)
@@ -559,9 +559,9 @@ def _encoder_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def one_line(place: str | Path, expected: str) -> Iterator[None]:
-    """Raise UserError in place of what transformers raises for a folder that it can't read."""
+    """Raise UserError in place of the exceptions that transformers raises for a folder it can't read."""
     try:
         yield
-    except Exception as error:  # also of safetensors, huggingface_hub
+    except Exception as error:  # also from safetensors and huggingface_hub
         found = " ".join(str(error).split())[:300]
         raise UserError(f"{place}: expected {expected}, found: {found}") from error

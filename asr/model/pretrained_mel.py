@@ -1,6 +1,7 @@
-"""Mel front ends of pretrained models: of FastConformer (Rekesh et al. 2023) and of wav2vec2-bert.
+"""Mel front ends of pretrained models: FastConformer (Rekesh et al. 2023) and wav2vec2-bert.
 
-Convolutions are modules of transformers, but its forward passes aren't used: here padding changes no result.
+Convolutions are transformers' modules, but its forward passes aren't used, so that padding doesn't change
+results.
 """
 
 from collections.abc import Callable
@@ -14,17 +15,17 @@ from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FilterBanks, FrontEnd
 from asr.model.options import FeatureConfig
 
-# Output frames that go through the convolutions together; the result does not depend on it.
+# Number of output frames that go through the convolutions together; it doesn't affect the result.
 BLOCK_FRAMES = 500
-LEAST_ENERGY, LEAST_DEVIATION = 2.0**-24, 1e-5  # of NeMo's features
-KALDI_FLOOR = 2.0**-23  # least energy of samples in 16 bits
+LEAST_ENERGY, LEAST_DEVIATION = 2.0**-24, 1e-5  # as in NeMo
+KALDI_FLOOR = 2.0**-23  # minimum energy for 16-bit samples
 
 
 class SubsampledMel(FrontEnd):
     """Log-mel energies, normalised over the utterance, and strided convolutions, with fixed weights.
 
-    A window may reach beyond both ends of the utterance, where the samples are zero. The convolutions stay
-    frozen in fine-tuning, like those of wav2vec 2.0. Blocks of frames limit the memory for a long recording.
+    Windows may extend beyond both ends of the utterance, where samples are zero. The convolutions stay frozen
+    in fine-tuning, like those of wav2vec 2.0. Frames are computed in blocks to save memory.
 
     Args:
         encoder: encoder of transformers; its modules become part of this one.
@@ -45,7 +46,7 @@ class SubsampledMel(FrontEnd):
         window = torch.hann_window(extractor.win_length, periodic=False)
         margin = self.fft - extractor.win_length
         self.register_buffer("window", F.pad(window, (margin // 2, margin - margin // 2)), persistent=False)
-        # A whole number of frames has as many shifts of samples.
+        # N frames need N shifts of samples.
         self.window_samples = self.shift_samples = self.hop * self.factor
 
     def frames(self, samples: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class SubsampledMel(FrontEnd):
             size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
             blocks = [mel_BTF.new_zeros(len(mel_BTF), 0, self._width(mel_BTF.shape[-1]))]
             for start in range(0, total, size):
-                # One frame more on the left, because the convolutions reach as far.
+                # One more frame on the left, because the convolutions reach that far.
                 before = min(start, 1)
                 first, end = start - before, min(start + size, total)
                 block = self._convolve(mel_BTF[:, f * first : f * end], lengths_B // self.hop - f * first)
@@ -112,7 +113,7 @@ class SubsampledMel(FrontEnd):
 
 
 class ScaledProjection(nn.Module):
-    """Projection of latents to the model size, times its root where the model says so."""
+    """Projection of latents to the model size M, scaled by √M if the model is configured so."""
 
     masked_frame = None  # a masked frame is zeros
 
@@ -126,12 +127,12 @@ class ScaledProjection(nn.Module):
 
 
 class StackedMel(FrontEnd):
-    """Kaldi's log-mel energies, normalised over the utterance and stacked, the input of wav2vec2-bert.
+    """Kaldi's log-mel energies, normalised over the utterance and stacked: the input of wav2vec2-bert.
 
     Args:
-        bins: mel bins.
-        stride: number of consecutive frames that become one.
-        sample_rate: in Hz.
+        bins: number of mel bins.
+        stride: number of consecutive frames stacked into one.
+        sample_rate: sample rate in Hz.
     """
 
     in_graph = True
@@ -164,8 +165,8 @@ def mel_energies(audio_BS: Tensor, window_W: Tensor, mel_XF: Tensor, hop: int, b
         audio_BS: samples.
         window_W: weights of a window's samples.
         mel_XF: weights of the W / 2 + 1 spectral lines.
-        hop: samples between windows.
-        block: windows of the batch whose spectra are in memory together, which changes no result.
+        hop: number of samples between windows.
+        block: number of windows whose spectra are in memory together; doesn't affect the result.
 
     Returns:
         [B, T, F].
@@ -188,7 +189,7 @@ def mel_energies(audio_BS: Tensor, window_W: Tensor, mel_XF: Tensor, hop: int, b
 
 
 def normalised(x_BTF: Tensor, frames_B: Tensor, deviation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return features with mean 0 over valid frames, divided by a function of their unbiased variance."""
+    """Return features with mean 0 over valid frames, divided by `deviation` of their unbiased variance."""
     keep_BT1 = keep_mask(frames_B, x_BTF.shape[1]).unsqueeze(-1)
     count_B11 = frames_B.clamp(min=1).view(-1, 1, 1)
     mean_B1F = torch.where(keep_BT1, x_BTF, 0.0).sum(1, keepdim=True, dtype=torch.float64) / count_B11

@@ -1,7 +1,7 @@
-"""Whisper's encoder (Radford et al. 2022) on the recording alone, where transformers pads it to 30 s.
+"""Whisper's encoder (Radford et al. 2022) for recordings of any length; transformers pads them to 30 s.
 
-The weights are in modules of transformers, but its forward pass isn't used: it takes inputs of one length,
-whose padding changes the states. Here padding changes no result.
+Weights are kept in transformers' modules, but its forward pass isn't used: it requires inputs of one length,
+whose padding changes the states. Here padding doesn't change results.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,17 @@ from asr.model.features import FrontEnd
 from asr.model.frames import merge, through_blocks
 from asr.model.pretrained_mel import mel_energies
 
-# Frames of a batch whose spectra are in memory together; the result does not depend on it.
+# Number of frames whose spectra are in memory together; it doesn't affect the result.
 BLOCK_FRAMES = 2000
 LEAST_ENERGY = 1e-10
-RANGE = 8.0  # powers of ten
+RANGE = 8.0  # in powers of ten
 
 
 class WhisperMel(FrontEnd):
     """Whisper's log-mel energies, in powers of ten.
 
-    A frame is centred on the first of its samples. Its window mirrors the samples before the utterance, and
-    finds zeros after it, as in a recording that is padded with silence.
+    A frame is centred on the first of its samples. Its window sees samples mirrored before the utterance, and
+    zeros after it, as in a recording padded with silence.
 
     Args:
         extractor: transformers' WhisperFeatureExtractor.
@@ -45,7 +45,7 @@ class WhisperMel(FrontEnd):
     def __init__(self, extractor: Any) -> None:
         super().__init__()
         self.fft = extractor.n_fft
-        # A frame for each shift of samples, and for the rest.
+        # A frame for each shift of samples, and one for the rest.
         self.window_samples = self.shift_samples = extractor.hop_length
         mel_XF = torch.from_numpy(extractor.mel_filters).float()
         self.register_buffer("mel_XF", mel_XF, persistent=False)
@@ -57,7 +57,7 @@ class WhisperMel(FrontEnd):
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute them in float32, also under autocast.
+        """Compute the energies in float32, also under autocast.
 
         Args:
             audio_BS: [B, samples], right-padded with any values.
@@ -71,7 +71,7 @@ class WhisperMel(FrontEnd):
         if not torch.compiler.is_compiling():  # a graph gets at least one frame
             audio_BS = F.pad(audio_BS, (0, max(0, 1 - audio_BS.shape[1])))
         mirrored_BS = F.pad(audio_BS, (0, half + 1))[:, 1 : half + 1].flip(1)
-        # A window for each shift of samples, and for the rest.
+        # A window for each shift of samples, and one for the rest.
         audio_BS = torch.cat((mirrored_BS, F.pad(audio_BS, (0, self.fft - half - 1))), 1)
         with torch.autocast(audio_BS.device.type, enabled=False):
             energies_BTF = mel_energies(audio_BS, self.window, self.mel_XF, self.shift_samples, BLOCK_FRAMES)
@@ -80,7 +80,7 @@ class WhisperMel(FrontEnd):
 
 
 class WhisperScaling(nn.Module):
-    """Log-mel energies limited to a range below the loudest of the utterance, and scaled to about −1 … 1."""
+    """Limits log-mel energies to a range below the utterance's loudest, and scales them to about −1 … 1."""
 
     masked_frame = None  # a masked frame is zeros
 
@@ -114,15 +114,15 @@ class WhisperBlock(nn.Module):
 
 
 class WhisperEncoder(nn.Module):
-    """Two convolutions, the second of which takes every second frame, positions, and transformer blocks.
+    """Two convolutions, the second with stride 2; positions; and transformer blocks.
 
     Args:
         encoder: encoder of transformers; its modules become part of this one.
-        attention: mechanism in every layer, or in each; see `Encoder`.
+        attention: mechanism of all layers, or of each; see `Encoder`.
         backend: `auto`, `reference` or `native`.
 
     Attributes:
-        positions: fixed table of positions, which bounds the length of an utterance.
+        positions: fixed table of positions, which limits the length of an utterance.
     """
 
     def __init__(self, encoder: Any, attention: str, backend: str) -> None:
@@ -153,8 +153,8 @@ class WhisperEncoder(nn.Module):
 
         Args:
             features, lengths, tap: see there.
-            silence: [B] encoder frames before the silence to which an input was extended, and the length of
-                runs in which blocks see the frames of the silence; None: they see all frames.
+            silence: [B] numbers of encoder frames before the silence that pads each input, and the length of
+                the runs in which blocks see the silence; None: they see all frames.
 
         Raises:
             UserError: there are more frames than positions.
@@ -171,7 +171,7 @@ class WhisperEncoder(nn.Module):
         return zero_padding(self.norm(x), lengths), lengths
 
     def _merged(self, x: Tensor, lengths: Tensor, heard: Tensor, factor: int) -> Tensor:
-        """Run the blocks on [B, T, M] with runs of the frames after those that are heard."""
+        """Run the blocks on [B, T, M], in which frames after the first `heard` are merged into runs."""
         frame_T, heard_B1 = torch.arange(x.shape[1], device=x.device), heard.unsqueeze(-1)
         run_BT = frame_T.minimum(heard_B1) + (frame_T - heard_B1).clamp(min=0) // factor
         start, short, rate = merge(x, lengths, run_BT)
@@ -181,7 +181,7 @@ class WhisperEncoder(nn.Module):
         return x + (z - start).gather(1, run_BT.unsqueeze(-1).expand_as(x))
 
     def _positions(self, frames: int) -> Tensor:
-        """Return the first positions, [T, M]; in a graph, those beyond the last are NaN."""
+        """Return the first T positions, [T, M]; in a graph, positions beyond the table are NaN."""
         most = self.positions.num_embeddings
         if torch.compiler.is_compiling():
             table = F.pad(self.positions.weight, (0, 0, 0, 1), value=torch.nan)

@@ -1,4 +1,4 @@
-"""Published CTC models: a folder as transformers saves it becomes an acoustic model with its tokenizer."""
+"""Published CTC models: loads a folder saved by transformers as an acoustic model with its tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ PublishedTokenizer = VocabularyTokenizer | PieceTokenizer
 
 
 def is_published(path: Path) -> bool:
-    """Return whether a folder holds a model of transformers, not one of `asr export` or a run."""
+    """Return whether a folder contains a transformers model, not a run or an export of this project."""
     try:
         return "model_type" in read_json(path / CONFIG)
     except UserError:
@@ -52,12 +52,12 @@ def _read_tokenizer(folder: Path, pretrained: dict[str, Any]) -> tuple[Published
 def read_head(
     folder: str | Path, pretrained: dict[str, Any], model: ModelConfig
 ) -> tuple[Pretrained, PublishedTokenizer]:
-    """Return encoder and head of a folder, the head in the order of the tokenizer, whose blank comes first.
+    """Return encoder and head of a folder, with the head in the order of the tokenizer, blank first.
 
     Args:
         folder: see `read_pretrained`.
-        pretrained: what `read_pretrained` returned.
-        model: dropouts.
+        pretrained: result of `read_pretrained`.
+        model: options with the dropout probabilities.
 
     Raises:
         UserError: see `trained_model` and `read_vocabulary`.
@@ -73,11 +73,11 @@ def published_model(folder: Path, backend: str = "auto") -> tuple[AcousticModel,
     """Return a published model in evaluation mode with its tokenizer; attention is `full`.
 
     Args:
-        folder: what `save_pretrained` of a model with a CTC head and of its processor wrote.
+        folder: folder written by `save_pretrained` of a model with a CTC head and of its processor.
         backend: `auto`, `reference` or `native`.
 
     Raises:
-        UserError: a file is missing, holds something else, or doesn't fit the others.
+        UserError: a file is missing, has other content, or doesn't fit the others.
     """
     pretrained = read_pretrained(folder)
     sections = nested(encoder_options(pretrained))

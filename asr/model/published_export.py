@@ -1,4 +1,4 @@
-"""Export for transformers: an acoustic model with a pretrained encoder becomes a folder with a CTC model."""
+"""Export for transformers: writes an acoustic model with a pretrained encoder as a CTC model's folder."""
 
 import tempfile
 from importlib import metadata
@@ -27,12 +27,12 @@ from asr.text.tokenizer import UNKNOWN, PieceTokenizer, Tokenizer, VocabularyTok
 from asr.text.vocabulary import PIECES, SETTINGS, SYMBOLS
 
 CARD, AUTHOR = "README.md", "exported by clustered-asr"
-GENERATION = "generation_config.json"  # of a parakeet
+GENERATION = "generation_config.json"  # Parakeet only
 FILES = (CARD, CONFIG, GENERATION, PROCESSOR, SETTINGS, SYMBOLS, PIECES, WEIGHTS)
 
 
 def check_target(folder: Path) -> None:
-    """Raise UserError if a folder contains anything but a model by `write_published`, or can't be written."""
+    """Raise UserError if a folder contains files besides those of `write_published`, or can't be written."""
     check_replaceable(folder, FILES)
     card = folder / CARD
     own = card.exists() and AUTHOR in card.read_text(encoding="utf-8", errors="replace")
@@ -41,19 +41,19 @@ def check_target(folder: Path) -> None:
 
 
 def write_published(model: AcousticModel, tokenizer: Tokenizer, folder: Path) -> list[Path]:
-    """Write a folder that `AutoModelForCTC` and `AutoProcessor` of transformers load, and return its files.
+    """Write a folder for transformers' `AutoModelForCTC` and `AutoProcessor`, and return its files.
 
-    The model card names the mechanism of an exchanged attention, which transformers doesn't compute.
+    If attention was exchanged, the model card names the mechanism, which transformers doesn't compute.
 
     Raises:
-        UserError: the model has no pretrained encoder, or a head or vocabulary that transformers lacks.
+        UserError: the model has no pretrained encoder, or transformers lacks its kind of head or vocabulary.
         OSError: a file can't be written, e.g. on a full disk.
     """
     _check(model, tokenizer)
     pretrained, config = model.config.pretrained, model.config
     order = tokenizer.order if isinstance(tokenizer, PieceTokenizer) else list(range(len(tokenizer)))
     theirs = ctc_model(pretrained, config.model, len(order), order[0])
-    # Their modules, with which our parts share weights.
+    # Transformers' modules, whose weights our parts share.
     parts = pretrained_parts(encoder_of(theirs), pretrained, config.attention, "auto")
     for own, part in zip((model.front_end, model.normalisation, model.encoder), parts, strict=True):
         part.load_state_dict(own.state_dict())
@@ -66,14 +66,14 @@ def write_published(model: AcousticModel, tokenizer: Tokenizer, folder: Path) ->
         theirs.save_pretrained(place)
         _processor(pretrained, tokenizer, place).save_pretrained(place)
         (place / CARD).write_text(_card(type(theirs).__name__, config.attention), encoding="utf-8")
-        for name in FILES:  # those of an earlier export with another vocabulary, too
+        for name in FILES:  # including files of an earlier export with another vocabulary
             (folder / name).unlink(missing_ok=True)
-        written = sorted(place.iterdir(), key=lambda x: x.name == CONFIG)  # which completes the model
+        written = sorted(place.iterdir(), key=lambda x: x.name == CONFIG)  # last: it completes the model
         return [file.replace(folder / file.name) for file in written]
 
 
 def _check(model: AcousticModel, tokenizer: Tokenizer) -> None:
-    """Raise UserError unless transformers has such a model."""
+    """Raise UserError unless transformers supports such a model."""
     config = model.config
     kind = config.pretrained.get("transformers", {}).get("model_type")
     unit = "the pieces of a published model" if kind == PARAKEET else "tokenizer.kind=character"

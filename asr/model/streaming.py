@@ -1,9 +1,9 @@
-"""The acoustic model on audio as it comes: each layer keeps only the inputs that later outputs need.
+"""The acoustic model on a stream: each layer keeps only the inputs that later outputs need.
 
 An output of a layer depends on a bounded range of its inputs: a convolution's kernel, the window of local
-attention, a run of frames. So a layer is run on the new inputs and those before them in that range, and
-returns the outputs for which nothing is missing. Memory and work for a block don't grow with the stream. The
-result is that of the whole recording in one pass, to the precision of float32.
+attention, a run of frames. A layer is run on new inputs and the earlier ones in this range, and returns the
+outputs whose inputs are complete. Memory and work per block don't grow with the stream. The result equals
+that of the whole recording in one pass, to the precision of float32.
 """
 
 import math
@@ -26,15 +26,15 @@ from asr.model.encoder import ConvolutionalPositions, Encoder, SinusoidalPositio
 from asr.model.features import FilterBanks, Normalisation
 from asr.model.frames import pool, restored
 
-MOST_PHASES = 2**16  # frames whose look-ahead is computed; more only for several large, odd chunks
+MOST_PHASES = 2**16  # frames whose look-ahead is computed; only several large, odd chunks would need more
 
 Apply = Callable[[Tensor], Tensor]
 
 
 def why_not_streamed(model: AcousticModel) -> list[str]:
-    """Return why a model needs more than a bounded part of a recording; none: it can be streamed.
+    """Return the reasons why a model needs an unbounded part of a recording; empty: it can be streamed.
 
-    Each reason says what to set in training instead.
+    Each reason says which options to train with instead.
     """
     encoder, normalisation = model.encoder, model.normalisation
     if not isinstance(encoder, Encoder) or not isinstance(normalisation, Normalisation):
@@ -47,7 +47,7 @@ def why_not_streamed(model: AcousticModel) -> list[str]:
         )
     if isinstance(encoder.positions, SinusoidalPositions):
         reasons.append(
-            "model.positions=sinusoidal counts from the start of the recording, beyond the longest of the "
+            "model.positions=sinusoidal counts from the start of the recording, beyond the positions seen in "
             "training: train with model.positions=rotary, convolution or none"
         )
     unbounded = [layer.name for layer in model.attention_layers() if not _window(layer)]
@@ -62,10 +62,10 @@ def why_not_streamed(model: AcousticModel) -> list[str]:
 
 
 class StreamingModel:
-    """An acoustic model that maps audio to log-probabilities as it comes.
+    """An acoustic model that maps audio to log-probabilities as it arrives.
 
     Args:
-        model: model without `why_not_streamed`, in evaluation mode while it is used.
+        model: model for which `why_not_streamed` is empty; in evaluation mode while it is used.
 
     Example:
         >>> from asr.config import from_dict
@@ -95,11 +95,11 @@ class StreamingModel:
 
     @torch.inference_mode()
     def push(self, samples_S: Tensor, last: bool = False) -> Tensor:
-        """Return the log-probabilities of the frames that are complete with new samples.
+        """Return the log-probabilities of the frames that new samples complete.
 
         Args:
-            samples_S: [samples] at the model's rate in −1 … 1, any number.
-            last: whether the recording ends with them.
+            samples_S: [samples], any number, at the model's rate, in −1 … 1.
+            last: whether these samples end the recording.
 
         Returns:
             [frames, outputs] float32 on the CPU.
@@ -112,18 +112,18 @@ class StreamingModel:
 
 
 class _Layer:
-    """A layer with a bounded context, and the inputs that its next outputs need.
+    """A layer with bounded context, which keeps the inputs that its next outputs need.
 
     Output i depends on the inputs s·c − left … s·(c + C − 1) + right, where c is the start of its chunk. A
     sequence of N inputs has ⌈N / s⌉ outputs.
 
     Args:
-        apply: maps [1, N, …] to [1, outputs, …]; both ends are taken for those of the recording.
-        left, right: inputs before and after those of a chunk.
+        apply: maps [1, N, …] to [1, outputs, …], as if the input were a whole recording.
+        left, right: numbers of inputs needed before and after a chunk.
         stride: s.
         chunk: C.
-        phase: outputs after which the pattern of chunks inside the layer repeats; None: C.
-        edges: whether there are outputs that would need inputs beyond the end.
+        phase: number of outputs after which the pattern of chunks inside the layer repeats; None: C.
+        edges: whether there are outputs at the end, whose inputs would extend beyond it.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class _Layer:
         return y
 
     def _begin(self, output: int) -> int:
-        """Return the input from which to run the layer for an output and later ones."""
+        """Return the first input needed to run the layer for an output and later ones."""
         first = max(0, self.stride * (output - output % self._chunk) - self._left)
         return first - first % (self.stride * self.period)
 
 
 class _Chain:
-    """Layers one after the other."""
+    """Layers in sequence."""
 
     def __init__(self, layers: "Sequence[_Layer | _Runs]") -> None:
         self._layers = layers
@@ -204,8 +204,8 @@ class _Runs:
     """Blocks that see the means of runs of frames; see `asr.model.frames`.
 
     Args:
-        blocks: the blocks.
-        factor: ρ, frames of a run.
+        blocks: blocks.
+        factor: ρ, number of frames in a run.
     """
 
     stride = 1
@@ -215,9 +215,9 @@ class _Runs:
         self._pool = _Layer(self._means, 0, factor - 1, stride=factor)
         self._chain = _Chain([layer for block in blocks for layer in _block_layers(block, self._rate)])
         self.period = factor * self._chain.period
-        self._x: Tensor | None = None  # frames, and the means of their runs, that wait for the blocks' output
+        self._x: Tensor | None = None  # frames, and the means of their runs, waiting for the blocks' output
         self._starts: Tensor | None = None
-        self._rest = 0  # frames of a shorter last run, once the recording has ended
+        self._rest = 0  # number of frames in a shorter last run, once the recording has ended
 
     def last(self, output: int) -> int:
         """See `_Layer`."""
@@ -227,7 +227,7 @@ class _Runs:
         """See `_Layer`."""
         self._x = _joined(self._x, x)
         if ended and self._x is not None:
-            self._rest = self._x.shape[1] % self._factor  # whole runs leave together
+            self._rest = self._x.shape[1] % self._factor  # earlier runs are complete
         start = self._pool.push(x, ended)
         self._starts = _joined(self._starts, start)
         z = self._chain.push(start, ended)
@@ -242,7 +242,7 @@ class _Runs:
         return pool(x, _length(x), self._factor)[0]
 
     def _rate(self, x: Tensor) -> FrameRate:
-        """Return the rate of runs [1, N, M], the last ones of which are the latest."""
+        """Return the rate of runs [1, N, M]; the last of them are the latest."""
         if not self._rest:
             return FrameRate(self._factor, None)
         log_sizes_BN = x.new_zeros(1, x.shape[1], dtype=torch.float32)
@@ -281,7 +281,7 @@ def _layers_of(model: AcousticModel) -> list[_Layer | _Runs]:
         reach = _reach(encoder.positions.convolution)
         layers.append(_Layer(partial(_whole, encoder.positions), reach, reach))
     conditioned = model.config.intermediate if model.condition is not None else []
-    # Where the states of a block are mapped to labels, each block has runs of its own.
+    # If the states of blocks are mapped to labels, each block has separate runs.
     keys = [(factor, number if conditioned else 0) for number, factor in enumerate(encoder.factors, start=1)]
     done = 0
     for (factor, _), group in groupby(keys):
@@ -297,7 +297,7 @@ def _layers_of(model: AcousticModel) -> list[_Layer | _Runs]:
 
 
 def _block_layers(block: nn.Module, rate: Callable[[Tensor], FrameRate] | None = None) -> list[_Layer]:
-    """Return the sublayers of a block, which sees runs of frames at a rate; None: the encoder's frames."""
+    """Return the sublayers of a block, which sees runs of frames at `rate`; None: the encoder's frames."""
 
     def run(sublayer: Residual, x: Tensor) -> Tensor:
         return sublayer(x, _length(x), rate(x) if rate else None)
@@ -326,7 +326,7 @@ def _block_layers(block: nn.Module, rate: Callable[[Tensor], FrameRate] | None =
 
 
 def _window(layer: SelfAttentionLayer) -> tuple[int, int, int] | None:
-    """Return W, R and C of local attention; None: the layer sees more than a window."""
+    """Return W, R and C of local attention; None if the layer sees more than a window."""
     match layer:
         case NoAttention():
             return 0, 0, 1
@@ -336,7 +336,7 @@ def _window(layer: SelfAttentionLayer) -> tuple[int, int, int] | None:
 
 
 def _reach(convolution: nn.Module) -> int:
-    """Return how far a convolution sees on each side."""
+    """Return how many frames a convolution sees on each side."""
     assert isinstance(convolution, nn.Conv1d)
     return convolution.kernel_size[0] // 2
 

@@ -1,8 +1,7 @@
-"""OpenAI's Whisper as transformers saves it: encoder states, transcripts, and forced transcripts.
+"""OpenAI's Whisper, as saved by transformers: encoder states, transcripts, and forced transcripts.
 
-Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (2022). Its encoder runs as
-`asr.model.pretrained_whisper` runs it, on inputs extended to 30 s as in OpenAI's program; its decoder is
-that of transformers.
+Radford et al., *Robust Speech Recognition via Large-Scale Weak Supervision* (2022). The encoder is that of
+`asr.model.pretrained_whisper`, on inputs padded to 30 s as in OpenAI's program; the decoder is transformers'.
 """
 
 import json
@@ -28,7 +27,7 @@ from asr.model.acoustic_model import AUTOCAST
 from asr.model.pretrained_whisper import WhisperEncoder
 from asr.text.numbers import spoken_numbers
 
-# Runs no code of the folder.
+# Prevents downloads, and code in the folder from running.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
@@ -42,23 +41,23 @@ def is_whisper(folder: Path) -> bool:
 
 
 class Whisper:
-    """A Whisper model; the attention of its encoder is exchanged, that of its decoder stays.
+    """A Whisper model whose encoder has exchangeable attention; the decoder's attention stays.
 
     Args:
-        folder: folder that `save_pretrained` of the model and of its processor wrote.
+        folder: folder written by `save_pretrained` of the model and of its processor.
         device: device to compute on.
-        language: code of the language, e.g. `de`; empty: English, if the model knows no other.
+        language: code of the language, e.g. `de`; may be empty if the model knows only English.
 
     Attributes:
         rate: sample rate in Hz.
-        longest_s: duration of every input, with padding.
-        positions: encoder positions of every input.
+        longest_s: duration of every input in seconds, with padding.
+        positions: number of encoder positions of every input.
         layers: number of encoder layers.
         normalise: text normalisation of the language; see `normaliser`.
 
     Raises:
-        UserError: transformers is missing, the folder can't be read, lacks files or weights, or holds another
-            model; or a language that the model doesn't know.
+        UserError: transformers is missing; the folder can't be read, lacks files or weights, or contains
+            another model; or the model doesn't know the language.
     """
 
     def __init__(self, folder: Path, device: str, language: str) -> None:
@@ -81,7 +80,7 @@ class Whisper:
         self.normalise = normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
 
     def _check(self) -> None:
-        """Raise UserError for files that don't fit each other."""
+        """Raise UserError if the folder's files don't fit each other."""
         tokenizer, config = self.tokenizer, self.model.config
         # Without files, transformers makes a tokenizer that knows no text.
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
@@ -111,7 +110,7 @@ class Whisper:
         _check_marks(tokenizer, self.model.generation_config, self.folder)
 
     def digest(self) -> list[str]:
-        """Return hashes of all files that decide on the output."""
+        """Return hashes of all files that affect the output."""
         files = sorted(file for file in self.folder.iterdir() if file.is_file())
         return [f"{file.name} {file_digest(file)}" for file in files]
 
@@ -127,14 +126,14 @@ class Whisper:
 
         Args:
             attention: mechanism of the softmax family, or one for each layer.
-            frames: encoder frames that a frame of each layer stands for, e.g. `2`; `pad-10`: layers see the
-                silence to which an input was extended in runs of 10 frames; empty: all frames.
-            layers: number of layers, evenly spread: the first, third, … with half of them; 0: all.
+            frames: number of encoder frames that a frame of each layer stands for, e.g. `2`; `pad-10`: layers
+                see the silence that pads an input in runs of 10 frames; empty: all frames.
+            layers: number of layers to run, evenly spread: the first, third, … for half of them; 0: all.
             precision: precision of matrix products.
             backend: `auto`, `reference` or `native`.
 
         Raises:
-            UserError: a mechanism or schedule that doesn't fit, or more layers than there are.
+            UserError: the mechanism or schedule doesn't fit, or there are fewer layers.
         """
         if layers > self.layers:
             raise UserError(f"layers={layers}: expected at most {self.layers}, the layers of {self.folder}")
@@ -150,9 +149,9 @@ class Whisper:
         number_layers(kept)
 
     def features(self, audio: list[Samples]) -> dict[str, Tensor]:
-        """Return `features` of samples at `rate`, extended or cut to an input's length, and `heard_B`.
+        """Return `features` of samples at `rate`, padded or cut to the length of an input, and `heard_B`.
 
-        The former are log-mel energies [B, T, F], the latter the encoder positions of the samples alone.
+        The former are log-mel energies [B, T, F]; the latter, numbers of encoder positions without padding.
         """
         found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt").input_features
         shift = 2 * self.extractor.hop_length
@@ -161,7 +160,7 @@ class Whisper:
 
     @torch.inference_mode()
     def encode(self, features: Tensor, heard_B: Tensor) -> Tensor:
-        """Return the states of the encoder, [B, N, M], given what `features` returned."""
+        """Return the encoder states, [B, N, M], for the results of `features`."""
         lengths = torch.full((len(features),), features.shape[1], device=features.device)
         silence = (heard_B, self._padding) if self._padding > 1 else None
         half = self._precision != "fp32"
@@ -170,12 +169,12 @@ class Whisper:
         return states_BNM.float()
 
     def tokens(self, text: str) -> list[int]:
-        """Return the prompt, the tokens of a transcript and the end mark, as the model was trained."""
+        """Return the prompt, the tokens of a transcript and the end mark, as in the model's training."""
         found: list[int] = self.tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"]
         return [*self.prompt, *found, self.model.generation_config.eos_token_id]
 
     def check_text(self, text: str, ident: str) -> None:
-        """Raise UserError for a transcript longer than the decoder, or one that its tokens can't write."""
+        """Raise UserError for a transcript that exceeds the decoder's positions or has no tokens."""
         most, known = self.model.config.max_target_positions, self.model.config.vocab_size
         tokens = self.tokens(text)
         if len(tokens) > most:
@@ -191,7 +190,7 @@ class Whisper:
 
     @property
     def prompt(self) -> list[int]:
-        """Tokens before a transcript: start, language and task if there are several, no time stamps."""
+        """Tokens before a transcript: start; language and task, if there are several; no time stamps."""
         config, chosen = self.model.generation_config, []
         if self.settings:
             chosen = [
@@ -209,7 +208,7 @@ class Whisper:
             texts: transcript of each row.
 
         Returns:
-            For each row, the labels [U], which are the tokens of the transcript and the end mark, and the
+            For each row, the labels [U], i.e. the tokens of the transcript and the end mark, and their
             log-probabilities [U, V].
         """
         rows = [self.tokens(text) for text in texts]
@@ -225,13 +224,13 @@ class Whisper:
 
     @torch.inference_mode()
     def transcripts(self, states_BNM: Tensor) -> list[str]:
-        """Return the texts that greedy search finds.
+        """Return the texts found by greedy search.
 
-        They have at most half as many tokens as the decoder has positions, as in OpenAI's program.
+        Their number of tokens is at most half the decoder's positions, as in OpenAI's program.
         """
         from transformers.modeling_outputs import BaseModelOutput
 
-        with quiet():  # it warns of settings that it sets itself
+        with quiet():  # transformers warns about settings that it makes itself
             found = self.model.generate(
                 encoder_outputs=BaseModelOutput(last_hidden_state=states_BNM),
                 do_sample=False,
@@ -254,7 +253,7 @@ def loaded_whisper(folder: Path) -> tuple[Any, Any]:
             )
         except (
             Exception
-        ) as error:  # of transformers, safetensors, json and PyTorch: a folder may hold anything
+        ) as error:  # from transformers, safetensors, json and PyTorch: a folder may contain anything
             raise UserError(f"model={folder}: {in_words(error)}") from error
     if missing := sorted(report["missing_keys"]):
         raise UserError(f"model={folder}: expected a whole model, found no weights {', '.join(missing)[:80]}")
@@ -262,10 +261,10 @@ def loaded_whisper(folder: Path) -> tuple[Any, Any]:
 
 
 def tokens_without_merge(tokenizer: dict[str, Any]) -> list[str]:
-    """Return the tokens of a `tokenizer.json` that no text becomes, because its merges don't make them.
+    """Return the tokens of a `tokenizer.json` that never occur, because its merges can't form them.
 
-    Programs that took the first merge, `Ġ t`, for a header lost it. The model never saw what ` the` becomes
-    without it.
+    Some conversions took the first merge, `Ġ t`, for a header and lost it. Without it, ` the` becomes tokens
+    that the model has never seen in its place.
     """
     model = tokenizer["model"]
     if "merges" not in model:
@@ -278,10 +277,10 @@ def tokens_without_merge(tokenizer: dict[str, Any]) -> list[str]:
 
 
 def merges_out_of_order(tokenizer: dict[str, Any]) -> list[str]:
-    """Return the tokens of a `tokenizer.json` whose merge comes after that of a later token.
+    """Return the tokens of a `tokenizer.json` whose merge comes after a later token's.
 
-    Byte-pair encoding numbers its tokens as it finds their merges, so merges or numbers of another vocabulary
-    show in their order.
+    Byte-pair encoding numbers tokens in the order of their merges, so the order reveals merges or numbers of
+    another vocabulary.
     """
     vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"].get("merges", [])
     made = ["".join(x) if isinstance(x, list) else x.replace(" ", "") for x in merges]
@@ -290,7 +289,7 @@ def merges_out_of_order(tokenizer: dict[str, Any]) -> list[str]:
 
 
 def _check_marks(tokenizer: Any, settings: Any, folder: Path) -> None:
-    """Raise UserError unless a tokenizer has Whisper's marks at the model's numbers of them."""
+    """Raise UserError unless a tokenizer's special tokens have the numbers that the model expects."""
     marks = {
         "<|startoftranscript|>": settings.decoder_start_token_id,
         "<|notimestamps|>": settings.no_timestamps_token_id,
@@ -307,7 +306,7 @@ def _check_marks(tokenizer: Any, settings: Any, folder: Path) -> None:
 
 
 def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:
-    """Return the settings of `generate` that choose a language; empty for a model that knows one only."""
+    """Return the settings of `generate` that select a language; empty for a model with only one."""
     known = getattr(config, "lang_to_id", None) if getattr(config, "is_multilingual", True) else None
     if not known:
         if language not in ("", "en"):
@@ -321,10 +320,10 @@ def _settings(config: Any, folder: Path, language: str) -> dict[str, str]:
 
 
 def normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str], str]:
-    """Return Whisper's text normalisation (appendix C of the paper), after joining letters with full stops.
+    """Return Whisper's text normalisation (appendix C of the paper), after joining spelled letters, `p. b.`.
 
-    English: numbers as digits, contractions written out, American spelling by a table that a folder may have;
-    other languages: numbers as words, if they are known, in lower case without signs.
+    English: numbers as digits, contractions written out, American spelling by a table that a folder may have.
+    Other languages: numbers as words if known, lower case, no signs.
     """
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
@@ -334,7 +333,7 @@ def normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str]
     def normalised(text: str) -> str:
         text = SPELT.sub(lambda found: re.sub(r"[. ]", "", found[0]) + " ", text)
         text = text if english else spoken_numbers(text, language)
-        # Part by part: English numerals on both sides of a pause would become one number.
+        # Part by part: otherwise English numerals on both sides of a pause would become one number.
         return " ".join(" ".join(map(normalise, PAUSE.split(text))).split())
 
     return normalised

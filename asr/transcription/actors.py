@@ -1,4 +1,4 @@
-"""Work on a Ray cluster: actors, set up once, take groups of items; a lost actor costs at most one item."""
+"""Work on a Ray cluster: actors, set up once, process groups of items; a lost actor costs at most one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,12 +9,12 @@ from asr.errors import UserError
 from asr.parallel import ray_cluster
 
 LOST = "the process that worked on it was killed (out of memory?)"
-# Losses in succession after which no further actor is started: a set-up may kill its process every time.
+# Successive losses after which no further actor is started: a set-up may kill its process every time.
 MOST_LOSSES = 10
 
 
 class _Actor:
-    """Sets up with the first group; Ray hides the errors of constructors."""
+    """Is set up with its first group, because Ray hides errors of constructors."""
 
     def __init__(self, set_up: Callable[[], Callable[[list[Any]], list[Any]]], sources: list[str]) -> None:
         self.set_up, self.sources = set_up, sources
@@ -41,15 +41,15 @@ def on_actors(
     The items of a group whose actor is lost are tried again, one by one, on a new actor.
 
     Args:
-        set_up: returns a function from the items of a group to their results; called once by each actor. Both
-            are defined at module level.
-        groups: items; they travel to the actors, so they should be names of files, not their content.
+        set_up: called once by each actor; returns a function that maps the items of a group to results. Both
+            functions are defined at module level.
+        groups: groups of items; they are sent to the actors, so items should be file names, not contents.
         actors: number of actors.
-        address: address of the cluster; empty: one on this machine, unless there is a connection already.
+        address: address of the cluster; empty: an existing connection, or a cluster on this machine.
         resources: `num_cpus` and `num_gpus` of an actor.
 
     Raises:
-        UserError: the function or the set-up raises it, Ray is not installed, or all actors are lost.
+        UserError: raised by the function or the set-up; or Ray is not installed, or all actors are lost.
     """
     try:
         import ray  # noqa: F401
@@ -65,7 +65,7 @@ def _results(
     actors: int,
     resources: Mapping[str, float],
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the results as `on_actors` does; there is a connection."""
+    """Like `on_actors`, with an existing connection."""
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 

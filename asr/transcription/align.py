@@ -1,4 +1,4 @@
-"""Alignment of transcripts with their audio: TextGrids, CTM files and a JSON line per utterance."""
+"""Aligns transcripts with their audio: TextGrids, CTM files and a JSON line per utterance."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -38,10 +38,10 @@ class Transcribed:
 
     Attributes:
         id: name of the utterance.
-        stem: name of its TextGrid, without suffix.
+        stem: name of the TextGrid, without suffix.
         text: transcript.
-        source: source of its audio.
-        duration_s: duration in seconds; 0: unknown before it is read.
+        source: source of the audio.
+        duration_s: duration in seconds; 0: unknown until the audio is read.
         recording: name of the recording.
         channel: channel number, from 1.
         start_s: start in the recording in seconds.
@@ -58,7 +58,7 @@ class Transcribed:
 
 
 def transcribed_cuts(cuts: Sequence[MonoCut]) -> list[Transcribed]:
-    """Return the utterances of a manifest; raise UserError if two would have one TextGrid."""
+    """Return the utterances of a manifest; raise UserError if two would share a TextGrid."""
     found: dict[str, Transcribed] = {}
     for index, cut in enumerate(cuts):
         stem = _stem(cut.id)
@@ -74,9 +74,9 @@ def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribe
     """Return an audio file with its transcript, normalised as the training texts may have been.
 
     Args:
-        audio: the file; it need not exist, which is reported when it is read.
+        audio: audio file; whether it exists is checked when it is read.
         text: transcript; empty: read the .txt file beside the audio.
-        tokenizer: tokenizer of the model, which tells the normalisation that leaves least outside it.
+        tokenizer: tokenizer of the model; the normalisation that leaves the fewest unknown words is chosen.
 
     Raises:
         UserError: there is no transcript.
@@ -86,7 +86,7 @@ def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribe
         if not beside.is_file():
             raise UserError(f"{audio}: expected a transcript in text='…' or in {beside}, found neither")
         text = read_text(beside)
-    # If texts are equally known, min() returns the first, the text as written.
+    # In a tie, min() returns the first: the text as written.
     texts = (
         " ".join(text.split()),
         *(normalise(text, rule) for rule in ("none", "lower", "words", "spoken")),
@@ -125,7 +125,7 @@ def align(
         utterances: audio and transcripts.
         groups: positions of the utterances to align together.
         options: encoding of long recordings.
-        min_fit: a transcript whose fit to its audio is lower, 0 … 1, is an error.
+        min_fit: minimum fit of a transcript to its audio, 0 … 1; a lower one is an error.
         name: name of the tables, without suffix.
     """
 
@@ -169,7 +169,7 @@ def _aligned(
 
 
 def write(work: Results, folder: Path) -> None:
-    """Write the alignments; the TextGrids of utterances that only an earlier alignment has are removed."""
+    """Write the alignments; remove TextGrids of utterances that only an earlier alignment had."""
     files = work.files()
     tables = [path for path in map(folder.joinpath, files) if path.suffix == ".jsonl" and path.exists()]
     for path in tables:
@@ -196,7 +196,7 @@ def _textgrid(text: AlignedText, tokenizer: Tokenizer, duration_s: float) -> str
 
 
 def _tables(utterance: Transcribed, text: AlignedText, name: str) -> dict[str, str]:
-    """Return the lines of the words and tokens (CTM, times in the recording) and of `<name>.jsonl`."""
+    """Return an utterance's lines in each table: words and tokens (CTM, times in the recording), JSON."""
     words = [_ctm(utterance, word.word, word) for word in text.words]
     tokens = [_ctm(utterance, token.label, token) for word in text.words for token in word.tokens]
     entry = {"id": utterance.id, "fit": round(text.fit, 4), "words": [asdict(word) for word in text.words]}

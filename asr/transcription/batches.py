@@ -1,4 +1,4 @@
-"""Batches: which sources are read together, and which recordings are encoded together."""
+"""Decides which sources are read together, and which recordings are encoded together."""
 
 import math
 from collections.abc import Container, Sequence
@@ -17,15 +17,15 @@ from asr.model.streaming import why_not_streamed
 from asr.records.options import Shard
 from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, EncodingOptions
 
-# Recordings read together, the unit of shards and resumption. Several groups are in memory at a time, so a
-# group is small, and a recording that would fill one is alone.
+# Number of recordings read together, the unit of shards and of resuming. Several groups are in memory at a
+# time, so groups are small, and a recording that would fill one is a group.
 GROUP = 16
 GROUP_BYTES = 4 << 20
-SECONDS_PER_BATCH = 60.0  # audio encoded together, padding included, unless an option says otherwise
+SECONDS_PER_BATCH = 60.0  # default duration of audio encoded together, padding included
 
 
 def groups_in_order(sizes: Sequence[int | None]) -> list[list[int]]:
-    """Divide recordings, in order, into groups to read together; large ones and streams are alone.
+    """Divide recordings, in order, into groups to read together; large ones and streams are groups alone.
 
     Args:
         sizes: sizes in bytes; None: unknown.
@@ -59,7 +59,7 @@ def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]
 
 
 def length_groups(model: AcousticModel, cuts: Cuts, frames_per_batch: int) -> list[list[int]]:
-    """Divide a manifest into batches of at most `frames_per_batch` feature frames, by the durations in it."""
+    """Divide a manifest into batches of at most `frames_per_batch` feature frames, by its durations."""
     shift_ms = model.config.features.frame_shift_ms
     frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / shift_ms)).astype(np.int64)
     return groups_by_length(frames, frames_per_batch)
@@ -68,7 +68,7 @@ def length_groups(model: AcousticModel, cuts: Cuts, frames_per_batch: int) -> li
 def encoded_together(duration_s: float, longest_s: float, options: EncodingOptions) -> bool:
     """Return whether a recording is short enough for a batch, given the longest training audio (0: unknown).
 
-    A longer one is encoded alone, in one pass or in chunks, with all threads and its own progress.
+    A longer recording is encoded alone, in one pass or in chunks, with all threads and progress of its own.
     """
     return options.mode != "chunked" and duration_s <= LONGER_THAN_TRAINING * (longest_s or LONGEST_CHUNK_S)
 
@@ -76,10 +76,8 @@ def encoded_together(duration_s: float, longest_s: float, options: EncodingOptio
 def longest_like_training_s(model: AcousticModel) -> float:
     """Return the duration of the longest training audio in seconds; 0: unknown.
 
-    It is infinite for a model that recognises audio as it comes: to its frames, all recordings are alike.
-
-    For an encoder with a limited number of positions, it is at most what lets `LONGER_THAN_TRAINING` times as
-    long a recording fit into them.
+    It is infinite for a model that can recognise streams, whose frames don't depend on a recording's length.
+    A limited number of positions of the encoder must suffice for `LONGER_THAN_TRAINING` times the result.
     """
     if not why_not_streamed(model):
         return math.inf
@@ -88,15 +86,14 @@ def longest_like_training_s(model: AcousticModel) -> float:
 
 
 def unfinished(groups: list[list[int]], shard: Shard | None, done: Container[int]) -> list[list[int]]:
-    """Return the groups of a shard that are not done.
+    """Return the unfinished groups of a shard.
 
-    Shards and resumption leave out whole groups, so batches are the same as in undivided work, and results
-    are rounded alike.
+    Shards and resuming leave out whole groups, so batches, and rounding, are the same as in undivided work.
 
     Args:
         groups: positions of the recordings of each group.
-        shard: only the groups of a shard; None: all.
-        done: positions of finished recordings; a group in which all are finished is left out.
+        shard: shard whose groups to return; None: all groups.
+        done: positions of finished recordings; a group is left out if all its recordings are finished.
     """
     own = shard.of(groups) if shard else groups
     return [group for group in own if not all(position in done for position in group)]

@@ -1,4 +1,4 @@
-"""Decoding of a split: hypotheses for all utterances of a manifest."""
+"""Decodes a split: hypotheses for all utterances of a manifest."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -55,7 +55,7 @@ def decode_split(
     shard: Shard | None = None,
     advance: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Decode a split; after an interruption, only the batches that are left.
+    """Decode a split; after an interruption, decode only the remaining batches.
 
     Args:
         model: acoustic model, on the device to decode on.
@@ -64,7 +64,7 @@ def decode_split(
         checkpoint: file that the model was loaded from.
         run_folder: run folder of the model.
         weights_in: folder for tuned weights; None: the run folder.
-        shard: decode only the batches of a shard, and write its results for `asr merge`.
+        shard: shard whose batches to decode, and whose results to write for `asr merge`; None: the whole.
         advance: called with the fraction of utterances decoded, 0 … 1.
 
     Returns:
@@ -89,7 +89,7 @@ def decode_split(
                 print(f"decoder weights from {source}")
             if isinstance(decoder, WeightedDecoder):
                 pool.reweight(decoder.weights())
-            # All shards count the words, and pronounce the references, of the whole split.
+            # Every shard counts the words and pronounces the references of the whole split.
             spoken = [reference_tokens(tokenizer, cut, references) for cut in split.cuts]
             known = split.known_words(pool.search.vocabulary)
             job = _job(folder, shard, model, decoder, split, references, options)
@@ -141,24 +141,24 @@ class _Split:
         return cls(manifest, read_cuts(manifest), rules_beside(manifest))
 
     def beside(self, split: str) -> Path:
-        """Return the manifest of another split, which is beside this one unless it is named by its path."""
+        """Return the manifest of another split: beside this one, unless given as a path."""
         return Path(split) if is_manifest(split) else split_beside(str(self.manifest), split)
 
     def pronounced(self, tokenizer: Tokenizer, g2p: bool) -> ReferencePhones | None:
-        """Return the pronunciations of the references for a model of phones."""
+        """Return the pronunciations of the references for a phone model, or None."""
         if not isinstance(tokenizer, PhoneTokenizer):
             return None
         languages = (cut.supervisions[0].language for cut in self.cuts)
         return ReferencePhones.of_data(tokenizer, self.manifest.parent, languages, g2p)
 
     def known_words(self, vocabulary: Collection[str] | None) -> KnownWords | None:
-        """Return how many words of the references are in a vocabulary; None: the search has none."""
+        """Return how many reference words are in the search's vocabulary; None if it has none."""
         texts = (cut.supervisions[0].text or "" for cut in self.cuts)
         return None if vocabulary is None else KnownWords.of(vocabulary, texts)
 
 
 def _system(model: AcousticModel, decoder: Decoder) -> dict[str, Any]:
-    """Return how hypotheses are made, as entries of decode.json."""
+    """Return model and decoder as entries of decode.json."""
     return {
         "attention": model.config.attention,
         "frames": model.config.model.frames,
@@ -179,7 +179,7 @@ def _job(
     references: ReferencePhones | None,
     options: DecodeOptions,
 ) -> Job:
-    """Return the job, known by all that the hypotheses depend on."""
+    """Return the job, identified by all that the hypotheses depend on."""
     inputs = identity_of(model) | {"data": manifest_digest(split.manifest)} | decoder.digests()
     if references:
         inputs["pronunciations"] = references.digest
@@ -197,7 +197,7 @@ def _summary(utterances: int, times: dict[str, Any]) -> str:
 
 
 def joined_record(record: dict[str, Any], work: Results) -> dict[str, Any]:
-    """Return the record of all shards, decode.json: durations are summed, the rest is that of the first."""
+    """Return the joined record of all shards, decode.json: durations are summed, the rest is the first's."""
     names = ("audio_s", "decode_s", "encode_s", "search_s", "search_cpu_s")
     sums = dict.fromkeys(names, 0.0) | work.seconds()
     return {
@@ -221,12 +221,12 @@ def _search(
     line: Callable[[int, TokenPath], str],
     advance: Callable[[float], None],
 ) -> None:
-    """Add the hypothesis of each utterance that is left, with its share of the time.
+    """Add the hypothesis of each remaining utterance, with its share of the time.
 
     Args:
         model, cuts, pool, options, advance: see `decode_split`.
-        work: where to add the results.
-        line: returns the line of hyp.jsonl of a cut, given its position and the path found.
+        work: results to add to.
+        line: returns a cut's line for hyp.jsonl, given its position and the result of the search.
     """
     encode_s: dict[int, float] = {}
     with progress() as bars:
@@ -244,7 +244,7 @@ def _search(
                     "search_s": result.cpu_s / options.jobs,
                     "search_cpu_s": result.cpu_s,
                 }
-                started = now  # with the time to write lines, beside which encoder and search run
+                started = now  # includes the time of writing lines, while encoder and search run
                 work.add(position, Result({HYPOTHESES: line(position, result.path)}, seconds=seconds))
             bars.update(row, completed=len(work.found))
             advance(len(work.found) / len(cuts))

@@ -11,9 +11,9 @@ from asr.search.options import LEAST_FIT, DecoderChoice
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 MODES = ("auto", "onepass", "chunked")
-LONGEST_CHUNK_S = 20.0  # also the assumed longest training audio of a model that doesn't know it
+LONGEST_CHUNK_S = 20.0  # also the assumed longest training audio of models that don't record it
 # Ratio to the longest training audio above which mode=auto encodes in chunks: in one pass, a model makes
-# several times as many errors in recordings much longer than those of its training.
+# several times as many errors in recordings much longer than its training audio.
 LONGER_THAN_TRAINING = 1.5
 LEAST_CHUNK_S = 0.1  # as long as a short word
 
@@ -47,7 +47,7 @@ class EncodingOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError for chunks that are shorter than any word, or overlap by more than half."""
+        """Raise UserError for chunks that are shorter than a word, or overlap by more than half."""
         if 0 < self.chunk_s < LEAST_CHUNK_S:
             raise UserError(f"chunk_s={self.chunk_s:g}: expected 0, or {LEAST_CHUNK_S:g} or more seconds")
         self._check_overlap(self.chunk_s or LONGEST_CHUNK_S)
@@ -63,7 +63,7 @@ class EncodingOptions:
         """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown).
 
         Raises:
-            UserError: `overlap_s` is more than half of a chunk as long as the training audio.
+            UserError: `overlap_s` is more than half of the default chunk.
         """
         chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
         self._check_overlap(chunk_s)
@@ -97,7 +97,7 @@ class TranscriptionConfig(EncodingOptions, DecoderChoice):
     )
 
     def check(self) -> None:
-        """Raise UserError for an n-best list."""
+        """Raise UserError if `beam.nbest` asks for an n-best list."""
         if (nbest := self.chosen_decoder.nbest) != 1:
             raise UserError(
                 f"beam.nbest={nbest}: expected 1, because a transcript has one text; for n-best "
@@ -127,8 +127,8 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
     )
     live: bool = option(
         False,
-        help="recognise standard input as it comes, and write each word once it is final; needs a model with "
-        "bounded look-ahead",
+        help="recognise standard input as it arrives, and write each word once it is final; needs a model "
+        "with bounded look-ahead",
         affects="result",
     )
     rate: int = option(
@@ -159,7 +159,7 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
     )
 
     def check(self) -> None:
-        """Raise UserError if `output` is no folder, or the engine can't do what is asked."""
+        """Raise UserError if `output` isn't a folder, or other options contradict `engine` or `live`."""
         if self.output.endswith(tuple(SUFFIXES.values())):
             raise UserError(f"output={self.output}: expected a folder, found the name of a file")
         if self.engine and not self.output:
@@ -198,7 +198,7 @@ class AlignOptions(EncodingOptions, LoadOptions, ShardOptions):
     )
     min_fit: float = option(
         LEAST_FIT,
-        help="report and leave out transcripts whose fit to the audio is lower",
+        help="minimum fit of transcripts to their audio; others are reported and left out",
         affects="result",
         maximum=1,
     )
@@ -220,7 +220,7 @@ class SegmentOptions(EncodingOptions, LoadOptions):
         "", help="language code of the text, for numbers (empty: en) and case", affects="result"
     )
     longest_s: float = option(
-        15.0, help="divide longer lines in their pauses", affects="result", unit="s", minimum=1
+        15.0, help="longer lines are divided at pauses", affects="result", unit="s", minimum=1
     )
     min_fit: float = option(
         LEAST_FIT, help="leave out and list utterances that fit less", affects="result", maximum=1

@@ -1,4 +1,4 @@
-"""Audio files to transcribe, and where their transcripts are written."""
+"""Audio files to transcribe, and the paths of their transcripts."""
 
 import logging
 from collections import Counter
@@ -13,15 +13,15 @@ from asr.transcription.options import SUFFIXES
 log = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
-OTHERS = (*SUFFIXES.values(), ".ctm", ".jsonl")  # suffixes of files beside recordings that are no audio
+OTHERS = (*SUFFIXES.values(), ".ctm", ".jsonl")  # suffixes of non-audio files beside recordings
 
 
 class AudioFile(NamedTuple):
     """A file to transcribe.
 
     Attributes:
-        path: the file; `-`: standard input.
-        transcript: where its transcript is written, unless to standard output.
+        path: path of the file; `-`: standard input.
+        transcript: path of the transcript, unless it is written to standard output.
     """
 
     path: Path
@@ -39,17 +39,17 @@ class AudioFile(NamedTuple):
 
 
 def audio_files(paths: Sequence[Path], output: str, form: str) -> list[AudioFile]:
-    """Return the audio files in paths and folders.
+    """Return the audio files among paths and in folders.
 
-    Transcripts and hidden files are left out. Subfolders are kept in the output folder. The transcript of
-    `x.wav` is `x.srt`, or `x.wav.srt` where `x.flac` is transcribed, too.
+    Transcripts and hidden files are skipped. The output folder gets the same subfolders. The transcript of
+    `x.wav` is `x.srt`, or `x.wav.srt` if `x.flac` is transcribed, too.
 
     Args:
         paths: files, folders, or `-`.
         output: folder of the transcripts; empty: beside the recordings.
         form: format of the transcripts, a key of `SUFFIXES`.
     """
-    files: list[tuple[Path, Path]] = []  # audio file, and its place with the audio's suffix
+    files: list[tuple[Path, Path]] = []  # audio file, and its transcript's path with the audio's suffix
     for path in paths:
         root = Path(output) if output else root_of(path)
         if not path.is_dir():
@@ -69,12 +69,12 @@ def audio_files(paths: Sequence[Path], output: str, form: str) -> list[AudioFile
 
 
 def root_of(path: Path) -> Path:
-    """Return the folder in which transcripts are beside the recordings of a file or folder."""
+    """Return the folder for transcripts beside the recordings of a file or folder."""
     return path if path.is_dir() else path.parent
 
 
 def check_places(files: Sequence[AudioFile]) -> None:
-    """Raise UserError if a transcript can't be written, or two recordings have the same."""
+    """Raise UserError if a transcript can't be written, or two recordings would share one."""
     written: dict[Path, Path] = {}
     for file, place in files:
         if place in written:

@@ -1,4 +1,4 @@
-"""Posteriors: the model's log-probabilities of a batch, or of a recording of any length, checked for NaN."""
+"""Posteriors: the model's log-probabilities for a batch or a recording of any length, checked for NaN."""
 
 import itertools
 import logging
@@ -19,7 +19,7 @@ from asr.transcription.silence import sound_of
 
 log = logging.getLogger(__name__)
 
-CHUNKS_PER_BATCH = 4  # bounds the memory, and is a step of the progress bar
+CHUNKS_PER_BATCH = 4  # bounds the memory; also a step of the progress bar
 UNLIKE_TRAINING = 4.0  # ratio above which mode=onepass gives a warning
 TOO_LONG = "out of memory: use mode=chunked or a linear attention mechanism"
 
@@ -86,7 +86,7 @@ def posteriors(
     In one pass, every frame attends to the whole recording; features are computed in blocks, so memory
     grows linearly if the attention mechanism is linear. In chunks, every frame attends to its chunk, which
     is normalised like an utterance, and chunks are joined in the middle of their overlap. Silent stretches
-    are cut out first, see `sound_of`, so that chunks are as full of speech as the training audio; the
+    are cut out first (see `sound_of`), so that chunks contain as much speech as the training audio; the
     remaining duration decides whether chunks are needed.
 
     Args:
@@ -94,10 +94,10 @@ def posteriors(
         samples: [samples] at the model's sample rate.
         config: mode and chunks.
         name: name of the recording, for messages.
-        advance: called with the share of the work done since the last call; the shares add up to 1.
+        advance: called with the fraction of the work done since the last call; fractions add up to 1.
 
     Raises:
-        UserError: a log-probability is NaN, or a pass or chunk is longer than the encoder has positions for.
+        UserError: a log-probability is NaN, or the encoder has too few positions for a pass or chunk.
     """
     sound = sound_of(model, samples)
     duration_s = len(sound.samples) / model.sample_rate
@@ -138,7 +138,7 @@ def posteriors(
 
 
 def identity_of(model: AcousticModel) -> dict[str, str]:
-    """Return what posteriors depend on besides the audio, as inputs of a job."""
+    """Return all that posteriors depend on besides the audio, as inputs of a job."""
     return {"model": model.digest(), "device": model.device.type, "computed": model.precision.name}
 
 
@@ -158,7 +158,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def failure(error: Exception, name: str) -> str:
-    """Return the line that reports a recording's error; raise errors that are not the recording's."""
+    """Return the message for a recording's error; raise errors with other causes."""
     if isinstance(error, UserError):
         return error.line
     if is_out_of_memory(error):
@@ -168,7 +168,7 @@ def failure(error: Exception, name: str) -> str:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of encoder frames; of the frames [start, end), [keep_start, keep_end) are kept."""
+    """A chunk of the encoder frames start … end − 1, of which keep_start … keep_end − 1 are kept."""
 
     start: int
     end: int
@@ -177,7 +177,7 @@ class Chunk:
 
 
 def split_chunks(frames: int, size: int, overlap: int) -> list[Chunk]:
-    """Divide `frames` encoder frames into overlapping chunks of `size` frames that keep each frame once.
+    """Divide `frames` encoder frames into overlapping chunks of `size` frames; each frame is kept once.
 
     Example:
         >>> [(c.start, c.end, c.keep_start, c.keep_end) for c in split_chunks(20, size=10, overlap=4)]

@@ -1,7 +1,7 @@
-"""Segmentation of a long recording with its text into utterances, by CTC alignment of the whole.
+"""Segments a long recording with its text into utterances, by CTC alignment of the whole.
 
-As in CTC segmentation (Kürzinger et al. 2020), the text is aligned at once, in time linear in the recording
-for each label. Between its lines, a wildcard may take up speech that the text doesn't have.
+As in CTC segmentation (Kürzinger et al. 2020), the whole text is aligned at once, in time proportional to
+frames × labels. Between lines, a wildcard may match speech that the text lacks.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from asr.search.options import LEAST_FIT
 from asr.text.tokenizer import Tokenizer
 from asr.text.unspaced import is_unspaced
 
-# Probability of the wildcard relative to the most probable label of a frame. It takes up speech that fits
-# less well, so it lies between the fits of wrong and of right texts.
+# Probability of the wildcard relative to the most probable label of a frame. The wildcard matches speech that
+# fits the text less well, so it lies between the fits of wrong and right texts.
 WILDCARD = 0.4
 PADDING_S = 0.2  # largest margin before and after an utterance
 CLOSING = r"[\"”’')\]]"
@@ -47,7 +47,7 @@ class TimedText:
 
 
 class _Piece(NamedTuple):
-    """A line, or a part of a long one, in frames `start` … `end` − 1."""
+    """A line, or part of a long line, in frames `start` … `end` − 1."""
 
     text: str
     start: int
@@ -96,7 +96,7 @@ def segment(
 ) -> list[TimedText]:
     """Return the utterances of a recording in order, including those that don't fit.
 
-    A line that was not spoken displaces its neighbours, so successive lines that don't fit are aligned again,
+    A line that was not spoken displaces its neighbours, so successive lines that don't fit are aligned again
     one by one.
 
     Args:
@@ -104,12 +104,13 @@ def segment(
         lines: parts of the text, as written and as normalised for the tokenizer.
         tokenizer: tokenizer of the model.
         frame_s: duration of an encoder frame in seconds.
-        longest_s: longest utterance; longer lines are divided in the longest pauses between their words.
-        min_fit: least fit of a line that was spoken.
+        longest_s: maximum duration of an utterance; longer lines are divided at the longest pauses between
+            their words.
+        min_fit: minimum fit of a line that was spoken.
         name: name of the recording, for errors.
 
     Raises:
-        UserError: the recording has too few frames for the text, or the text no label of the vocabulary.
+        UserError: the recording has too few frames for the text, or the text has no label of the vocabulary.
     """
     parts = [(written, _words(spoken, tokenizer)) for written, spoken in lines]
     parts = [(written, words) for written, words in parts if any(x.word for x in words)]
@@ -133,14 +134,14 @@ def segment(
 
 
 def _words(text: str, tokenizer: Tokenizer) -> list[_Word]:
-    """Return the words of a text; words without spaces, in which there may be pauses, label by label."""
+    """Return the words of a text; in scripts without spaces, each label, because pauses may be anywhere."""
     found = []
     for word, labels in word_labels(text, tokenizer):
         if tokenizer.unit == "phone" or not is_unspaced(word):
             found.append(_Word(word, labels))
         else:
             names = [tokenizer.text([label]) or "" for label in labels]
-            glued = [any(names[:i]) for i in range(len(names))]  # a first piece may be a space alone
+            glued = [any(names[:i]) for i in range(len(names))]  # a first piece may be just a space
             found += [_Word(name, [x], after) for name, x, after in zip(names, labels, glued, strict=True)]
     return found
 
@@ -150,7 +151,7 @@ class _Aligner:
 
     Args:
         log_probs_TV: [T, V] log-probabilities of the recording.
-        longest: largest number of frames of an utterance.
+        longest: maximum number of frames of an utterance.
         name: name of the recording, for errors.
     """
 
@@ -174,7 +175,7 @@ class _Aligner:
     def place_singly(
         self, lines: dict[int, _Line], start: int, end: int, min_fit: float
     ) -> dict[int, list[_Piece]]:
-        """Return the parts of the lines that fit, each aligned without the others but after its predecessors.
+        """Return the parts of the lines that fit; each line is aligned alone, but after its predecessors.
 
         The line that fits best is placed first, then the lines before it and the lines after it.
         """
@@ -215,7 +216,7 @@ class _Aligner:
 
 
 def _padded(parts: Sequence[_Piece], frame_s: float, frames: int) -> list[TimedText]:
-    """Return utterances with margins of up to `PADDING_S`, at most half-way to their neighbours."""
+    """Return utterances with margins of up to `PADDING_S`, but at most half-way to their neighbours."""
     padded = []
     edge = 0
     for i, x in enumerate(parts):
@@ -228,7 +229,7 @@ def _padded(parts: Sequence[_Piece], frame_s: float, frames: int) -> list[TimedT
 
 
 def _division(words: Sequence[_Placed], longest: float) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of runs of words of at most `longest` frames, divided in the longest pauses."""
+    """Yield (first, end) of runs of words of at most `longest` frames, divided at the longest pauses."""
     waiting = [(0, len(words))]
     while waiting:
         first, end = waiting.pop()

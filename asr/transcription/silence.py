@@ -1,4 +1,4 @@
-"""Silent stretches of a recording, which are cut out before it is encoded and are blank in its posteriors."""
+"""Cuts silent stretches out of a recording before it is encoded; in its posteriors, they are blank."""
 
 import math
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.model.streaming import why_not_streamed
 
-# Shorter stretches are pauses of speech, as the training audio has them. In speech with peaks at −60 dB,
-# pauses and weak consonants are below the floor too, but not for so long.
+# Shorter stretches are pauses in speech, which the training audio has, too. In speech with peaks at −60 dB,
+# pauses and weak consonants are also below the floor, but not for so long.
 SHORTEST_S = 0.5
-# Kept on both sides of sound: as much as a label may be late, and more than a frame's window and convolutions
-# reach.
-# More is worse, because features are normalised over it: single utterances between pauses of dither
-# had a WER of 1.0 % with 0.08 s, 1.8 % with 0.16 s and 6.3 % with 0.4 s.
+# Silence kept on both sides of sound: as long as a label may be late, and longer than a frame's window and
+# convolutions reach. More is worse, because features are normalised over it: single utterances between
+# pauses of dither had a WER of 1.0 % with 0.08 s, 1.8 % with 0.16 s and 6.3 % with 0.4 s.
 MARGIN_S = 0.1
-# Steady noise is no sound either: stretches of at least STEADY_S in which no band's mean level over BLOCK_S
-# leaves ±STEADY_DB around its mean. In 10 minutes of Gaussian noise of any colour, the largest deviation in
-# 1.5 s is 4.6 dB; in the demo's test sets the smallest is 16.2 dB, and 6.6 dB in noise 5 dB below the speech.
-# Shorter stretches must be far below the loudest two seconds as well. Error rates: docs/long-recordings.md.
+# Steady noise counts as silence, too: stretches of at least STEADY_S in which every band's mean level over
+# BLOCK_S stays within ±STEADY_DB of its mean. In 10 minutes of Gaussian noise of any colour, the largest
+# deviation in 1.5 s is 4.6 dB; in the demo's test sets the smallest is 16.2 dB, and 6.6 dB in noise 5 dB
+# below the speech. Shorter stretches must also be far below the loudest two seconds. Error rates:
+# docs/long-recordings.md.
 STEADY_S = 1.5
 STEADY_DB = 5.5
 BLOCK_S = 0.12
 LOW_DB = 35.0
 LOUDEST_S = 2.0
-SPECTRUM_S = 0.04  # window; shorter ones don't resolve the bands
-# Bands as wide as a twelfth of the mel scale from LOWEST_HZ to 7.6 kHz: narrower ones vary by more in noise,
-# wider ones by less in speech. Bands that far below the loudest only hold its leakage.
+SPECTRUM_S = 0.04  # window of the spectra; shorter ones don't resolve the bands
+# Bands are a twelfth of the mel scale from LOWEST_HZ to 7.6 kHz: narrower ones vary more in noise, wider ones
+# less in speech. Bands that far below the loudest contain only its leakage.
 BAND_MEL = 222.0
 LOWEST_HZ = 100.0
 BAND_RANGE_DB = 40.0
@@ -45,11 +45,11 @@ UNHEARD = -30.0
 
 @dataclass(frozen=True)
 class Sound:
-    """What is left of a recording without its silent stretches.
+    """A recording without its silent stretches.
 
     Attributes:
         samples: [samples] to encode; the recording itself if it has no silent stretches.
-        silent_T: [T] whether each encoder frame of the recording was cut out.
+        silent_T: [T] whether an encoder frame of the recording was cut out.
     """
 
     samples: Samples
@@ -66,7 +66,7 @@ class Sound:
         return bool(self.silent_T.all()) and not self.whole
 
     def with_silence(self, log_probs_TV: Tensor) -> Tensor:
-        """Return the log-probabilities of the recording from those of its sound; silence is blank."""
+        """Return the log-probabilities of the whole recording, given those of its sound; silence is blank."""
         if self.whole:
             return log_probs_TV
         found = log_probs_TV.new_full((len(self.silent_T), log_probs_TV.shape[1]), UNHEARD)
@@ -78,14 +78,14 @@ class Sound:
 def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     """Cut the silent stretches out of [samples] at the model's rate.
 
-    Zeros and dither are no sound, but normalising features over an utterance turns them into sound: in a
-    chunk without speech, the dither is as loud as speech; in a chunk with little speech, the speech is unlike
+    Zeros and dither are silent, but normalising features over an utterance makes them audible: in a chunk
+    without speech, dither becomes as loud as speech; in a chunk with little speech, the speech becomes unlike
     the training data. After cutting, the encoder's input is as in training, for every normalisation, in one
-    pass and in chunks. Statistics over frames of speech alone would also change the model's input in
+    pass and in chunks. Statistics over frames of speech only would also change the model's input in
     recordings without silent stretches.
 
-    Nothing is cut for a model that recognises audio as it comes: it normalises each frame by itself, and
-    which audio is silent beside the loudest may become known after a minute.
+    Nothing is cut for a model that can recognise streams: it normalises each frame by itself, and the loudest
+    audio, to which silence is relative, may come a minute later.
     """
     hop = model.front_end.shift_samples * model.config.model.subsampling
     frames = model.encoder_frames(len(samples) / model.sample_rate)
@@ -94,8 +94,8 @@ def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     if not why_not_streamed(model):
         return Sound(samples, silent_T)
     quiet = quiet_blocks(samples, hop)
-    # Spectra over as much time whatever the frame: over longer ones, speech is steadier. A frame is steady if
-    # every sample of it is.
+    # Spectra span the same time whatever the frame, because speech is steadier over longer times. A frame is
+    # steady if every sample of it is.
     size = round(SPECTRUM_S * model.sample_rate)
     steady = np.repeat(steady_blocks(samples, size, model.sample_rate), size)[: len(samples)]
     quiet |= np.logical_and.reduceat(steady, np.arange(0, len(samples), hop))
@@ -105,7 +105,7 @@ def sound_of(model: AcousticModel, samples: Samples) -> Sound:
     if not silent_T.any():
         return Sound(samples, silent_T)
     # A frame's samples start at its block, so cutting blocks cuts as many frames. The samples after the last
-    # block that has a frame complete the windows of the frames before.
+    # block with a frame complete the windows of the last frames.
     blocks = samples[: frames * hop]
     kept = np.repeat(~silent_T, hop)[: len(blocks)]
     return Sound(np.concatenate([blocks[kept], samples[len(blocks) :]]), silent_T)
@@ -125,7 +125,7 @@ def steady_blocks(samples: Samples, size: int, sample_rate: int) -> NDArray[np.b
 
     Args:
         samples: [samples] of a recording.
-        size: samples of a block, about `SPECTRUM_S`.
+        size: number of samples in a block, about `SPECTRUM_S`.
         sample_rate: sample rate in Hz.
     """
     steady = np.zeros(-(-len(samples) // size), dtype=np.bool_)
@@ -151,7 +151,7 @@ def steady_stretches(level_db: NDArray[np.float64], eligible: NDArray[np.bool_],
     Args:
         level_db: [levels, bands] levels.
         eligible: [levels] whether a level may be in a stretch.
-        count: levels of a stretch.
+        count: number of levels in a stretch.
     """
     if len(level_db) < count:
         return []
@@ -165,7 +165,7 @@ def steady_stretches(level_db: NDArray[np.float64], eligible: NDArray[np.bool_],
 
 
 def band_power(samples: Samples, size: int, sample_rate: int) -> NDArray[np.float64]:
-    """Return the power of each `size` samples, and half as many after them, in mel bands: [blocks, bands]."""
+    """Return the power in mel bands of each `size` samples with half as many after them: [blocks, bands]."""
     if len(samples) < size + size // 2:
         return np.empty((0, 1))
     windows = np.lib.stride_tricks.sliding_window_view(samples, size)

@@ -1,4 +1,4 @@
-"""Sources of audio: files, streams, samples in memory and utterances of a manifest, all read in one way."""
+"""One interface for sources of audio: files, streams, samples in memory, utterances of a manifest."""
 
 import io
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Source(Protocol):
         """Name in messages."""
 
     def read(self, sample_rate: int) -> list[Samples]:
-        """Return the [samples] of each channel at a rate in Hz; raise UserError if they can't be read."""
+        """Return each channel, [samples] at `sample_rate` in Hz; raise UserError if it can't be read."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FileSource:
     """An audio file.
 
     Attributes:
-        path: path of the file, whose size decides which files are read together.
+        path: path of the file; its size decides which files are read together.
         channels: `mix` or `separate`.
     """
 
@@ -50,7 +50,7 @@ class FileSource:
 
     @property
     def size(self) -> int:
-        """Size in bytes; 0: there is no such file."""
+        """Size in bytes; 0 if the file doesn't exist."""
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def read(self, sample_rate: int) -> list[Samples]:
@@ -100,7 +100,7 @@ class CutSource:
 
     @property
     def name(self) -> str:
-        """`utterance` and its name."""
+        """`utterance` and its id."""
         return f"utterance {self.cuts[self.index].id}"
 
     def read(self, sample_rate: int) -> list[Samples]:
@@ -120,7 +120,7 @@ def recordings(audio: Sequence[Audio], sample_rate: int | None, channels: str) -
         channels: `mix` or `separate`.
 
     Raises:
-        UserError: something else, or an array without its rate.
+        UserError: audio of another type, or an array without its rate.
     """
     several = len(audio) > 1
     return [

@@ -1,4 +1,4 @@
-"""Recognition of audio as it comes: blocks of samples → words with times, as soon as they are final."""
+"""Recognition of a stream: blocks of samples → words with times, as soon as they are final."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,30 +19,30 @@ from asr.text.tokenizer import Tokenizer
 from asr.transcription.posteriors import checked_posteriors
 from asr.transcription.transcript import timed_words
 
-NAME = "stream"  # in messages
+NAME = "stream"  # name in messages
 
 
 def check_streamed(model: AcousticModel, name: str) -> None:
     """Raise UserError unless a model needs only a bounded part of a recording at a time.
 
-    The message begins with `name`, and says what to set in training instead.
+    The message begins with `name`, and says which options to train with instead.
     """
     if reasons := why_not_streamed(model):
         raise UserError(f"{name}: this model can't recognise audio as it comes: {'; '.join(reasons)}")
 
 
 class Stream:
-    """The recognition of one recording as it comes.
+    """Recognition of one recording as it arrives.
 
-    A word is final when no later audio can change it: not before the next one has begun. The words are those
-    of `Recognizer.transcribe`, whatever the blocks. Memory and work for a block don't grow with
+    A word is final when no later audio can change it, which isn't before the next word begins. The words are
+    those of `Recognizer.transcribe`, whatever the size of blocks. Memory and work per block don't grow with
     the stream.
 
     Args:
         model: acoustic model that passes `check_streamed`.
         tokenizer: tokenizer of the model.
         search: search of this recording.
-        sample_rate: sample rate of the blocks in Hz; another one than the model's is resampled.
+        sample_rate: sample rate of the blocks in Hz; resampled if it isn't the model's.
 
     Example:
         >>> stream = recognizer.stream()  # doctest: +SKIP
@@ -65,7 +65,7 @@ class Stream:
             else soxr.ResampleStream(sample_rate, model.sample_rate, 1, dtype="float32")
         )
         self._labels = NO_LABELS  # labels of the word that isn't final
-        # Words of a recording that is silent so far; None: something was heard.
+        # Words of a recording that has been silent so far; None: it hasn't.
         self._silent: list[TimedWord] | None = []
         self._closed = False
 
@@ -75,10 +75,10 @@ class Stream:
         return self._model.look_ahead_samples / self._model_rate
 
     def push(self, block: NDArray[Any] | torch.Tensor) -> list[TimedWord]:
-        """Return the words that are final with a block of samples.
+        """Return the words that become final with a block of samples.
 
         Args:
-            block: [samples] of any number, floats in −1 … 1 or signed integers.
+            block: [samples], any number of floats in −1 … 1 or signed integers.
 
         Raises:
             UserError: another shape or type, a sample that isn't finite, or the stream is closed.
@@ -91,7 +91,7 @@ class Stream:
         return self._next(checked_samples(samples[0], NAME) if samples.size else samples[0], last=False)
 
     def close(self) -> list[TimedWord]:
-        """Return the words that are left at the end of the recording."""
+        """End the recording, and return its last words."""
         return self._next(np.zeros(0, dtype=np.float32), last=True)
 
     def words(self, blocks: Iterable[NDArray[Any] | torch.Tensor]) -> Iterator[TimedWord]:

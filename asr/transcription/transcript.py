@@ -14,7 +14,7 @@ from asr.text.unspaced import is_unspaced, units
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.7  # shortest pause that ends a segment
-# Subtitling guides allow two lines of 42 characters (Netflix's Timed Text Style Guide), for seven seconds.
+# Subtitling guides allow two lines of 42 characters for seven seconds (Netflix's Timed Text Style Guide).
 LINE_CHARACTERS = 42
 LINES = 2
 SEGMENT_S = 7.0
@@ -22,7 +22,7 @@ SEGMENT_S = 7.0
 
 @dataclass(frozen=True)
 class Segment:
-    """Words without a long pause in between, at most two subtitle lines and seven seconds.
+    """Words without a long pause between them, at most two subtitle lines and seven seconds.
 
     Attributes:
         text: words of the segment.
@@ -89,7 +89,7 @@ def transcript_of(
         tokenizer: tokenizer of the model.
         frame_s: duration of an encoder frame in seconds.
         duration_s: duration of the recording in seconds.
-        min_confidence: confidence below which the recording and segments are marked.
+        min_confidence: confidence below which the recording and its segments are marked.
         name: name of the recording in messages.
         channel: channel number, from 1; None: mono or the average of all channels.
     """
@@ -167,7 +167,7 @@ def split_segments(
     Args:
         words: words in order.
         glued: positions of words that no space precedes.
-        min_confidence: segments with a lower confidence are marked.
+        min_confidence: confidence below which segments are marked.
     """
     groups: list[list[TimedWord]] = []
     texts: list[str] = []
@@ -196,19 +196,19 @@ def split_segments(
 
 
 def _fits(group: Sequence[TimedWord], word: TimedWord, text: str) -> bool:
-    """Return whether a word fits into a group, which then reads `text`."""
+    """Return whether a word fits into a group, whose text is then `text`."""
     return (
         word.start_s - group[-1].end_s < PAUSE_S
         and word.end_s - group[0].start_s <= SEGMENT_S
-        # Wrapped like subtitles, with all the marks that they may have.
+        # Wrapped like subtitles, with all marks that they may have.
         and len(subtitle_lines(f"- {text} [?]")) <= LINES
     )
 
 
 def subtitle_lines(text: str) -> list[str]:
-    """Break a text into lines of at most 42 columns; a longer word has its own.
+    """Break a text into lines of at most 42 columns; a longer word is a line alone.
 
-    Scripts without spaces may be broken anywhere. Their letters, and Korean letters, take two columns; marks
+    Scripts without spaces may be broken anywhere. Their letters, and Korean ones, take two columns; marks
     take none.
     """
     if not is_unspaced(text) and cell_len(text) == len(text):

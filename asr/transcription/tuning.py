@@ -1,4 +1,4 @@
-"""Tuning of a decoder's weights on the utterances of a split."""
+"""Tunes a decoder's weights on the utterances of a split."""
 
 import random
 import time
@@ -29,12 +29,12 @@ def tune_weights(
     weights_in: Path,
     options: DecodeOptions,
 ) -> None:
-    """Tune the weights of the options' decoder, and store them.
+    """Tune the weights of the decoder in the options, and store them.
 
     Args:
         model: acoustic model.
         tokenizer: tokenizer of the model.
-        pool: searches with the decoder; it keeps the weights of the last trial.
+        pool: searches with this decoder; it keeps the weights of the last trial.
         manifest: utterances to tune on.
         weights_in: folder for the weights.
         options: decoder, batches, and number of utterances.
