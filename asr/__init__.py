@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what `__all__` lists on first use, so that `import asr` stays fast."""
+    """Import the names in `__all__` on first use, so that `import asr` stays fast."""
     if name in __all__ and not name.startswith("__"):
         homes = {"Recognizer": "asr.recognizer", "UserError": "asr.errors"}
         return getattr(importlib.import_module(homes.get(name, "asr.library")), name)

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Run a command; Ctrl-C during imports ends it in one line, too."""
+    """Run a command; even during imports, Ctrl-C ends it with one line."""
     try:
         from asr.cli import main
 

@@ -18,10 +18,10 @@ OVERVIEW = (
     "asr help <command> lists a command's options; --debug shows tracebacks; --code <file or module> loads "
     "code of your own that a model or report needs."
 )
-WIDE = 120  # columns of a terminal that shows types and defaults in columns of their own
-# OpenMP reads these when PyTorch loads. A thread that waits by spinning starves other processes; one that
-# sleeps at once gains nothing where cores are free. GNU's OpenMP spins for so many turns before it sleeps
-# (docs/machines.md has the comparison).
+WIDE = 120  # width of a terminal, in characters, from which types and defaults have separate columns
+# OpenMP reads these when PyTorch loads. Threads that wait by spinning starve other processes; threads that
+# sleep at once are slower on free cores. GNU's OpenMP spins this many times before it sleeps (comparison:
+# docs/machines.md).
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 
 
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
-    if arguments[:1] != ["completion"]:  # which runs at each press of a key, and logs nothing
+    if arguments[:1] != ["completion"]:  # it runs at each key press, and logs nothing
         log_to_terminal(debug)
     if not arguments:
         print_overview()
@@ -73,7 +73,7 @@ def named_code(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def log_to_terminal(debug: bool) -> None:
-    """Show warnings on standard error; with `debug`, all of the log."""
+    """Show warnings on standard error; with `debug`, the whole log."""
     import logging
 
     from rich.console import Console
@@ -89,7 +89,7 @@ def run_command(name: str, *arguments: str) -> None:
     """Run one command, or print its help, the overview or the version.
 
     Raises:
-        UserError: no such command, or the command's own errors.
+        UserError: no such command, or an error of the command.
     """
     if name == "--version":
         print(__version__)
@@ -102,7 +102,7 @@ def run_command(name: str, *arguments: str) -> None:
         return
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
-    if (name, *arguments[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
+    if (name, *arguments[:1]) == ("completion", "words"):  # called by the shells' scripts, with partial words
         if len(arguments) != 5 or not re.fullmatch(r"\d{1,9}", arguments[-1]):
             raise UserError("asr completion words takes command, second word, word and position")
         _, command_name, second, word, position = arguments
@@ -118,7 +118,7 @@ def run_command(name: str, *arguments: str) -> None:
     paths, overrides = config.split_arguments(list(arguments))
     if "" in paths:
         raise UserError("expected a path, found an empty argument")
-    for path in paths[:1] if name == "transcribe" else paths:  # which reads recordings of any name
+    for path in paths[:1] if name == "transcribe" else paths:  # recordings may have any name
         if not_text(path):
             raise UserError(f"{path}: expected a path in UTF-8")
     if paths and not command.takes:
@@ -126,7 +126,7 @@ def run_command(name: str, *arguments: str) -> None:
     if command.reads:
         command_module(name).main(paths, overrides)
         return
-    # First the options, so that a mistake is answered before PyTorch is loaded.
+    # Options first, so that a mistake is reported before PyTorch is loaded.
     options = command.parse(overrides) if command.parse else config.parse(command.options, overrides)
     config.check_effect(options, {x.partition("=")[0] for x in overrides}, defaults=True)
     command_module(name).run(paths, options)
@@ -146,7 +146,7 @@ def print_overview() -> None:
 
 
 def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> "Table":
-    """Return a table of (option, type, default, meaning) for a console; names of options are never cut."""
+    """Return a table of (option, type, default, meaning) for a console; option names are never cut."""
     from rich.table import Table
 
     table = Table()

@@ -24,7 +24,7 @@ from rich.text import Text
 
 Item = TypeVar("Item")
 
-FILE_WIDTH = 160  # columns outside a terminal, where rich would fold tables at 80
+FILE_WIDTH = 160  # characters per line outside a terminal, where rich would fold tables at 80
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TableCell:
         sort: sort key; None sorts last.
         tone: strength of the background, 0 to 1; 1 marks the lowest error rate.
         note: tooltip.
-        own: whether the model runs with its own mechanism here.
+        own: whether the model runs with the mechanism that it was trained with.
         family: mechanism family, shown as a coloured dot.
         detail: small print below the text.
     """
@@ -71,7 +71,7 @@ class Table:
         title, columns, rows, caption: content.
         key: name of the table on a page.
         label: number of the table, e.g. `Table 1`.
-        sections: numbers of the rows, from 0, that end with a line on a console.
+        sections: indices of the rows that are followed by a line on a console.
     """
 
     title: str
@@ -99,7 +99,7 @@ class Table:
             title, caption: text above and below.
             heads: columns, or their names.
             rows: text of the cells.
-            numbers: whether named columns but the first are numbers.
+            numbers: whether named columns after the first contain numbers.
             wrap: whether long cells of named columns take several lines on a console.
         """
         columns = [
@@ -142,15 +142,15 @@ class Table:
 def open_console(*, markup: bool = True, stderr: bool = False) -> Console:
     """Return a console, at least 160 columns wide unless it is a terminal.
 
-    In a notebook, it draws with ipywidgets where they are installed, and else prints lines.
+    In a notebook, it draws with ipywidgets if they are installed, and otherwise prints lines.
 
     Args:
-        markup: interpret `[bold]` and the like; False prints square brackets as they are.
-        stderr: for standard error instead of standard output.
+        markup: whether to interpret `[bold]` and the like.
+        stderr: whether to print to standard error instead of standard output.
     """
     console = Console(markup=markup, stderr=stderr)
     if console.is_jupyter and not importlib.util.find_spec("ipywidgets"):
-        # Jupyter asks for colours by FORCE_COLOR, from which Rich concludes that it is a terminal.
+        # Jupyter sets FORCE_COLOR for colours, which Rich takes for a terminal.
         console = Console(markup=markup, stderr=stderr, force_jupyter=False, force_terminal=False)
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
@@ -160,7 +160,7 @@ def open_console(*, markup: bool = True, stderr: bool = False) -> Console:
 def draws_bars(console: Console) -> bool:
     """Return whether a console can redraw a bar: on a terminal, or in a notebook with ipywidgets.
 
-    FORCE_COLOR alone, which a notebook's processes inherit, makes no terminal of a log file.
+    FORCE_COLOR alone, which processes of a notebook inherit, doesn't turn a log file into a terminal.
     """
     return console.is_jupyter or (console.is_terminal and console.file.isatty())
 
@@ -168,13 +168,13 @@ def draws_bars(console: Console) -> bool:
 def progress(
     *columns: ProgressColumn, console: Console | None = None, transient: bool = True, counts: bool = True
 ) -> Progress:
-    """Return a progress display: description, bar, share done, time elapsed and time remaining.
+    """Return a progress display: description, bar, fraction done, time elapsed and time remaining.
 
     Args:
         columns: further columns, shown on the right.
-        console: where to draw; None: standard error.
-        transient: remove the bars at the end, and draw nothing outside a terminal.
-        counts: show the share done as `3/10`; False: as a percentage.
+        console: console to draw on; None: standard error.
+        transient: whether to remove the bars at the end, and draw nothing outside a terminal.
+        counts: whether to show the fraction done as `3/10` rather than a percentage.
     """
     console = console or open_console(stderr=True)
     return Progress(
@@ -194,16 +194,16 @@ def track(items: Iterable[Item], description: str, total: float | None = None) -
     """Yield the items under a progress bar.
 
     Args:
-        items: what to iterate over.
+        items: items.
         description: label of the bar.
-        total: number of items; None: their length, if they have one.
+        total: number of items; None: `len(items)`, if they have a length.
     """
     with progress() as bars:
         yield from bars.track(items, total=total, description=description)
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration with its unit: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`; `–` where unknown.
+    """Return a duration with its unit: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`; `–` if unknown.
 
     Example:
         >>> [duration(x) for x in (0.0854, 3.421, 42.0, 725.3, 7440.0)]
@@ -222,7 +222,7 @@ def duration(seconds: float | None) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Return an amount of audio: hours, or minutes below an hour, or seconds below a minute.
+    """Return an amount of audio in hours; below one hour, in minutes; below one minute, in seconds.
 
     Example:
         >>> hours(3960.0), hours(252.0), hours(8.25)
@@ -234,7 +234,7 @@ def hours(seconds: float) -> str:
 
 
 class _Grouping(logging.Handler):
-    """Collects log records by their message before arguments are filled in."""
+    """Groups log records by their message without arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,9 +247,9 @@ class _Grouping(logging.Handler):
 
 @contextmanager
 def grouped_warnings() -> Iterator[None]:
-    """Show a block's warnings at its end, only the first among those that differ in names and numbers alone.
+    """Show a block's warnings at its end; of those that differ only in names and numbers, show one.
 
-    The first in the alphabet, because threads warn in any order. The number of others is appended.
+    The alphabetically first one is shown, because threads warn in any order, with the number of others.
     """
     package = logging.getLogger("asr")
     handler = _Grouping()

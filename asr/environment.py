@@ -1,4 +1,4 @@
-"""The environment that a result was produced in: commit, versions, hardware; choice of the device."""
+"""The environment of a result: commit, versions, hardware; choice of device and precision."""
 
 import functools
 import logging
@@ -18,8 +18,8 @@ from asr.files import contents_digest
 
 log = logging.getLogger(__name__)
 
-# Products of matrices in bfloat16: oneDNN runs them two to four times as fast as in float32.
-BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
+# Instructions with which oneDNN multiplies matrices in bfloat16 two to four times as fast as in float32.
+BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # the last on ARM
 
 PACKAGES = (
     "clustered-asr",
@@ -37,7 +37,7 @@ def describe_environment() -> dict[str, Any]:
     import torch
 
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],  # as it is typed
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],  # as typed
         "commit": git_commit(),
         "python": platform.python_version(),
         "code": user_code.all_digests(),
@@ -71,7 +71,7 @@ def pick_device(name: str, option: str = "device") -> str:
     """
     import torch
 
-    name = str(name)  # of a torch.device, too
+    name = str(name)  # may be a torch.device
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
@@ -84,7 +84,7 @@ def pick_device(name: str, option: str = "device") -> str:
 
 @dataclass(frozen=True)
 class Precision:
-    """Type of the matrix products, and why: `fp32`, `bf16` or `fp16`."""
+    """Precision of matrix products, `fp32`, `bf16` or `fp16`, and the reason for it."""
 
     name: str = "fp32"
     reason: str = "as asked"
@@ -93,14 +93,14 @@ class Precision:
 def pick_precision(
     name: str, device: str, option: str = "precision", *, recognising: bool = False
 ) -> Precision:
-    """Return the precision to compute with; warn where it is slower than fp32.
+    """Return the precision to compute with; warn if it is slower than fp32.
 
     Args:
-        name: fp32 | bf16 | fp16, or auto: bf16 where the device has instructions for it, else fp32.
-        device: device, as `pick_device` returns it.
+        name: fp32 | bf16 | fp16, or auto: bf16 if the device has instructions for it, else fp32.
+        device: device, as returned by `pick_device`.
         option: name of the option, for messages.
-        recognising: a trained model runs, for which auto is fp32: in training, bf16 cost no accuracy where
-            that was measured, in decoding 0.3 points of CER (recipes/stamps/RESULTS.md).
+        recognising: whether a trained model runs; then auto is fp32: bf16 cost 0.3 points of CER in decoding
+            (recipes/stamps/RESULTS.md), and no measurable accuracy in training.
 
     Raises:
         UserError: fp16 on a CPU.
@@ -120,7 +120,7 @@ def pick_precision(
 
 
 def bf16_support(device: str) -> tuple[bool, str]:
-    """Return whether a device has instructions for products in bfloat16, and what tells it."""
+    """Return whether a device has instructions for products in bfloat16, and the reason in words."""
     if device != "cpu":
         import torch
 
@@ -131,12 +131,12 @@ def bf16_support(device: str) -> tuple[bool, str]:
 
 
 def _processor_flags() -> list[str]:
-    """Return the names of the processor's instructions; none where the system doesn't tell them."""
+    """Return the names of the processor's instruction sets; empty if the system doesn't list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return []
-    # Intel and AMD, and ARM.
+    # "flags" on Intel and AMD, "Features" on ARM.
     return next((x.partition(":")[2].split() for x in lines if x.startswith(("flags", "Features"))), [])
 
 
@@ -145,7 +145,7 @@ def git_commit() -> str | None:
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
-    # describe marks changed files; without tags, whose names it would prefer, it prints the hash.
+    # `describe` marks changed files; excluding tags, it prints the hash.
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -156,7 +156,7 @@ def git_commit() -> str | None:
 @functools.cache
 def source_digest() -> str:
     """Return the digest of this program's source, kernels included."""
-    # Not the commit: uncommitted changes count, and a commit to documentation or tests throws nothing away.
+    # Not the commit: uncommitted changes count, and commits to documentation or tests invalidate nothing.
     root = Path(__file__).resolve().parent
     files = [path for folder in (root, root.parent / "attention_ext") for path in folder.rglob("*")]
     return contents_digest(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".cu")), 12)

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, shown as one line; the exit status of programs."""
+"""Errors that users can fix, shown as one line; exit status of programs."""
 
 import difflib
 import os
@@ -18,12 +18,12 @@ class UserError(Exception):
     The message is one line: the file, utterance or option, what was expected, and what was found.
 
     Attributes:
-        kind: kind of problem with a corpus, if it is one: see `asr.preparation.problems`.
+        kind: kind of problem, for problems with a corpus; see `asr.preparation.problems`.
     """
 
     def __init__(self, message: object = "", kind: str = "") -> None:
         text = str(message)
-        # A data worker's error is made again from its traceback, whose last line is the message.
+        # PyTorch rebuilds a data worker's error from its traceback, whose last line is the message.
         super().__init__(text if PREFIX in text else _one_line(text))
         self.kind = kind
 
@@ -35,21 +35,21 @@ class UserError(Exception):
 
 
 PREFIX = f"{UserError.__module__}.{UserError.__qualname__}: "
-# Line breaks, characters that control a terminal, and surrogates, which UTF-8 can't hold.
+# Line breaks, terminal control characters, and surrogates, which UTF-8 can't encode.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 SIGPIPE = 13  # signal.SIGPIPE, which Windows lacks
-LONGEST = 500  # characters of a message
-# What Python, the loader and PyTorch say where the system gives them no more.
+LONGEST = 500  # maximum number of characters in a message
+# Messages of Python, the loader and PyTorch when the system refuses more resources.
 LIMITS = re.compile(
     "can't start new thread|failed to map segment from shared object|can't allocate memory|"
     "unable to mmap .*bytes|Cannot allocate memory|File too large|No space left on device|"
     "Too many open files|Resource temporarily unavailable"
 )
-FEW = 12  # words that an error lists
+FEW = 12  # maximum number of words that an error lists
 
 
 def _one_line(text: str) -> str:
-    """Return a message with control characters as escapes, and with the middle of a long one left out.
+    """Return a message with control characters escaped; the middle of a long message is left out.
 
     Example:
         >>> _one_line("a\\nb.wav: no audio")
@@ -61,7 +61,7 @@ def _one_line(text: str) -> str:
 
 
 def not_text(text: str) -> bool:
-    """Return whether a text has null characters, or bytes of a file's name that aren't UTF-8.
+    """Return whether a text contains null characters, or bytes of a file name that aren't UTF-8.
 
     Example:
         >>> not_text("a\\x00b"), not_text("su\\udcff"), not_text("süß")
@@ -73,9 +73,9 @@ def not_text(text: str) -> bool:
 def did_you_mean(word: str, known: list[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the closest known word.
 
-    If none is close, return all of a few known words, or the nearest three of many.
+    If none is close, list all known words if they are few, otherwise the nearest three.
     """
-    word = word[:100]  # the time to compare grows with the square of the length
+    word = word[:100]  # comparing takes time quadratic in the length
     if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
         return f" (did you mean {close[0]!r}?)"
     if len(known) <= FEW:
@@ -84,18 +84,18 @@ def did_you_mean(word: str, known: list[str]) -> str:
 
 
 def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -> int:
-    """Run a program; report errors that a user can fix, and signals, in one line on standard error.
+    """Run a program; report errors that users can fix, and signals, in one line on standard error.
 
-    SIGTERM interrupts the work as Ctrl-C does, so that it cleans up.
+    SIGTERM interrupts the work like Ctrl-C, so that it cleans up.
 
     Args:
-        name: name of the program, which begins the line.
+        name: name of the program, with which the line begins.
         work: function without arguments.
-        debug: also print the traceback.
+        debug: whether to print the traceback, too.
 
     Returns:
-        Exit status: 0; 1 for a user's error, or a file that can't be read or written; 130 after Ctrl-C; 141
-        if nobody reads the output; 143 after SIGTERM.
+        Exit status: 0; 1 for an error that the user can fix, or a file that can't be read or written; 130
+        after Ctrl-C; 141 if nobody reads the output; 143 after SIGTERM.
     """
     received: list[int] = []
 
@@ -110,7 +110,7 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
             print(f"{name}: {message}", file=sys.stderr)
         return status
 
-    if sys.stderr is None:  # closed; the next file opened would take its place
+    if sys.stderr is None:  # closed: the next opened file would take its place
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     with _handling_signals(interrupt):
         try:
@@ -132,20 +132,20 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
         except MemoryError:
             return report("out of memory", 1)
         except BaseException as error:
-            # A library may turn the interruption of an import into an error of its own.
+            # A library may turn an interrupted import into another error.
             if not received and not isinstance(error, KeyboardInterrupt):
                 if lack := LIMITS.search(" ".join(map(str, _with_causes(error)))):
                     limit = f"a limit of the system or its memory is reached ({lack[0]}): see ulimit -a"
                     return report(limit, 1)
                 raise
             number = received[0] if received else signal.SIGINT
-            if isinstance(error, SystemExit):  # the work has said that it was stopped
+            if isinstance(error, SystemExit):  # the work has already reported that it was stopped
                 return 128 + number
             return report("terminated" if number == signal.SIGTERM else "interrupted", 128 + number)
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it hides: a library that cleans up after one may fail at that."""
+    """Yield an error and the errors that it hides: cleaning up after an error may fail, too."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -153,7 +153,7 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM with a function within the block; does nothing outside the main thread."""
+    """Handle SIGINT and SIGTERM with a function within the block; do nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -167,7 +167,7 @@ def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Itera
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Deliver SIGINT and SIGTERM after the block, so that nothing in it is left half done."""
+    """Defer SIGINT and SIGTERM to the end of the block, so that it isn't left half done."""
     received: list[int] = []
     with _handling_signals(lambda number, frame: received.append(number)):
         yield
@@ -191,7 +191,7 @@ def _describe_unwritable(error: UnicodeEncodeError) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """Return what an exception of a library says in one line, without names of types and error numbers.
+    """Return the message of a library's exception in one line, without type names and error numbers.
 
     Example:
         >>> in_words(FileNotFoundError(2, "No such file or directory", "a.json")), in_words(KeyError("steps"))
@@ -209,7 +209,7 @@ def in_words(error: BaseException) -> str:
 
 
 def _discard_output() -> None:
-    """Discard unwritten output, which the interpreter would flush again at exit."""
+    """Discard unwritten output, which the interpreter would try to flush again at exit."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         return

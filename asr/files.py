@@ -1,8 +1,8 @@
 """Atomic output files, locks, file hashes, and JSON files checked against types.
 
 Every writer fills a temporary file in the same folder, flushes it to disk and renames it. After an error the
-file is as it was before. Missing folders are created. The temporary file has a fixed name, so that the next
-writer of the file reuses what a killed one left.
+file is unchanged. Missing folders are created. The temporary file has a fixed name, so that the next writer
+reuses what a killed one left behind.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from asr.errors import UserError, not_text
 Schema = TypeVar("Schema")
 
 MARK = "clustered-asr 1"  # format of the program's own files
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # such errors name no file
-MOST_NAMES = 1000  # of a folder that are compared with a missing name
-WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what such file systems answer
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that don't name a file
+MOST_NAMES = 1000  # maximum number of names in a folder that are compared with a missing name
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # their errors
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
 
     Args:
         path: file to write.
-        sync: flush to disk before renaming, so that the file survives a power failure.
+        sync: whether to flush to disk before renaming, so that the file survives a power failure.
 
     Raises:
         UserError: `path` is a folder, pipe or device.
@@ -70,7 +70,7 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
         if temporary.stat().st_mtime == 0:
             raise FileNotFoundError(f"{path}: nothing was written")
         if sync:
-            with open(temporary, "rb+") as file:  # Windows flushes only what may be written
+            with open(temporary, "rb+") as file:  # Windows flushes only files opened for writing
                 os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
@@ -88,9 +88,9 @@ def lock_on(path: Path, acquired: Callable[[int], None] | None = None) -> FileLo
 
     Args:
         path: file to lock.
-        acquired: function of the locked file's descriptor, called as soon as the lock is held.
+        acquired: called with the locked file's descriptor as soon as the lock is held.
     """
-    # Not filelock's substitute for file systems without locks, a file that outlives a killed process.
+    # Not filelock's substitute for file systems without locks: its file outlives a killed process.
     return FileLock(
         path, thread_local=False, fallback_to_soft=False, preserve_lock_file=True, on_acquired=acquired
     )
@@ -99,12 +99,12 @@ def lock_on(path: Path, acquired: Callable[[int], None] | None = None) -> FileLo
 def _claim(path: Path) -> tuple[Path, FileLock | None]:
     """Return the temporary path of a file and its lock.
 
-    The name is fixed. It is random while another writer of the same file is at work, and on Windows.
+    The name is fixed, unless another writer of the same file is at work, and on Windows: then it is random.
     """
-    # Shortened because a file name holds at most 255 bytes.
+    # Shortened because file names are limited to 255 bytes.
     stem = f"{path.name[:40]}.{digest(path.name, 4)}"
     temporary = path.with_name(f"{stem}.partial")
-    if os.name == "nt":  # where open files can't be renamed, and locked ones can't be written
+    if os.name == "nt":  # Windows can't rename open files, or write locked ones
         return path.with_name(f"{stem}.{secrets.token_hex(4)}.partial"), None
     opened: list[os.stat_result] = []
     while True:
@@ -138,13 +138,13 @@ def atomic_binary(path: str | Path, *, zipped: bool = False) -> Iterator[IO[byte
 
     Args:
         path: file to write.
-        zipped: compress with gzip; the header has neither name nor time, so equal content gives equal files.
+        zipped: whether to compress with gzip, without name and time: equal content gives equal files.
     """
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         if not zipped:
             yield file
             return
-        # Level 9 takes twice the time of level 6 for files that are 1 % smaller.
+        # Level 9 takes twice as long as level 6, for files that are 1 % smaller.
         with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             yield cast(IO[bytes], packed)
 
@@ -166,12 +166,12 @@ def write_json(values: dict[str, Any], path: str | Path) -> None:
 
 
 def write_record(values: Mapping[str, Any], path: str | Path) -> None:
-    """Write indented JSON atomically, with a format mark and a digest that `read_record` compares."""
+    """Write indented JSON atomically, with a format mark and a digest that `read_record` checks."""
     write_text(record_text(values), path)
 
 
 def record_text(values: Mapping[str, Any]) -> str:
-    """Return the text of a file by `write_record`."""
+    """Return the text that `write_record` writes."""
     return _json_text({**values, "mark": _mark(values)})
 
 
@@ -184,14 +184,14 @@ def _mark(values: Mapping[str, Any]) -> str:
 
 
 def check_writable(path: str | Path) -> None:
-    """Check before long work that a file can be written; missing folders are left to its writer.
+    """Check before long work that a file can be written; missing folders aren't created.
 
     Raises:
         UserError: the file can't be written, or is a folder, pipe or device.
     """
     path = Path(path)
     try:
-        # A folder made here would stay, empty, if the work failed.
+        # A folder created here would remain, empty, if the work failed.
         with tempfile.TemporaryFile(dir=next(place for place in path.parents if place.exists())):
             _check_regular(path)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
@@ -205,10 +205,10 @@ def _check_regular(path: Path) -> None:
 
 
 def as_path(value: Any, what: str) -> Path:
-    """Return a path that a Python program gives, with `~` expanded.
+    """Return a path given by a Python program, with `~` expanded.
 
     Raises:
-        UserError: it is no path, has a null character or isn't UTF-8; the message begins with `what`.
+        UserError: the value isn't a path, has a null character or isn't UTF-8; messages begin with `what`.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
         raise UserError(f"{what}: expected a path, found {value!r:.60}")
@@ -220,14 +220,14 @@ def as_path(value: Any, what: str) -> Path:
 
 
 def kind_of(path: str | Path) -> str:
-    """Return what a path is, for messages: file, folder, pipe, socket or device."""
+    """Return the kind of a path, for messages: file, folder, pipe, socket or device."""
     path = Path(path)
     kinds = {"file": path.is_file, "folder": path.is_dir, "pipe": path.is_fifo, "socket": path.is_socket}
     return next((name for name, applies in kinds.items() if applies()), "device")
 
 
 def near_path(path: str | Path) -> str:
-    """Return `` (did you mean 'exp/demo/full'?)`` for a missing path, if there is one with a near name."""
+    """Return `` (did you mean 'exp/demo/full'?)`` for a missing path, if a similar one exists."""
     path = Path(path)
     missing = path
     while not missing.parent.exists():
@@ -247,8 +247,8 @@ def require_file(path: str | Path, expected: str, kind: str = "") -> int:
 
     Args:
         path: path of the file.
-        expected: what the file should be, for the message, e.g. `an audio file`.
-        kind: kind of problem if there is no file.
+        expected: expected kind of file, for the message, e.g. `an audio file`.
+        kind: `UserError.kind` if there is no file.
 
     Raises:
         UserError: there is no file, or it is a folder, a named pipe or a device, which may block forever.
@@ -256,7 +256,7 @@ def require_file(path: str | Path, expected: str, kind: str = "") -> int:
     try:
         state = os.stat(path)
     except FileNotFoundError:
-        near = "" if kind else near_path(path)  # a corpus may lack thousands of files
+        near = "" if kind else near_path(path)  # not for a corpus, which may lack thousands of files
         raise UserError(f"{path}: expected {expected}, found none{near}", kind) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", str(error))
@@ -270,13 +270,13 @@ def require_file(path: str | Path, expected: str, kind: str = "") -> int:
 def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = None) -> Iterator[None]:
     """Hold a folder's lock, the file `lock`; the system releases it however the process ends.
 
-    Temporary files that killed processes left in the folder are removed. If the work fails before it has
-    begun, so are the folders created for it.
+    Temporary files left in the folder by killed processes are removed. If the work fails before it has begun,
+    the folders created for it are removed, too.
 
     Args:
         folder: output folder, created if missing.
-        work: what writes to the folder, for the message, e.g. `asr train`.
-        begun: tells whether the folder holds anything to keep; None: whether anything was written.
+        work: name of the work, for the message, e.g. `asr train`.
+        begun: returns whether the folder contains anything to keep; None: whether anything was written.
 
     Raises:
         UserError: another process holds the lock, or the folder can't be written.
@@ -290,21 +290,21 @@ def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = Non
         held.acquire(blocking=False)
     except Timeout:
         with path.open("rb", buffering=0) as file:
-            file.seek(1)  # Windows lets nobody read the first byte, which is locked
+            file.seek(1)  # on Windows, nobody can read the first byte, which is locked
             other = file.read().decode() or work
         raise UserError(f"{folder}: another {other} is running in this folder") from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise
-        # Work goes on unguarded rather than not at all.
+        # Working without a lock is better than not at all.
     try:
         for left in path.parent.glob("*.partial"):
-            with suppress(PermissionError):  # a file that another process writes, on Windows
+            with suppress(PermissionError):  # on Windows, for a file that another process writes
                 left.unlink(missing_ok=True)
         yield
     except BaseException:
         if made and not (begun() if begun else list(path.parent.iterdir()) != [path]):
-            with suppress(OSError):  # another process has written to one of them, or Windows keeps open files
+            with suppress(OSError):  # another process has written to one, or on Windows a file is open
                 shutil.rmtree(path.parent)
                 for place in made[1:]:
                     place.rmdir()
@@ -314,7 +314,7 @@ def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = Non
 
 
 def is_locked(folder: str | Path) -> bool:
-    """Return whether a process holds a folder's lock; False where the lock can't be tried."""
+    """Return whether a process holds a folder's lock; False if that can't be tested."""
     path = Path(folder, "lock")
     if not path.exists():
         return False
@@ -337,7 +337,7 @@ def _write_name(name: str, descriptor: int) -> None:
 def parse_json(text: str | bytes, source: str, what: str = "") -> Any:
     """Parse JSON.
 
-    Half a surrogate pair (`\\ud800`), which JSON can express but no file can hold, is invalid.
+    Half a surrogate pair (`\\ud800`), which JSON can express but UTF-8 can't, is invalid.
 
     Args:
         text: text to parse.
@@ -355,7 +355,7 @@ def parse_json(text: str | bytes, source: str, what: str = "") -> Any:
         return values
     except RecursionError:
         reason = "nested too deeply"
-    except ValueError as error:  # besides syntax errors: a number with thousands of digits
+    except ValueError as error:  # a syntax error, or a number with thousands of digits
         reason = str(error)
     found = text[:40] if isinstance(text, str) else text[:40].decode(errors="replace")
     raise UserError(f"{source}: expected {f'{what} in ' if what else ''}JSON, found {found!r} ({reason})")
@@ -392,19 +392,19 @@ def read_as(schema: type[Schema], path: Path, what: str = "a JSON file") -> Sche
     """Read a JSON file through a schema.
 
     Args:
-        schema: dataclass; entries of the file that it lacks are ignored.
-        path: file; one of `write_record`, or of a version that wrote no digests.
+        schema: dataclass; other entries of the file are ignored.
+        path: file written by `write_record`, or by a version without digests.
         what: description of the file for messages.
 
     Raises:
-        UserError: the file is missing, holds no object or has changed since it was written, lacks an entry
-            without default, or has one of another type; the message names file and entry.
+        UserError: the file is missing, contains no object, has changed since it was written, lacks an entry
+            without default, or has an entry of another type; the message names file and entry.
     """
     return schema(**checked_entries(schema, read_record(path, what), path))
 
 
 def read_record(path: Path, what: str = "a JSON file") -> dict[str, Any]:
-    """Return what `write_record` wrote; raise UserError if it has changed since."""
+    """Return the content written by `write_record`; raise UserError if it has changed since."""
     values = read_json(path, what)
     if values.pop("mark", None) not in (None, _mark(values)):
         raise UserError(f"{path}: damaged: expected {what} as this program wrote it, found another digest")
@@ -412,7 +412,7 @@ def read_record(path: Path, what: str = "a JSON file") -> dict[str, Any]:
 
 
 def checked_entries(schema: Any, values: dict[str, Any], path: Path | str) -> dict[str, Any]:
-    """Return the entries of a schema, each built as its type; see `read_as`. Messages begin with `path`."""
+    """Return the entries of a schema, each built as its type; see `read_as`. Errors begin with `path`."""
     found = {}
     for name, kind in _hints(schema).items():
         if name in values:
@@ -435,11 +435,11 @@ def _entry(kind: Any, value: Any, path: Path | str, name: str) -> Any:
 def build(kind: Any, value: Any, source: str) -> Any:
     """Build a value of an annotated type from JSON data.
 
-    Nothing is converted, unlike by pydantic: "3" in place of 3 shows a damaged or foreign file.
+    Unlike in pydantic, nothing is converted: "3" in place of 3 indicates a damaged or foreign file.
 
     Args:
         kind: dataclass, list, dict, tuple, union, literal or plain type. An `int` may be a key of an object.
-        value: what `json.loads` returns.
+        value: result of `json.loads`.
         source: file and entry, for the message.
 
     Raises:
@@ -481,7 +481,7 @@ def build(kind: Any, value: Any, source: str) -> Any:
 
 
 def type_name(kind: Any) -> str:
-    """Return an annotated type as messages name it: `float | None`."""
+    """Return the name of an annotated type, for messages: `float | None`."""
     plain = isinstance(kind, type) and not typing.get_args(kind)
     return kind.__name__ if plain else str(kind).replace("typing.", "")
 
@@ -497,7 +497,7 @@ def _build_record(kind: Any, values: dict[str, Any], source: str) -> Any:
     built = {name: build(hints[name], value, f"{source}: {name}") for name, value in values.items()}
     try:
         return kind(**built)
-    except UserError as error:  # a record may check itself
+    except UserError as error:  # the record's own checks
         raise UserError(f"{source}: {error}") from None
 
 
@@ -507,10 +507,10 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def digest(content: str | bytes | Iterable[str | bytes], digits: int = 12, algorithm: str = "sha256") -> str:
-    """Return the first hex digits of the hash of some content, by which it is recognised.
+    """Return the first hex digits of the hash of some content, as its identity.
 
     Args:
-        content: text (as UTF-8; paths outside UTF-8 as their bytes) or bytes, or parts of them, joined.
+        content: text (as UTF-8; paths outside UTF-8 as bytes) or bytes; or parts, which are joined.
         digits: number of digits; 12 make a collision among a million contents unlikely (1 in 500).
         algorithm: `sha256` (64 digits) or `md5` (32).
 
@@ -530,9 +530,9 @@ def contents_digest(paths: Iterable[Path], digits: int = 64) -> str:
 
 
 def file_state(path: str | Path) -> str:
-    """Return a file's path, size and modification time, which show whether it has changed.
+    """Return a file's path, size and modification time, which reveal whether it has changed.
 
-    For a missing file or a broken link, return the path alone.
+    For a missing file or a broken link, return only the path.
     """
     try:
         state = os.stat(path)

@@ -32,7 +32,7 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def require_counts(lengths: Tensor) -> None:
-    """Raise UserError for lengths that are fractions, a mask in their place, or of another type."""
+    """Raise UserError for lengths that are fractions or of another type, such as a mask."""
     if lengths.dtype not in (torch.int64, torch.int32):
         raise UserError(
             f"lengths: expected integers, int64 or int32, numbers of valid positions, found {lengths.dtype}"

@@ -1,7 +1,7 @@
-"""Time and peak memory of work: wall-clock and CPU time, measured in turns, and what a call allocates.
+"""Time and peak memory of work: wall-clock and CPU time, measured in turns, and memory allocated by a call.
 
 On a shared machine, the same work takes a different time a minute later. Turns are interleaved, so that other
-load affects all tasks alike, and their ratio holds.
+load affects all tasks alike, and their ratios hold.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-LEAST_ROUNDS = 5  # run even beyond the time limit, for quartiles
+LEAST_ROUNDS = 5  # minimum, even beyond the time limit, for quartiles
 STATUS = Path("/proc/self/status")
 
 Name = TypeVar("Name")
@@ -60,7 +60,7 @@ def now(device: str = "cpu") -> Seconds:
 
 
 def time_of(work: Callable[[], object], device: str = "cpu") -> Seconds:
-    """Return the time of a call whose work is on this device."""
+    """Return the time of a call that works on this device."""
     started = now(device)
     work()
     return now(device) - started
@@ -74,14 +74,14 @@ def in_turns(
     limit_s: float = math.inf,
     collect: bool = False,
 ) -> dict[Name, list[Seconds]]:
-    """Return the times of several tasks, each of which has one turn in every round.
+    """Return the times of several tasks, each with one turn per round.
 
     Args:
-        turns: tasks by name: functions that do the work and return its time, e.g. by `time_of`.
+        turns: tasks by name: functions that do the work and return its time, e.g. from `time_of`.
         rounds: maximum number of timed rounds.
-        warm_up: number of earlier rounds, which don't count.
+        warm_up: number of additional rounds at the beginning, which don't count.
         limit_s: time after which no further round starts; at least `LEAST_ROUNDS` run.
-        collect: as timeit does, collect no garbage during a turn; each round begins with a collection.
+        collect: whether to collect garbage before each round, and none during a turn, as in timeit.
 
     Example:
         >>> times = in_turns({"short": lambda: Seconds(1.0), "long": lambda: Seconds(2.0)}, rounds=3)
@@ -109,7 +109,7 @@ def in_turns(
 
 
 def quartiles(seconds: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile of times, which a single disturbed one doesn't change.
+    """Return lower quartile, median and upper quartile of times, which are robust to a disturbed one.
 
     Example:
         >>> quartiles([1.0, 2.0, 3.0, 4.0, 90.0])
@@ -121,7 +121,7 @@ def quartiles(seconds: Sequence[float] | NDArray[np.float64]) -> tuple[float, fl
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Run with this number of PyTorch threads on the CPU; 0 leaves it as it is."""
+    """Run with this number of PyTorch threads on the CPU; 0 leaves the number unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -136,7 +136,7 @@ def can_measure_memory(device: str) -> bool:
 
 
 def peak_resident_mib(*, children: bool = False) -> float:
-    """Return the peak resident memory of this process, or of its largest ended child; 0 under Windows."""
+    """Return the peak resident memory of this process, or of its largest ended child; 0 on Windows."""
     if sys.platform == "win32":
         return 0.0
     import resource
@@ -146,22 +146,23 @@ def peak_resident_mib(*, children: bool = False) -> float:
 
 
 def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
-    """Return the peak memory of a call in this process, less the memory held before it.
+    """Return the peak memory of a call in this process, minus the memory in use before.
 
-    On the CPU the resident set, which other threads of the process share; None where it can't be measured.
+    On the CPU, this is the resident set, which includes other threads of the process. Return None if it can't
+    be measured.
     """
     if device != "cpu":
         return peak_allocated_bytes(call, device)
     if not can_measure_memory("cpu"):
         return None
-    # What glibc keeps of freed memory would be used again unseen.
+    # Otherwise the call could reuse freed memory that glibc keeps, unnoticed.
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
     return max(0, peak_resident_bytes(call))
 
 
 def peak_allocated_bytes(call: Callable[[], object], device: str) -> int:
-    """Return the peak of a GPU's memory during a call, less what was held before."""
+    """Return the peak of a GPU's memory during a call, minus the memory in use before."""
     torch.cuda.reset_peak_memory_stats(device)
     held = torch.cuda.memory_allocated(device)
     call()
@@ -169,7 +170,7 @@ def peak_allocated_bytes(call: Callable[[], object], device: str) -> int:
 
 
 def peak_resident_bytes(call: Callable[[], object]) -> int:
-    """Return the peak of this process's resident set during a call, less what was held before."""
+    """Return the peak of this process's resident set during a call, minus its size before."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
     held = status_bytes("VmRSS")
     call()

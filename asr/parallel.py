@@ -1,4 +1,4 @@
-"""Apply a function to many items in parallel: results in order, worker processes, Ray clusters."""
+"""Applies a function to many items in parallel: results in order, worker processes, Ray clusters."""
 
 import importlib.machinery
 import importlib.util
@@ -21,13 +21,13 @@ from typing import Any
 from asr.config import user_code
 from asr.errors import UserError, in_words, uninterrupted
 
-# Starting processes takes seconds, so fewer items than this are handled in the current process.
+# Starting processes takes seconds, so fewer items than this are processed here.
 WORTH_A_POOL = 200
-# Windows has no forked ones.
+# Windows can't fork processes.
 WORKERS = getattr(multiprocessing.context, "ForkServerProcess", multiprocessing.context.SpawnProcess)
 CONNECT_S = 10.0  # time to reach a Ray cluster
 CLIENT_PORT = "10001"  # Ray's default
-_packages: dict[str, Path] = {}  # folders that `import_folder` has made packages
+_packages: dict[str, Path] = {}  # folders registered as packages by `import_folder`
 
 
 class ProcessKilled(UserError):
@@ -61,10 +61,10 @@ def attempts(
     if threads:
         pool, chunk = ThreadPoolExecutor(workers), 1
     else:
-        # A partial's module is functools; the worker needs its function's.
+        # A partial's module is functools; the worker needs the module of its function.
         context = worker_context(getattr(function, "func", function).__module__)
         pool = ProcessPoolExecutor(workers, context, initializer=_begin_process, initargs=(dict(_packages),))
-        # Eight chunks per worker level out uneven items; results arrive, and are stored, by the chunk.
+        # Eight chunks per worker balance uneven items; results arrive, and are stored, chunk by chunk.
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
         with uninterrupted():
@@ -83,22 +83,22 @@ def attempts(
 
 @contextmanager
 def ray_cluster(address: str, needed: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Hold a connection to a Ray cluster; one that there is already stays open.
+    """Hold a connection to a Ray cluster; an existing connection stays open afterwards.
 
     Args:
-        address: address of the cluster; empty: one on this machine, which ends with the block.
-        needed: what a task needs, by the names of Ray's options.
+        address: address of the cluster; empty: start one on this machine, which ends with the block.
+        needed: resources of a task, named as Ray's options.
 
     Raises:
-        UserError: nobody answers at the address within ten seconds, or something else than Ray; or this
-            machine hasn't what a task needs, which would wait for ever.
+        UserError: no Ray cluster answers at the address within ten seconds, or this machine lacks resources
+            that a task needs, for which the task would wait forever.
     """
     import ray
 
     if ray.is_initialized():
         yield
         return
-    # Ray itself waits for minutes.
+    # Ray itself would wait for minutes.
     client = address.startswith("ray://")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if client and not host:
@@ -107,20 +107,20 @@ def ray_cluster(address: str, needed: Mapping[str, Any] | None = None) -> Iterat
     try:
         if host and port.isdecimal():
             with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
-                pass  # which says why, if nobody listens
+                pass  # raises an error with the reason if nobody listens
         ray.init(
             address=address
-            or "local",  # None is the last cluster on this machine, even if it has been killed
+            or "local",  # None would be the last cluster on this machine, even if it was killed
             include_dashboard=False,
             log_to_driver=False,
-            logging_level=logging.ERROR,  # below it, Ray prints banners
+            logging_level=logging.ERROR,  # at lower levels, Ray prints banners
         )
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise UserError(f"address={address}: no connection to a Ray cluster: {in_words(error)}") from None
     if handler and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)  # Ray's would print the stack, and not clean up
+        signal.signal(signal.SIGTERM, handler)  # Ray's handler prints the stack, and doesn't clean up
     try:
-        if not address:  # others may grow
+        if not address:  # other clusters may grow
             _check_resources(needed or {}, ray.cluster_resources())
         yield
     finally:
@@ -138,7 +138,7 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call in a new process, which starts with little memory in use.
 
     Raises:
-        ProcessKilled: usually because memory ran out.
+        ProcessKilled: the process was killed, usually because memory ran out.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=_begin_alike, initargs=(user_code.sources(),)) as pool:
@@ -161,11 +161,11 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
 
 
 def worker_context(module: str) -> multiprocessing.context.BaseContext:
-    """Return the context for worker processes that run functions of a module, imported once for all.
+    """Return the context for worker processes that run functions of a module, imported once for all workers.
 
-    Not fork: a forked copy would lack the threads of PyTorch, CUDA and the progress bar. The workers ignore
-    Ctrl-C, which a terminal sends to them, too; the main process stops them. Where processes can't fork,
-    each worker imports the module itself.
+    The main process isn't forked: a copy would lack the threads of PyTorch, CUDA and the progress bar.
+    Workers ignore Ctrl-C, which a terminal sends to them, too; the main process stops them. On systems that
+    can't fork, each worker imports the module itself.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -181,14 +181,14 @@ def worker_context(module: str) -> multiprocessing.context.BaseContext:
 
 
 def kill_workers() -> None:
-    """Kill the worker processes; after an error, an executor would wait for their work."""
+    """Kill the worker processes, because after an error, an executor would wait for their work."""
     for child in multiprocessing.active_children():
         if isinstance(child, WORKERS):
             child.kill()
 
 
 def import_folder(name: str, folder: Path) -> None:
-    """Make a folder a package, here and in worker processes, which import functions by name."""
+    """Register a folder as a package, here and in worker processes, which import functions by name."""
     init, places = folder / "__init__.py", [str(folder)]
     if init.is_file():
         spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=places)
@@ -207,7 +207,7 @@ def _begin_process(packages: dict[str, Path]) -> None:
     for name, folder in packages.items():
         import_folder(name, folder)
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # the workers themselves use all cores
+        sys.modules["torch"].set_num_threads(1)  # the workers together use all cores
 
 
 def end_with_parent() -> None:

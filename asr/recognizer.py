@@ -1,4 +1,4 @@
-"""The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
+"""The recogniser: an acoustic model with its tokenizer; transcribes and decodes."""
 
 import sys
 import threading
@@ -44,7 +44,7 @@ class Recognizer:
     Args:
         model: acoustic model with one output per symbol of the tokenizer.
         tokenizer: tokenizer of the model.
-        file: checkpoint file or folder of an exported or published model that the weights come from.
+        file: source of the weights: a checkpoint file, or the folder of an exported or published model.
         folder: folder for results; None: the run folder of `file`, or `file` itself if it is a folder.
 
     Example:
@@ -63,7 +63,7 @@ class Recognizer:
         self.folder = folder
 
     def __repr__(self) -> str:
-        """Return place, attention and size: `Recognizer(exp/demo/full: i-clustered-25, 1.3 M parameters)`."""
+        """Return path, attention and size: `Recognizer(exp/demo/full: i-clustered-25, 1.3 M parameters)`."""
         size = sum(x.numel() for x in self.model.parameters()) / 1e6
         where = f"{self.run_folder}: " if self.run_folder else ""
         return f"Recognizer({where}{self.model.attention}, {size:.1f} M parameters)"
@@ -83,14 +83,14 @@ class Recognizer:
         """Load a recogniser from a run folder, a checkpoint file, or an exported or published model.
 
         Args:
-            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`, a folder written by
-                `asr export` or transformers, or the name of a model of the Hugging Face Hub, owner/model.
+            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`; a folder written by
+                `asr export` or transformers; or the name of a model on the Hugging Face Hub, owner/model.
             checkpoint: checkpoint in a run folder: `auto` (average, else best, else last), `best`, `last`
                 or the name of a file.
             device: `auto`, `cpu`, `cuda`, …
             attention: attention mechanism; empty: the one used in training. Code that a model needs is
                 loaded only if it is named here, e.g. `./nystrom.py:Nystrom-32`, or installed.
-            frames: encoder frames that a frame of each layer stands for, e.g. `1,2*3`; empty: as in training.
+            frames: number of encoder frames per frame of each layer, e.g. `1,2*3`; empty: as in training.
             backend: `auto`, `reference` or `native`; None: the one used in training, but `auto` for
                 `native`, so that a model runs where the kernels are missing.
             precision: precision of the matrix products: `fp32`, `bf16`, `fp16` (CUDA), or `auto`, which is
@@ -139,10 +139,10 @@ class Recognizer:
 
     @classmethod
     def load_as(cls, path: str | PathLike[str], options: LoadOptions) -> "Recognizer":
-        """Load a recogniser as a command's options say; see `load`.
+        """Load a recogniser with a command's options; see `load`.
 
         Raises:
-            UserError: an unknown mechanism or a missing device, before any file is read; else as `load`.
+            UserError: as in `load`; an unknown mechanism or missing device before any file is read.
         """
         attention = options.attention and given_name(options.attention)
         pick_device(options.device)
@@ -172,7 +172,7 @@ class Recognizer:
         self.model.set_attention(given_name(name), backend)
 
     def set_frames(self, frames: str) -> None:
-        """Set the encoder frames that a frame of each layer stands for; see `AcousticModel.set_frames`."""
+        """Set how many encoder frames a frame of each layer stands for; see `AcousticModel.set_frames`."""
         self.model.set_frames(frames)
 
     @overload
@@ -189,12 +189,12 @@ class Recognizer:
         Args:
             audio: path of a file that libsndfile or FFmpeg can read, a file object opened in binary mode, or
                 an array or tensor, [samples] or [channels, samples], floats in −1 … 1 or signed integers; or
-                a list of these. Of short recordings, a list takes a fraction of the time, above all where
-                other processes want the cores (docs/machines.md, Threads).
+                a list of these. Short recordings take far less time in a list than one by one, above all if
+                other processes use the cores (docs/machines.md, Threads).
             sample_rate: sample rate of arrays and tensors in Hz.
-            options: fields of `TranscriptionConfig`, as `asr.decode` takes them: `mode="chunked"`,
-                `decoder="beam"`, `beam={"size": 5}`, … Weights not set in `beam` default to those that
-                `asr decode … tune=dev` stored in the run folder.
+            options: fields of `TranscriptionConfig`, given as for `asr.decode`: `mode="chunked"`,
+                `decoder="beam"`, `beam={"size": 5}`, … Weights not set in `beam` default to those stored in
+                the run folder by `asr decode … tune=dev`.
 
         Returns:
             A transcript, or a list of them in order.
@@ -223,18 +223,18 @@ class Recognizer:
         return found if several else found[0]
 
     def stream(self, sample_rate: int | None = None, **options: Any) -> Stream:
-        """Recognise audio as it comes, with a model whose look-ahead is bounded.
+        """Recognise audio as it arrives, with a model whose look-ahead is bounded.
 
         Args:
-            sample_rate: sample rate of the blocks in Hz; None: the model's. Another one is resampled.
+            sample_rate: sample rate of the blocks in Hz; None: the model's. Other rates are resampled.
             options: `decoder`, greedy or prefix, and `beam`, as in `transcribe`.
 
         Returns:
-            A stream that takes blocks of samples and returns words, those of `transcribe`.
+            A stream that takes blocks of samples and returns the words of `transcribe`.
 
         Raises:
-            UserError: the model looks ahead without bound, or the search does; the message says what to set
-                in training.
+            UserError: the look-ahead of model or search is unbounded; the message says which options to train
+                with.
 
         Example:
             >>> recognizer = Recognizer.load("exp/demo/local-16:right=2")  # doctest: +SKIP
@@ -244,7 +244,7 @@ class Recognizer:
         return self.stream_as(parse(DecoderChoice, values_of(options)), sample_rate)
 
     def stream_as(self, config: DecoderChoice, sample_rate: int | None = None) -> Stream:
-        """Recognise audio as it comes with a command's options; see `stream`."""
+        """Recognise audio as it arrives, with a command's options; see `stream`."""
         check_streamed(self.model, str(self.run_folder or "stream"))
         topology = self.model.config.topology
         if not config.chosen_decoder.streams or topology != "ctc":
@@ -274,12 +274,12 @@ class Recognizer:
         Args:
             audio: recordings, see `transcribe`.
             config: mode, channels and decoder.
-            search: what the decoder builds; None: build it from `config`.
+            search: search to use; None: build it from `config`.
             sample_rate: sample rate of arrays and tensors in Hz.
-            shard: only the recordings of a shard.
+            shard: shard whose recordings to transcribe; None: all.
             done: positions of recordings to leave out, unless they are read together with others.
-            advance: called with the share of a recording done since the last call; the shares of each add up
-                to 1.
+            advance: called with the fraction of a recording done since the last call; a recording's fractions
+                add up to 1.
         """
         check(config)
         check_effect(config)
@@ -336,13 +336,13 @@ class Recognizer:
         )
 
     def search(self, config: DecoderChoice) -> tuple[Search, str | None]:
-        """Build the search, with tuned weights where `config` doesn't set them.
+        """Build the search, with tuned weights for those that `config` doesn't set.
 
         Returns:
             The search, and the file and entry of its tuned weights; None if there are none.
 
         Raises:
-            UserError: options that don't fit the model, or tuned weights that can't be read.
+            UserError: options don't fit the model, or tuned weights can't be read.
         """
         decoder, source = self.decoder(config)
         return decoder.build(self.tokenizer, self.model.config.topology), source

@@ -14,16 +14,15 @@ class DifferentiableOperator:
     """A compiled operator and its derivative, for graphs and for eager calls.
 
     The operator's first inputs are queries, keys and values; only these receive gradients. Only its first
-    output is differentiable. The operator `<name>_backward` maps that output's gradient to theirs.
+    output is differentiable. The operator `<name>_backward` maps that output's gradient to the inputs'.
 
-    Graphs and tracing use `torch.library.register_autograd`. In eager mode PyTorch's wrapper would walk the
-    schema for every argument of every call, a few per cent of the time on short sequences; an eager call
-    goes through a `torch.autograd.Function` made of the same two functions instead.
+    Graphs and tracing use `torch.library.register_autograd`. In eager mode, PyTorch's wrapper would walk the
+    schema for every argument of every call, a few per cent of the time on short sequences; eager calls use a
+    `torch.autograd.Function` of the same two functions instead.
 
     Args:
         name: name of the operator, without `attention_ext::`.
-        backward_arguments: function of inputs and outputs that returns the arguments of `<name>_backward`
-            after the gradient.
+        backward_arguments: maps inputs and outputs to the arguments of `<name>_backward` after the gradient.
     """
 
     def __init__(self, name: str, backward_arguments: BackwardArguments) -> None:
@@ -45,7 +44,7 @@ class DifferentiableOperator:
             raise NotImplementedError(f"attention_ext: {self.name} has no forward-mode derivative")
         if not needs_gradient(*inputs[:3]):
             return self._run(*inputs)[0]
-        # PyTorch's own check; its message asks for changes of `torch.autograd.Function`.
+        # PyTorch would check this, too, but its message asks for changes to `torch.autograd.Function`.
         if torch._C._are_functorch_transforms_active():
             raise NotImplementedError(
                 f"attention_ext: {self.name} has no derivative with torch.func: use backend=reference"
@@ -70,7 +69,7 @@ class DifferentiableOperator:
     def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         arguments = self._backward_arguments(inputs, output)
         ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)  # autograd would allocate zeros as large as the kept weights
+        ctx.set_materialize_grads(False)  # otherwise autograd allocates zeros as large as the kept weights
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in arguments))
         ctx.numbers = tuple(None if isinstance(x, Tensor) else x for x in arguments)
 
@@ -94,5 +93,5 @@ def _empty_gradients(grad: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 
 
 def needs_gradient(*inputs: Tensor) -> bool:
-    """Return whether a backward pass may follow, so that keeping weights pays."""
+    """Return whether a backward pass may follow, so that weights should be kept."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

@@ -1,6 +1,6 @@
 """Attention over padded sequences, full or within a window, by PyTorch's flash attention on CUDA.
 
-`scaled_dot_product_attention` takes lengths as a mask only, and a mask rules flash attention out.
+`scaled_dot_product_attention` takes lengths only as a mask, which excludes flash attention.
 """
 
 import torch
@@ -19,7 +19,7 @@ def why_no_flash(q_BHND: Tensor, k_BHSD: Tensor, v_BHSE: Tensor) -> str | None:
         return "queries, keys and values differ in size"
     if q_BHND.shape[-1] % 8 or q_BHND.shape[-1] > LARGEST_HEAD:
         return f"flash attention needs head sizes that are multiples of 8, up to {LARGEST_HEAD}"
-    gpu = torch.cuda.get_device_properties(q_BHND.device)  # kept by PyTorch, and a constant to torch.compile
+    gpu = torch.cuda.get_device_properties(q_BHND.device)  # cached by PyTorch, and constant in torch.compile
     if (gpu.major, gpu.minor) < LEAST_CAPABILITY:
         return f"flash attention needs compute capability 8.0 or above, found {gpu.major}.{gpu.minor}"
     return None
@@ -36,9 +36,9 @@ def flash_attention(
     """Attend within each sequence; memory grows with N. Differentiable, and never synchronises.
 
     Args:
-        q_BHND, k_BHND, v_BHND: queries, keys and values that `why_no_flash` accepts; padding is finite.
+        q_BHND, k_BHND, v_BHND: queries, keys and values accepted by `why_no_flash`; padding is finite.
         lengths_B: valid positions of each sequence.
-        window: earlier and later neighbours that a query sees; None for all.
+        window: numbers of earlier and later neighbours that a query sees; None: all.
         dropout: dropout probability of the weights.
 
     Returns:
@@ -46,8 +46,8 @@ def flash_attention(
     """
     B, _, N, _ = q_BHND.shape
     left, right = window or (None, None)
-    # The padding of a sequence is taken as a sequence of its own: packing what is valid needs a copy, and
-    # its size on the host.
+    # The padding of a sequence is treated as another sequence: packing the valid positions would need a copy,
+    # and its size on the host.
     begins_B = N * torch.arange(B, device=q_BHND.device)
     ends_2B = torch.stack((begins_B + lengths_B, begins_B + N), dim=1).flatten()
     offsets = F.pad(ends_2B, (1, 0)).int()

@@ -1,4 +1,4 @@
-"""Terms of the logits that depend on distances, for the references."""
+"""Terms of the logits that depend on distances, for the reference implementations."""
 
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ class LogitBias(Protocol):
     """Logits added to those of queries and keys, given by their positions."""
 
     def padded(self, lengths_B: Tensor, dtype: torch.dtype) -> "LogitBias":
-        """Return the bias in another type, with zeros for padded queries."""
+        """Return the bias in another dtype, zero for padded queries."""
         ...
 
     def between(self, queries_I: Tensor, keys_J: Tensor) -> Tensor:
@@ -21,11 +21,11 @@ class LogitBias(Protocol):
         ...
 
     def of_keys(self, keys_BHNK: Tensor) -> Tensor:
-        """Return the logits of every query and K keys of its own, given by their positions, [B, H, N, K]."""
+        """Return the logits of every query and its K keys, given by their positions, [B, H, N, K]."""
         ...
 
     def cluster_means(self, members_BHNC: Tensor) -> Tensor:
-        """Return the mean of the logits over the queries of each cluster, [B, H, C, N]; 0 for no query.
+        """Return the mean of the logits over the queries of each cluster, [B, H, C, N]; 0 for empty clusters.
 
         Args:
             members_BHNC: see `attention_ext.clusters.reference.membership`.
@@ -37,8 +37,8 @@ class GatedBias(NamedTuple):
     """Logits g_i · r(j − i) added to those of query i and key j, as in *WavLM* (Chen et al. 2022, eq. 4–7).
 
     Attributes:
-        gate_BHN: g, of each query.
-        bias_HR: r, of the R = 2N − 1 distances −(N − 1) … N − 1.
+        gate_BHN: g, for each query.
+        bias_HR: r, for the R = 2N − 1 distances −(N − 1) … N − 1.
     """
 
     gate_BHN: Tensor
@@ -64,13 +64,13 @@ class GatedBias(NamedTuple):
     def cluster_means(self, members_BHNC: Tensor) -> Tensor:
         """See `LogitBias`.
 
-        The sum over queries is a convolution of their gates with r. A Fourier transform over 2N positions
-        computes it in N·log N.
+        The sum over queries is a convolution of their gates with r. Fourier transforms over 2N positions
+        compute it in time N·log N.
         """
         N = members_BHNC.shape[2]
         gate_BHCN = (members_BHNC * self.gate_BHN.unsqueeze(-1)).mT
         gate_BHCN = gate_BHCN / members_BHNC.sum(2).clamp(min=1.0).unsqueeze(-1)
-        # On the circle, N is no distance, and N + 1 … 2N − 1 are the distances −(N − 1) … −1.
+        # On the circle, N isn't a distance, and N + 1 … 2N − 1 are the distances −(N − 1) … −1.
         circle_HL = torch.cat((self.bias_HR[:, N - 1 :], F.pad(self.bias_HR[:, : N - 1], (1, 0))), dim=-1)
         spectrum_BHCF = torch.fft.rfft(gate_BHCN, 2 * N) * torch.fft.rfft(circle_HL.unsqueeze(1))
         return torch.fft.irfft(spectrum_BHCF, 2 * N)[..., :N]
@@ -105,7 +105,7 @@ class ClippedBias(NamedTuple):
     def cluster_means(self, members_BHNC: Tensor) -> Tensor:
         """See `LogitBias`.
 
-        Sums over the queries that are far from a key are running sums. Time is linear in N.
+        Sums over queries far from a key are cumulative sums. Time is linear in N.
         """
         (B, H, N, C), right = members_BHNC.shape, self.logits_BHNR.shape[-1] - 1 - self.left
         t_BHNR, mean_BHNC = self.logits_BHNR, members_BHNC / members_BHNC.sum(2, keepdim=True).clamp(min=1.0)
@@ -115,7 +115,7 @@ class ClippedBias(NamedTuple):
         before_BHXC = (mean_BHNC * t_BHNR[..., -1:]).cumsum(2)
         far_BHNC = F.pad(after_BHXC[:, :, self.left :], (0, 0, 0, min(self.left, N)))
         far_BHNC = far_BHNC + F.pad(before_BHXC, (0, 0, min(right, N), 0))[:, :, :N]
-        # Query i adds to the keys i − L + 1 … i + R − 1; those outside are added to a column of their own.
+        # Query i adds to the keys i − L + 1 … i + R − 1; keys outside 0 … N − 1 are added to an extra column.
         offset_X = torch.arange(1 - self.left, right, device=t_BHNR.device)
         key_NX = torch.arange(N, device=t_BHNR.device).unsqueeze(-1) + offset_X
         key_NX = torch.where((key_NX >= 0) & (key_NX < N), key_NX, N)

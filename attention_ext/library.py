@@ -41,7 +41,7 @@ def why_unavailable(device: str) -> str | None:
 
 
 def lacks(operator: str, argument: str = "") -> bool:
-    """Return whether the loaded CPU library, built from older sources, lacks an operator, or its argument."""
+    """Return whether the loaded CPU library lacks an operator or argument, because it is older."""
     import torch
 
     if why_unavailable("cpu") is not None:

@@ -24,5 +24,5 @@ def register() -> None:
         near_attention,
     ):
         if operator is near_attention and lacks("near_attention"):
-            continue  # the other kernels of a library built before this operator still work
+            continue  # in a library built before this operator, the other kernels still work
         operator.register()

@@ -5,12 +5,12 @@ from torch import Tensor
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which sums over x are accumulated: float64 for float64, else float32."""
+    """Return the dtype in which sums over x are accumulated: float64 for float64, else float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def zero_padding(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
-    """Zero the rows past each length. Selects rather than multiplies, so that NaN there cannot spread."""
+    """Zero the rows past each length, by selection rather than multiplication, so that NaN can't spread."""
     keep_BN = torch.arange(x_BHND.shape[2], device=x_BHND.device) < lengths_B.unsqueeze(-1)
     return torch.where(keep_BN[:, None, :, None], x_BHND, 0)
 

@@ -1,4 +1,4 @@
-"""Agglomerative attention: every position reads the averages of soft classes."""
+"""Agglomerative attention: every position reads averages over soft classes of positions."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
-# Lower bound on the size of a class. The derivative of an empty class's average divides by it twice.
+# Lower bound on the size of a class: the derivative of an empty class's average divides by the size twice.
 SMALLEST_CLASS = 1e-20
 
 
 @dataclass
 class AgglomerativeOptions:
-    """Classes C, and what they share."""
+    """Classes C, and whether queries and references share them."""
 
     classes: int = option(8, help="soft classes, C", affects="result", letter="C", minimum=1, maximum=COUNT)
     causal: bool = causal_option()
@@ -26,7 +26,7 @@ class AgglomerativeOptions:
 
 
 class AgglomerativeAttention(OwnParameterLayer):
-    """Each class averages its members' projections; each position weighs the averages by its classes.
+    """Each class averages projections of its members; each position weighs the averages by its classes.
 
     Spellings 2019, *Agglomerative Attention*, Methods: c^r, c^q = softmax(xW + b), class values xP^k of width
     M/C, a^k = Σ_τ c^r_τk x_τ P^k / Σ_τ c^r_τk over the sequence (causal: over τ ≤ i), and output

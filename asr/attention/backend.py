@@ -1,4 +1,4 @@
-"""Backends: plain PyTorch or compiled kernels for the same operators, and why one can't run."""
+"""Backends: plain PyTorch or compiled kernels for the same operators, and reasons why one can't run."""
 
 import importlib
 import logging
@@ -15,8 +15,8 @@ from asr.errors import UserError
 
 DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # limit of the compiled kernels
-MOST_KEYS_CUDA = 1_024  # topk: the CUDA search holds a cluster's chosen keys in shared memory
-LARGEST_HEAD_CUDA = 256  # of queries, keys and values; the CPU kernels attend with heads of any size
+MOST_KEYS_CUDA = 1_024  # maximum of topk: the CUDA search keeps a cluster's chosen keys in shared memory
+LARGEST_HEAD_CUDA = 256  # maximum size of queries, keys and values; CPU kernels take heads of any size
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def load_operators(backend: str) -> Operators:
 
 
 def why_no_kernels(clusters: int, keys: int = 0) -> dict[str, str | None]:
-    """Return the reason why the compiled kernels don't run, by device type; None where they do.
+    """Return the reason why the compiled kernels can't run, by device type; None if they can.
 
     Args:
         clusters: C.
@@ -74,7 +74,7 @@ def why_no_kernels(clusters: int, keys: int = 0) -> dict[str, str | None]:
 
 
 def why_no_type(device_type: str, dtype: torch.dtype) -> str | None:
-    """Return the reason why the compiled kernels of a device can't compute in a type; None if they can."""
+    """Return the reason why the compiled kernels of a device can't compute in a dtype; None if they can."""
     if device_type == "cuda" and dtype == torch.float64:
         return "the CUDA kernels don't compute in float64"
     return None
@@ -97,12 +97,12 @@ class BackendChoice:
     """The choice of a backend for each device.
 
     Args:
-        requested: `auto` (native wherever it runs), `reference` or `native`.
+        requested: `auto` (native if it can run), `reference` or `native`.
         mechanism: name of the mechanism, for messages.
-        reasons: the reason why native can't run, by device type; None where it can.
+        reasons: reason why native can't run, by device type; None if it can.
 
     Raises:
-        UserError: an unknown backend, or `native` where it runs on no device, with the reasons.
+        UserError: an unknown backend; or `native`, although it can't run on any device, with the reasons.
     """
 
     def __init__(self, requested: str, mechanism: str, reasons: Mapping[str, str | None]) -> None:
@@ -127,7 +127,7 @@ class BackendChoice:
 
         Args:
             device_type: type of the device.
-            unfit: the reason why native can't run on tensors of their size and type; None where it can.
+            unfit: reason why native can't run on tensors of this size and dtype; None if it can.
 
         Raises:
             UserError: `native` was requested and can't run there.

@@ -62,8 +62,8 @@ class CAST(OwnParameterLayer):
     6. the output is R·O.
 
     This follows the captions of the paper's Figures 1, 2 and 4 (Figure 4 shows one clustering per layer, so
-    the heads share it). The paper's own six equations have not been compared. What the captions leave open,
-    and where this implementation may therefore deviate:
+    the heads share it); it has not been compared with the paper's six equations. The captions leave open the
+    following points, in which this implementation may deviate:
 
     * heads: A_g is averaged after the softmax, which keeps it a distribution over clusters;
     * gate: the captions combine A_q and A_k without saying how; step 2 mixes them by a sigmoid per token. G_j
@@ -79,10 +79,10 @@ class CAST(OwnParameterLayer):
         model_dim, heads, head_dim: M, H, D.
         dropout: dropout probability on the weights within clusters.
         options: C, κ and the assignment. With `assign=topk` a token may be in no cluster or in several, with
-            `single` it is in exactly one. `capacity=0` means κ = ⌈n/C⌉ for n tokens, which is also the least
-            κ with `single`. With `count=root`, n tokens have only the first ⌈√n⌉ clusters, at most C, and κ
-            follows: the cost N·(C + κ) is lowest, N·√N, as long as n ≤ C². With `heads=shared`, the mean of
-            the heads' A_g assigns tokens.
+            `single` it is in exactly one. `capacity=0` means κ = ⌈n/C⌉ for n tokens, which is also the
+            minimum κ with `single`. With `count=root`, n tokens have only the first ⌈√n⌉ clusters, at most C,
+            and κ follows: the cost N·(C + κ) is lowest, N·√N, as long as n ≤ C². With `heads=shared`, the
+            mean of the heads' A_g assigns tokens.
     """
 
     options = CASTOptions
@@ -127,15 +127,15 @@ class CAST(OwnParameterLayer):
 
     @torch.no_grad()
     def assignments(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the clusters of the tokens, for pictures.
+        """Return the clusters of the tokens, for figures.
 
         Args:
             x: [B, N, M].
             lengths: [B] valid positions; None means all.
 
         Returns:
-            The cluster of each token, [B, H, N] int64: if there are several, the one with the highest A_g; −1
-            for tokens in none and for padding. A_g of step 2, [B, H, N, C].
+            The cluster of each token, [B, H, N] int64: the one with the highest A_g if there are several, −1
+            for tokens in none and for padding. And A_g of step 2, [B, H, N, C].
         """
         x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
         q, k = (self._split_heads(project(x)) for project in (self.query, self.key))
@@ -190,7 +190,7 @@ class CAST(OwnParameterLayer):
         return max(capacity, even) if self.assign == "single" else capacity
 
     def _weigh(self, logits: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Return the attention function of the last dimension, 0 (softmax: close to 0) where not kept."""
+        """Apply the attention function to the last dimension; entries not kept are 0, or close to 0."""
         if self.function == "softmax":
             lowest = torch.finfo(logits.dtype).min
             return (logits if keep is None else logits.masked_fill(~keep, lowest)).softmax(-1)

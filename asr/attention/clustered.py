@@ -14,7 +14,7 @@ from attention_ext.clustered_attention.reference import clustered_weights
 
 
 class ClusteredAttention(SoftmaxMechanism):
-    """Queries are grouped into clusters: the centroid of each attends, and the members share the result.
+    """Queries are grouped into clusters; each cluster's centroid attends, and its members share the result.
 
     *Fast Transformers with Clustered Attention* eq. 3–6; see `attention_ext.clustered_attention`.
 
@@ -55,7 +55,7 @@ class ClusteredAttention(SoftmaxMechanism):
         bias_BS: Tensor,
         finite_padding: bool,
     ) -> Tensor:
-        """See `QueryKeyMechanism`; the grouping doesn't see the addend, which all queries share."""
+        """See `QueryKeyMechanism`; the grouping ignores the addend, which is the same for all queries."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         groups_BHN = self.grouping(q, k, query_lengths, key_lengths, self._grouping_operators(q))
         return self._attend_grouped(*with_bias(q, k, bias_BS), v, groups_BHN, query_lengths, key_lengths)
@@ -69,7 +69,7 @@ class ClusteredAttention(SoftmaxMechanism):
         return self.operator(operators)(q, k, v, groups_BHN, query_lengths, key_lengths, **options)
 
     def backend_on(self, device_type: str, head_dim: int, dtype: torch.dtype = torch.float32) -> str:
-        """See `QueryKeyMechanism`; `native` where both grouping and attention are."""
+        """See `QueryKeyMechanism`; `native` if both grouping and attention are."""
         unfit = self._why_no_groups(device_type, head_dim, dtype)
         return self.backend.on(device_type, unfit or why_no_heads(device_type, head_dim, dtype))
 
@@ -95,7 +95,7 @@ class ClusteredAttention(SoftmaxMechanism):
         Args:
             q: [B, H, N, D].
             lengths: [B] valid queries; None means all.
-            k: [B, H, S, D], which only `grouping=keys` reads.
+            k: [B, H, S, D], used by `grouping=keys` only.
             key_lengths: [B] valid keys; None means `lengths` if N = S, else all.
 
         Returns:

@@ -15,7 +15,7 @@ from attention_ext.tensors import masked_softmax
 
 @dataclass
 class FastformerOptions:
-    """What the projections share."""
+    """Sharing of projections."""
 
     tie: bool = option(False, help="use one projection for queries and values", affects="result")
 
@@ -27,8 +27,8 @@ class Fastformer(OwnParameterLayer):
 
     Wu et al. 2021, *Fastformer* (arXiv 2108.09084), section 3.2: α = softmax_i(w_q·q_i/√D) and q = Σ α_i q_i;
     p_i = q ∗ k_i, β = softmax_i(w_k·p_i/√D) and k = Σ β_i p_i; ∗ is element-wise. W mixes all heads. w_q and
-    w_k belong to a head, as in the equations; in the authors' code they read all heads. The paper's
-    experiments share the projections of queries and values, as `tie` does, and those of all layers, which
+    w_k belong to a head, as in the equations; in the authors' code they read all heads. In the paper's
+    experiments, queries and values share a projection, as with `tie`, and layers share parameters, which
     isn't done here. The softmax is over valid positions, in float32. Without `tie`, a layer has 2·M
     parameters more than full attention. Time and memory are linear in N.
 
@@ -85,8 +85,8 @@ class Fastformer(OwnParameterLayer):
         return x_BNHD.transpose(1, 2).to(torch.promote_types(x_BNM.dtype, torch.float32))
 
     def _pooled(self, x_BHND: Tensor, weigh_HD: Tensor, lengths: Tensor) -> Tensor:
-        """Return the sum of valid positions by the softmax of their products with w, [B, H, 1, D]."""
-        # A matrix product would expand w to the batch: torch.export would then refuse batches of one.
+        """Return the sum over valid positions, weighted by softmax of products with w, [B, H, 1, D]."""
+        # A matrix product would expand w to the batch, and torch.export would then refuse batches of one.
         w_H1D = weigh_HD.to(x_BHND.dtype).unsqueeze(1) * x_BHND.shape[-1] ** -0.5
         weights_BH1N = masked_softmax((x_BHND * w_H1D).sum(-1).unsqueeze(2), lengths)
         return self.dropout(weights_BH1N) @ x_BHND

@@ -17,12 +17,12 @@ from attention_ext.flash import flash_attention, why_no_flash
 from attention_ext.library import has_tiles
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
-# Positions up to which the compiled kernels are at least as fast as SDPA in float32. SDPA in half precision
-# is about as fast as that forward, and much slower backward: measured with AVX2, AVX-512 and AVX512_BF16.
-# With AMX, which multiplies tiles of bfloat16, the kernels are faster at every length (tools/speed.py full).
+# Positions up to which the compiled kernels are at least as fast as SDPA in float32. In half precision, SDPA
+# is about as fast forward, and much slower backward (measured with AVX2, AVX-512 and AVX512_BF16). With AMX,
+# which multiplies tiles of bfloat16, the kernels are faster at every length (tools/speed.py full).
 LONGEST_ON_KERNELS = {torch.bfloat16: 2048, torch.float16: 512}
 LARGEST_HEAD_ON_TILES = 256
-# Positions from which SDPA on one sequence after the other is faster than on a padded batch with a mask.
+# Positions from which SDPA on one sequence after another is faster than on a padded batch with a mask.
 SHORTEST_ALONE = 256
 
 
@@ -37,7 +37,7 @@ class FullAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        options: whether it is causal, which is self-attention only; None: it is not.
+        options: whether it is causal, for self-attention only; None: it is not.
     """
 
     options: ClassVar[type] = CausalOptions
@@ -142,7 +142,7 @@ class FullAttention(SoftmaxMechanism):
         keys = [k.shape[2]] * B if key_lengths is None else key_lengths.tolist()
         if min(queries) >= N and min(keys) >= k.shape[2]:
             return self._attend_sdpa(q, k, v, None).to(dtype)
-        # SDPA's backward pass divides the work by heads alone.
+        # SDPA's backward pass divides the work among threads by heads only.
         idle = torch.get_num_threads() > H and needs_gradient(q, k, v)
         if finite and (N < SHORTEST_ALONE or idle):
             return self._attend_sdpa(q, k, v, key_lengths).to(dtype)
@@ -164,7 +164,7 @@ class FullAttention(SoftmaxMechanism):
         half = q.device.type == "cpu" and q.dtype in LONGEST_ON_KERNELS
         if self.kernels is None or not half or query_lengths is not key_lengths or k.shape[2] != N:
             return False
-        idle = torch.get_num_threads() > B * H  # without tiles, they divide the work by heads
+        idle = torch.get_num_threads() > B * H  # without tiles, the kernels divide the work by heads
         if torch.compiler.is_compiling():
             return not self.causal and not idle
         if q.dtype == torch.bfloat16 and max(D, v.shape[3]) <= LARGEST_HEAD_ON_TILES and has_tiles():
@@ -186,7 +186,7 @@ class FullAttention(SoftmaxMechanism):
         mask_B11S = None
         # Causal queries need no mask, because padding comes last.
         if key_lengths is not None and not self.causal:
-            # Without a valid key all are kept, because a softmax over no key is NaN.
+            # Without a valid key, all keys are kept, because a softmax over no key is NaN.
             keep_BS = keep_mask(key_lengths, k.shape[2]) | (key_lengths == 0).unsqueeze(-1)
             mask_B11S = keep_BS[:, None, None, :]
         if bias_BS is not None:

@@ -28,8 +28,8 @@ def biased_attention(
 ) -> Tensor:
     """Attend with biased logits.
 
-    A cluster's logits are the mean of its queries' biased logits; the grouping doesn't see the bias. The best
-    keys of `oracle-top` and `i-clustered` are those with the best biased logits.
+    A cluster's logits are the mean of its queries' biased logits; the grouping ignores the bias. The best
+    keys of `oracle-top` and `i-clustered` are those with the highest biased logits.
 
     Args:
         mechanism: `full`, `oracle-top`, `local`, `clustered` or `i-clustered`.
@@ -39,7 +39,7 @@ def biased_attention(
         bias_BN: further addend of the logits of each key.
 
     Returns:
-        [B, H, N, E] of v's type, zeros at padding. Logits and sums are float32 (float64 for float64).
+        [B, H, N, E] in v's dtype, zero at padding. Logits and sums are float32 (float64 for float64).
     """
     if v_BHNE.numel() == 0:
         return v_BHNE
@@ -55,7 +55,7 @@ def biased_attention(
     q_BHND, k_BHND, v_BHNE = (zero_padding(x, lengths_B).to(dtype) for x in (q_BHND, k_BHND, v_BHNE))
     q_BHND = q_BHND * q_BHND.shape[-1] ** -0.5
     positions_N = torch.arange(q_BHND.shape[2], device=q_BHND.device)
-    # In training the weights of all queries are kept for the backward pass anyway; a graph has no loop.
+    # In training, the backward pass needs the weights of all queries anyway; and a graph has no loops.
     kept = torch.is_grad_enabled() and not isinstance(mechanism, LocalAttention)
     whole = kept or torch.compiler.is_compiling()
     outs = []
@@ -74,11 +74,11 @@ def biased_attention(
 
 
 def _keys_in_reach(mechanism: LocalAttention, queries_I: Tensor, positions_N: Tensor) -> Tensor:
-    """Return the positions of all keys that some of the consecutive queries see."""
+    """Return the positions of all keys that at least one of the consecutive queries sees."""
     start, end = int(queries_I[0]), int(queries_I[-1]) + 1
     if start < mechanism.first:
         return positions_N
-    margin = mechanism.chunk - 1  # of a chunk that the queries cut
+    margin = mechanism.chunk - 1  # for a chunk that begins before or ends after the queries
     begin, end = start - margin - mechanism.window, end + margin + mechanism.right
     near = positions_N[max(begin, mechanism.first) : end]
     return torch.cat((positions_N[: mechanism.first], near))
@@ -87,7 +87,7 @@ def _keys_in_reach(mechanism: LocalAttention, queries_I: Tensor, positions_N: Te
 def _seen(
     mechanism: SoftmaxMechanism, scores_BHIJ: Tensor, queries_I: Tensor, keys_J: Tensor, lengths_B: Tensor
 ) -> Tensor:
-    """Return the keys that each query sees, but for padding: bool, broadcastable to [B, H, I, J]."""
+    """Return which keys each query sees, ignoring padding: bool, broadcastable to [B, H, I, J]."""
     query_I1 = queries_I.unsqueeze(-1)
     match mechanism:
         case OracleTopAttention():

@@ -11,13 +11,13 @@ from asr.attention.hashing import LARGEST_HEAD, RandomDirections, hash_planes
 from asr.attention.spec import COUNT
 from asr.config import option
 
-# With fewer clusters, better groups cost little and gain more (attention_ext/key_grouping/NOTES.md).
+# With fewer clusters, better groups cost less and gain more (attention_ext/key_grouping/NOTES.md).
 FEW = 50
 HASH, KEYS = ("grouping", "hash"), ("grouping", "keys")
 
 
 def grouping_kind(default: str) -> Any:
-    """Return the field of what a grouping compares queries by."""
+    """Return the field that selects what a grouping compares queries by."""
     return option(
         default,
         help="clusters of queries with similar sign hashes (hash), or with similar logits over the keys "
@@ -29,7 +29,7 @@ def grouping_kind(default: str) -> Any:
 
 @dataclass
 class GroupingOptions:
-    """Clusters of queries, and how they are found."""
+    """Clusters of queries, and how they are formed."""
 
     clusters: int = option(
         100, help="query clusters, C", affects="result", letter="C", minimum=1, maximum=COUNT
@@ -38,7 +38,7 @@ class GroupingOptions:
     bits: int = option(63, help="hash bits", affects="result", only=HASH, minimum=1, maximum=63)
     rank: int = option(
         0,
-        help=f"directions of the keys that count; 0: 8, or 12 with fewer than {FEW} clusters",
+        help=f"number of directions of the keys to consider; 0: 8, or 12 with fewer than {FEW} clusters",
         affects="result",
         only=KEYS,
         maximum=256,
@@ -57,7 +57,7 @@ class GroupingOptions:
     )
 
     def __post_init__(self) -> None:
-        """Fill in the iterations of hashes, which don't depend on the clusters."""
+        """Fill in the iterations for hashes, which don't depend on the number of clusters."""
         if self.grouping == "hash" and not self.iterations:
             self.iterations = 10
 
@@ -69,9 +69,9 @@ class HashGrouping(nn.Module):
     that queries are clustered alike in training, in evaluation and on any machine. The paper's code draws
     planes and biases in every forward pass; `planes=fresh,bias=true` does so in training.
 
-    With `bias`, bit p is the sign of x·plane_p + b_p instead of x·plane_p. With `center`, the mean of the
-    valid queries of a head is subtracted first: distances between queries don't change, but hashes of queries
-    far from the origin hardly differ.
+    With `bias`, bit p is the sign of x·plane_p + b_p instead of x·plane_p. With `center`, the mean of a
+    head's valid queries is subtracted first: distances between queries don't change, but without it, the
+    hashes of queries far from the origin hardly differ.
 
     Attributes:
         hashed: number of leading dimensions of the queries that are hashed; None: all.
@@ -111,7 +111,7 @@ class HashGrouping(nn.Module):
 
 
 class KeyGrouping(nn.Module):
-    """Clusters of queries whose logits differ little over the keys: K-means in the metric of the keys.
+    """Clusters of queries with similar logits over the keys: K-means in the metric of the keys.
 
     See `attention_ext.key_grouping`.
     """

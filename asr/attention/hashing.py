@@ -11,11 +11,11 @@ from asr.errors import UserError
 from asr.seeds import derived_seed
 
 LARGEST_HEAD = 256  # the compiled kernels' limit
-SEED = 2020  # fixed: a model trained with another mechanism draws directions on changing to this one
+SEED = 2020  # fixed, because a model trained with another mechanism draws directions when it is switched
 
 
 def hash_planes(only: Only | tuple[()] = ()) -> Any:
-    """Return the field of the kind of directions, see `RandomDirections`."""
+    """Return the field that selects the kind of directions; see `RandomDirections`."""
     return option(
         "fixed",
         help="hash planes: shared by all layers, one set per layer, or drawn anew in each training step",
@@ -28,13 +28,13 @@ def hash_planes(only: Only | tuple[()] = ()) -> Any:
 class RandomDirections(nn.Module):
     """Normal random directions for heads of up to `LARGEST_HEAD` dimensions, the same for all heads.
 
-    Stored directions are a buffer, saved with the model: the same on every call and machine.
+    Stored directions are a buffer, saved with the model, so they are the same on every call and machine.
 
     Args:
         shape: shape of the directions, `LARGEST_HEAD` along the second axis.
-        planes: `fixed`: the same in all layers; `layer`: each layer has its own, see `number_layers`;
+        planes: `fixed`: the same in all layers; `layer`: different in each layer, see `number_layers`;
             `fresh`: drawn in each forward pass of training from PyTorch's generator, which is seeded for
-            every step, and as `fixed` in evaluation.
+            every step; in evaluation like `fixed`.
         bias: whether to append a column of normal biases along the last axis.
     """
 
@@ -46,7 +46,7 @@ class RandomDirections(nn.Module):
         self.register_buffer("stored", self._draw(SEED))
 
     def number(self, layer: int) -> None:
-        """Choose the directions of a layer, counted from 0."""
+        """Select the directions of layer number `layer`, from 0."""
         if self.planes == "layer":
             self.stored.copy_(self._draw(derived_seed(SEED, layer)))
 
@@ -66,7 +66,7 @@ class RandomDirections(nn.Module):
         return torch.cat((directions, drawn[..., -1:]), dim=-1) if self.bias else directions
 
     def _draw(self, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)  # PyTorch's own is left alone
+        generator = torch.Generator().manual_seed(seed)  # PyTorch's global generator isn't affected
         place = generator.device  # whatever the default device is
         directions = torch.randn(*self.shape, generator=generator, device=place)
         if not self.bias:
@@ -76,6 +76,6 @@ class RandomDirections(nn.Module):
 
 
 def number_layers(model: nn.Module) -> None:
-    """Give each layer of a model directions of its own where `planes=layer` asks for them."""
+    """Give each layer of a model different directions, where `planes=layer` requests it."""
     for layer, directions in enumerate(x for x in model.modules() if isinstance(x, RandomDirections)):
         directions.number(layer)

@@ -15,7 +15,7 @@ from asr.lengths import zero_padding
 
 @dataclass
 class HyperOptions:
-    """Size of the generated MLP, and what its matrices share."""
+    """Size of the generated MLP, and whether its matrices share a hypernetwork."""
 
     hidden: int = option(
         0, help="hidden units of the generated MLP; 0: 2 · model size", affects="result", maximum=COUNT
@@ -30,9 +30,9 @@ class HyperMixing(OwnParameterLayer):
 
     TM(X) = LayerNorm(W₂ GELU(W₁ᵀ X)), with rows of W₁ and W₂ generated from the positions' vectors.
 
-    Mai et al. 2022, *HyperMixer* (arXiv 2203.03691) §3: row t of W_i is an MLP of x_t, so that any length
-    fits. Multi-head as in *HyperConformer* (Mai et al. 2023, arXiv 2305.18281): each head has its own two
-    MLPs and mixes M/H features with d'/H hidden units. An MLP has one hidden layer as wide as its input, with
+    Mai et al. 2022, *HyperMixer* (arXiv 2203.03691) §3: row t of W_i is an MLP of x_t, so sequences may have
+    any length. Multi-head as in *HyperConformer* (Mai et al. 2023, arXiv 2305.18281): each head has two MLPs
+    and mixes M/H features with d'/H hidden units. An MLP has one hidden layer as wide as its input, with
     GELU. The paper's position vectors are left to the model, which adds positions to its input. Sums over
     positions are in float32. Time and memory are linear in N.
 
@@ -116,6 +116,6 @@ class HeadwiseMLP(nn.Module):
 
 
 def _dense(x_BNHD: Tensor, weight_HDU: Tensor, bias_HU: Tensor) -> Tensor:
-    """Apply each head's dense layer, in the type that autocast gives a product."""
+    """Apply each head's dense layer, in the dtype that autocast gives a matrix product."""
     product_BNHU = torch.einsum("bnhd,hdu->bnhu", x_BNHD, weight_HDU)
     return product_BNHU + bias_HU.to(product_BNHU.dtype)

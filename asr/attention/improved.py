@@ -24,8 +24,8 @@ class ImprovedClusteredAttention(ClusteredAttention):
     """Clustered attention that recomputes the weights on a cluster's K best keys for each query.
 
     *Fast Transformers with Clustered Attention* eq. 9–11; see
-    `attention_ext.improved_clustered_attention`. No row of weights is further from full attention in the L1
-    norm than that of `clustered` with the same clusters (Proposition 2).
+    `attention_ext.improved_clustered_attention`. In the L1 norm, no row of weights is further from full
+    attention than with `clustered` and the same clusters (Proposition 2).
 
     Args:
         name, backend, dropout, options: see `ClusteredAttention`.

@@ -1,4 +1,4 @@
-"""Interface of self-attention layers, and the base class of those with parameters of their own."""
+"""Interface of self-attention layers, and base class of layers whose mechanism has its own parameters."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,13 @@ from asr.errors import UserError
 
 
 class FrameRate(NamedTuple):
-    """Positions that stand for several frames of the encoder each; see `asr.model.frames`.
+    """Rate of positions that each stand for several encoder frames; see `asr.model.frames`.
 
     Attributes:
-        factor: encoder frames from one position to the next, in which distances count.
-        log_sizes_BN: logarithm of the number of valid frames that a position stands for, relative to the
-            others; it is added to the logits of the position as a key, which then counts as all of its frames
-            would. None: all are equal.
+        factor: number of encoder frames from one position to the next; the unit of distances is a frame.
+        log_sizes_BN: logarithm of the number of valid frames that a position stands for, relative to other
+            positions. Added to the logits of the position as a key, it makes the key count like all of its
+            frames. None: all positions are equal.
     """
 
     factor: int
@@ -27,8 +27,8 @@ class SelfAttentionLayer(nn.Module):
 
     Attributes:
         name: canonical name of the mechanism.
-        takes_rate: whether `forward` has an argument `rate`. The other layers have neither logits of keys nor
-            distances: a position counts once, whatever it stands for.
+        takes_rate: whether `forward` has an argument `rate`. Other layers have neither logits of keys nor
+            distances: a position counts once, however many frames it stands for.
     """
 
     name: str
@@ -42,8 +42,8 @@ class SelfAttentionLayer(nn.Module):
             lengths: [B] valid positions (right padding); None means all.
 
         Returns:
-            [B, N, M], zeros at padded positions. Their input, NaN included, changes neither the output nor
-            the gradients.
+            [B, N, M], zero at padded positions. The input there, even NaN, affects neither the output nor the
+            gradients.
         """
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class SelfAttentionLayer(nn.Module):
             backend: `auto`, `reference` or `native`; None keeps the requested backend.
 
         Raises:
-            UserError: the layer or the mechanism has parameters of its own, or the mechanism doesn't fit.
+            UserError: the layer or the mechanism has its own parameters, or the mechanism doesn't fit.
         """
         raise NotImplementedError
 
@@ -69,8 +69,8 @@ class SelfAttentionLayer(nn.Module):
         All positions count as equal in size.
 
         Args:
-            name: a mechanism of the softmax family; the layer keeps its own.
-            x, rate, bias: input of `forward`, without padding.
+            name: a mechanism of the softmax family; the layer's mechanism doesn't change.
+            x, rate, bias: inputs of `forward`, without padding.
 
         Returns:
             [B, H, N, N]; rows are queries.
@@ -82,7 +82,7 @@ class SelfAttentionLayer(nn.Module):
 
 
 class OwnParameterLayer(SelfAttentionLayer, Description):
-    """A layer whose mechanism has parameters of its own and can't be exchanged.
+    """A layer whose mechanism has its own parameters and can't be exchanged.
 
     Args:
         name: canonical name.
@@ -106,7 +106,7 @@ class OwnParameterLayer(SelfAttentionLayer, Description):
             )
 
     def backend_on(self, device_type: str) -> str:
-        """Return `reference`: no layer with parameters of its own has compiled kernels."""
+        """Return `reference`: layers with their own parameters have no compiled kernels."""
         return "reference"
 
     def _check_backend(self, backend: str) -> None:

@@ -10,7 +10,7 @@ from attention_ext.tensors import compute_dtype, zero_padding
 # Positions per chunk of causal attention, which stores one sum per chunk. For D = E = 64, the sums, N/64
 # matrices [D, E], take as much memory as the weights within chunks, [N, 64].
 CHUNK = 64
-# Lower bound on the sum of a query's similarities, which underflows where query and keys share no feature.
+# Lower bound on the sum of a query's similarities, which underflows if query and keys share no feature.
 SMALLEST_SUM = 1e-20
 
 
@@ -20,9 +20,9 @@ class LinearAttention(QueryKeyMechanism):
     V̂_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j) with φ(x) = elu(x) + 1.
 
     *Transformers are RNNs* (Katharopoulos et al. 2020) eq. 5 and 7; causal, the sums run over j ≤ i (eq. 8).
-    It has no parameters, but its weights aren't a softmax: models must be trained with it. Sums are in
-    float32 (float64 for float64); weights of a query whose similarities sum to less than 1e-20 are too small.
-    Time is N·D·E; causal, memory is N·(D + E + 64) + N·D·E/64.
+    It has no parameters, but its weights aren't a softmax, so models must be trained with it. Sums are in
+    float32 (float64 for float64); if a query's similarities sum to less than 1e-20, its weights are too
+    small. Time is N·D·E; causal, memory is N·(D + E + 64) + N·D·E/64.
 
     Args:
         name, backend: see `QueryKeyMechanism`.
@@ -56,7 +56,7 @@ class LinearAttention(QueryKeyMechanism):
         bias_BS: Tensor,
         finite_padding: bool,
     ) -> Tensor:
-        """See `QueryKeyMechanism`: a logit's addend is a factor of the key's similarities."""
+        """See `QueryKeyMechanism`: an addend of logits becomes a factor of the key's similarities."""
         return self._attend(q, k, v, *both_lengths(query_lengths, key_lengths, q, k), bias_BS)
 
     def _attend(
@@ -86,12 +86,12 @@ class LinearAttention(QueryKeyMechanism):
 def _features(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
     """Return φ(x), zero at padding."""
     x_BHND = zero_padding(x_BHND, lengths_B).to(compute_dtype(x_BHND))
-    # Sums rather than elu, because exp(x) − 1 + 1 rounds small features off.
+    # A sum rather than elu(x) + 1, in which exp(x) − 1 + 1 would lose small features to rounding.
     return zero_padding(x_BHND.clamp(max=0).exp() + x_BHND.relu(), lengths_B)
 
 
 def _shifted(q_BHND: Tensor) -> Tensor:
-    """Return queries of which no feature is lost: where all are negative, a shift scales φ(q) and cancels."""
+    """Shift queries whose entries are all negative, so that φ(q) doesn't underflow; the scale cancels."""
     return q_BHND - q_BHND.detach().amax(-1, keepdim=True).clamp(max=0)
 
 
@@ -102,7 +102,7 @@ def _bidirectional(q_BHND: Tensor, k_BHSD: Tensor, v_BHSE: Tensor, dropout: floa
 
 
 def _causal(q_BHND: Tensor, k_BHND: Tensor, v_BHNE: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
-    """Return the same over j ≤ i: sums of earlier chunks, and similarities within the chunk."""
+    """Like `_bidirectional`, over j ≤ i: sums of earlier chunks, and similarities within the chunk."""
     N = q_BHND.shape[2]
     q, k, v = (F.pad(x, (0, 0, 0, -N % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (q_BHND, k_BHND, v_BHNE))
     kept = F.dropout(q, dropout)

@@ -31,13 +31,13 @@ class LocalOptions:
     )
     chunk: int = option(
         1,
-        help="positions of a chunk, counted from the first, which all see the same keys",
+        help="positions in a chunk, counted from the first position; all of them see the same keys",
         affects="result",
         minimum=1,
         maximum=COUNT,
     )
     global_: int = option(
-        0, help="first positions, which see all and are seen by all", affects="result", maximum=COUNT
+        0, help="initial positions, which see all and are seen by all", affects="result", maximum=COUNT
     )
 
     def __post_init__(self) -> None:
@@ -49,10 +49,11 @@ class LocalOptions:
 class LocalAttention(SoftmaxMechanism):
     """Attention to a window of neighbours and a few global positions.
 
-    Query i, in the chunk of positions c … c + C − 1, sees key j if c − W ≤ j < c + C + R, j < G or i < G:
-    *Longformer* (Beltagy et al. 2020) §3.1, with one set of projections, so that it is exchangeable, and
-    chunks with left and right context as in *ChunkFormer* (Le et al. 2025). With chunks of one position,
-    the default, that is i − W ≤ j ≤ i + R. On CUDA, native is PyTorch's flash or fused attention.
+    Query i, in the chunk of positions c … c + C − 1, sees key j if c − W ≤ j < c + C + R, j < G or i < G.
+    With chunks of one position, the default, the window is i − W ≤ j ≤ i + R. This is *Longformer* (Beltagy
+    et al. 2020) §3.1, with a single set of projections, so that it is exchangeable, and with chunks that have
+    left and right context as in *ChunkFormer* (Le et al. 2025). On CUDA, native is PyTorch's flash or fused
+    attention.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
@@ -81,7 +82,7 @@ class LocalAttention(SoftmaxMechanism):
 
     @classmethod
     def latest_seen(cls, options: LocalOptions, position: int) -> int | None:
-        """See `Description`; global positions pass on what they see of the whole utterance."""
+        """See `Description`; global positions see the whole utterance, and pass it on."""
         if options.global_:
             return None
         return position - position % options.chunk + options.chunk - 1 + (options.right or 0)
@@ -92,7 +93,7 @@ class LocalAttention(SoftmaxMechanism):
         return options.chunk
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of windows as the operators' arguments."""
+        """Return the sizes of windows as arguments of the operators."""
         return {"left": self.window, "right": self.right, "chunk": self.chunk, "first": self.first}
 
     def attend(
@@ -113,7 +114,7 @@ class LocalAttention(SoftmaxMechanism):
         bias_BS: Tensor,
         finite_padding: bool,
     ) -> Tensor:
-        """See `QueryKeyMechanism`; the CPU's kernels take the addend as it is."""
+        """See `QueryKeyMechanism`; the CPU kernels take the addend directly."""
         if q.device.type != "cpu" or self.backend.on("cpu") == "reference":
             return super().attend_biased(q, k, v, query_lengths, key_lengths, bias_BS, finite_padding)
         options = {"dropout": self.active_dropout, "bias_BN": bias_BS}

@@ -33,13 +33,13 @@ class LSHOptions:
 class LSHAttention(SoftmaxMechanism):
     """Positions in the same hash bucket attend to each other; keys are the normalised queries.
 
-    Each round hashes and sorts the positions, which attend within chunks of the sorted sequence.
-    *Reformer* §2; see `attention_ext.lsh_attention`.
+    Each round hashes and sorts the positions, which attend within chunks of the sorted sequence: *Reformer*
+    §2; see `attention_ext.lsh_attention`.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        options: rounds, chunks and buckets. `merge` is the paper's softmax over the keys seen in any round,
-            `mean` that of pytorch-fast-transformers (where each position sees itself, too).
+        options: rounds, chunks and buckets. `merge` is the paper's softmax over the keys seen in any round;
+            `mean` is pytorch-fast-transformers' mean over rounds (where each position also sees itself).
     """
 
     options = LSHOptions
@@ -80,7 +80,7 @@ class LSHAttention(SoftmaxMechanism):
         bias_BS: Tensor,
         finite_padding: bool,
     ) -> Tensor:
-        """See `QueryKeyMechanism`; the hashes don't see the addend."""
+        """See `QueryKeyMechanism`; the hashes ignore the addend."""
         lengths_B = filled_lengths(query_lengths, q)
         return self._attend_hashed(*with_bias(q, k, bias_BS), v, self.hash(k, lengths_B), lengths_B)
 
@@ -89,7 +89,7 @@ class LSHAttention(SoftmaxMechanism):
     ) -> Tensor:
         operators = self.operators[self.backend.on(q.device.type)]
         options = {"chunk": self.chunk, "dropout": self.active_dropout}
-        if self.rounds == "mean":  # in half precision, the mean alone is rounded
+        if self.rounds == "mean":  # in half precision, only the mean is rounded
             q, k, v = (x.to(compute_dtype(x)) for x in (q, k, v))
         outputs = [
             operators.lsh_attention(q, k, v, part, lengths_B, **options) for part in self._parts(buckets_BHRN)

@@ -14,11 +14,11 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 
-# Ranges of −A, uniform, and Δ, log-uniform, at the start of training: those of the authors' code.
+# Initial ranges of −A (uniform) and Δ (log-uniform), as in the authors' code.
 RATES = (1.0, 16.0)
 STEPS = (0.001, 0.1)
-EPSILON = 1e-5  # of the norm
-SCALE = 2.0**-20  # before the norm, which undoes it: squares of large values would exceed float32
+EPSILON = 1e-5  # for the norm
+SCALE = 2.0**-20  # applied before the norm, which undoes it: squares of large values would exceed float32
 
 
 @dataclass
@@ -33,7 +33,7 @@ class MambaOptions:
         1, help="channels as a multiple of the model size", affects="result", minimum=1, maximum=16
     )
     width: int = option(
-        5, help="positions that the convolution sees", affects="result", minimum=1, maximum=63, step=2
+        5, help="kernel size of the convolution", affects="result", minimum=1, maximum=63, step=2
     )
     chunk: int = option(
         32,
@@ -54,10 +54,10 @@ class Mamba(OwnParameterLayer):
     h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_tᵀ, Δ = softplus(…) and A < 0. Heads share B and C. The norm is
     RMSNorm.
 
-    Two directions as in *Mamba in Speech* (Zhang et al. 2024, arXiv 2405.12609), InnBiMamba: they share the
-    projections to z and u and that of their sum; each has B, C, Δ and A of its own. As in *Hydra* (Hwang et
-    al. 2024, arXiv 2407.09941), they also share D and a centred convolution, so that the products with u are
-    computed once for both.
+    The two directions follow *Mamba in Speech* (Zhang et al. 2024, arXiv 2405.12609), InnBiMamba: they share
+    the projections to z and u and the projection of their sum, and have separate B, C, Δ and A. As in *Hydra*
+    (Hwang et al. 2024, arXiv 2407.09941), they also share D and a centred convolution, so that products with
+    u are computed once for both.
 
     With expand=1, a layer has 3·M² + 4·M·S + O(M·H) parameters: at M = 192 and S = 16, 127,000 where full
     attention has 148,000. Convolution, decays and states are in float32. Time and memory are linear in N.
@@ -67,8 +67,8 @@ class Mamba(OwnParameterLayer):
         model_dim: M.
         heads: H, a divisor of M · expand; each has M · expand / H channels.
         head_dim, dropout: unused; there are no weights to drop.
-        options: S, and channels of u and z as a multiple of M: Mamba-2 has 2 and no feed-forward part. If
-            `causal`, there is only s→, and the convolution sees no later positions.
+        options: S, and the number of channels of u and z as a multiple of M: Mamba-2 has 2, and no
+            feed-forward part. If `causal`, there is only s→, and the convolution sees no later positions.
     """
 
     options = MambaOptions
@@ -96,7 +96,7 @@ class Mamba(OwnParameterLayer):
         self.heads, self.state, self.chunk, self.inner, self.ways = heads, state, chunk, inner, ways
         channels, bound = inner + ways * 2 * state, width**-0.5  # as in nn.Conv1d
         self.input = nn.Linear(model_dim, inner + channels, bias=False)
-        # Apart from `input`, because a matrix product takes a third longer with an odd number of columns.
+        # Separate from `input`, because a matrix product with an odd number of columns takes a third longer.
         self.step = nn.Linear(model_dim, ways * heads)
         self.taps_C1W = nn.Parameter(torch.empty(channels, 1, width).uniform_(-bound, bound))
         self.taps_bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))
@@ -112,7 +112,7 @@ class Mamba(OwnParameterLayer):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix: [B, N, M] with [B] lengths to [B, N, M]."""
         x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
-        if x.shape[1] == 0:  # which convolutions refuse
+        if x.shape[1] == 0:  # convolutions refuse empty sequences
             return x
         projected, step = self.input(x), self.step(x)
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -142,7 +142,7 @@ class Mamba(OwnParameterLayer):
         taps_C11W = self.taps_C1W.to(x_BNC.dtype).unsqueeze(2)
         before = (taps_C11W.shape[-1] - 1) // self.ways
         x_BNC = F.pad(x_BNC, (0, 0, before, taps_C11W.shape[-1] - 1 - before))
-        # In two dimensions, PyTorch takes channels last as they are.
+        # A two-dimensional convolution takes channels-last input without a copy.
         y_BC1N = F.conv2d(
             x_BNC.mT.unsqueeze(2), taps_C11W, self.taps_bias.to(x_BNC.dtype), groups=x_BNC.shape[2]
         )
@@ -162,16 +162,16 @@ def scan(
 
     h_t = a_t h_{t∓1} + Δ_t B_t x_tᵀ with a_t = exp(−Δ_t rate): from the start for k = 0, from the end for
     k = 1. Dao & Gu 2024, section 6 and listing 1: within a chunk, y = (L ∘ CBᵀ)x with
-    L_ij = a_i ⋯ a_{j+1} Δ_j; states carry what lies outside. The backward direction fills the other half of
-    the same matrix. Decays are exponentials of differences of cumulative sums, at most 0: none overflows.
+    L_ij = a_i ⋯ a_{j+1} Δ_j; states carry the rest. The backward direction fills the other half of the same
+    matrix. Decays are exponentials of differences of cumulative sums, which are at most 0: none overflows.
 
     Args:
         x_BNHD: inputs.
         step_KBNH: Δ, at least 0; with 0, an input doesn't count.
-        rate_KH: positive.
+        rate_KH: −A, positive.
         keys_KBNS, queries_KBNS: B and C.
         skip_H: D.
-        chunk: positions of a chunk.
+        chunk: number of positions in a chunk.
 
     Returns:
         [B, N, H, D].
@@ -181,7 +181,7 @@ def scan(
     x_BHcQD = _chunks(x_BNHD, 1, Q).movedim(3, 1).contiguous()
     step = _chunks(step_KBNH, 2, Q).movedim(4, 2)
     keys, queries = (_chunks(x, 2, Q).unsqueeze(2) for x in (keys_KBNS, queries_KBNS))
-    # In float64, because small differences of large sums count; the tensors are small.
+    # In float64, because small differences of large sums matter; the tensors are small.
     decay = -step.double() * rate_KH[:, None, :, None, None]
     upto = [_running(x, backwards=k == 1) for k, x in enumerate(decay)]
     smallest = torch.finfo(step.dtype).tiny
@@ -195,7 +195,7 @@ def scan(
     weights = torch.where(earlier, exponents[0], other).to(x_BHcQD.dtype).exp()
     weights = weights * torch.where(earlier, products[0], products[-1])
     diagonal = skip_H[:, None, None]
-    if len(products) == 2:  # a position counts itself in both directions
+    if len(products) == 2:  # both directions include the position itself
         diagonal = diagonal + step[1] * products[1].diagonal(dim1=-2, dim2=-1)
     weights.diagonal(dim1=-2, dim2=-1).add_(diagonal)
     y = weights @ x_BHcQD
@@ -221,13 +221,14 @@ def _chunks(x: Tensor, dim: int, size: int) -> Tensor:
 def states_before(x_BHNV: Tensor, log_decay_BHN: Tensor, group: int, backwards: bool) -> Tensor:
     """Return h_{t−1} of h_t = a_t h_{t−1} + x_t, [B, H, N, V], with h_0 = 0.
 
-    Groups of positions are summed at once and their ends by the same function: time is linear in N.
+    Groups of positions are summed at once, and the ends of groups by this function recursively: time is
+    linear in N.
 
     Args:
         x_BHNV: inputs.
         log_decay_BHN: log a, at most 0.
-        group: positions of a group; 1 counts as 2.
-        backwards: whether t runs from the last position to the first; h_{t+1} is returned.
+        group: number of positions in a group; 1 counts as 2.
+        backwards: whether t runs from the last position to the first; then h_{t+1} is returned.
     """
     N, group = x_BHNV.shape[2], max(2, group)
     if group >= N:

@@ -1,4 +1,4 @@
-"""Choice of the heads to draw: those whose attention weights differ most between mechanisms."""
+"""Selects the heads to draw: those whose attention weights differ most between mechanisms."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-SHOWN = 2  # heads in a figure, unless one is asked for
+SHOWN = 2  # number of heads in a figure, unless one is requested
 
 
 def differing_heads(
@@ -24,11 +24,11 @@ def differing_heads(
     Args:
         layers: for each layer, a function that maps a mechanism to its weights, [H, N, S].
         names: mechanisms.
-        layer, head: number of the only layer or head to choose from, from 1; 0: all.
+        layer, head: number, from 1, of the layer or head to choose from; 0: all.
         rows: queries to average over; None: all.
 
     Returns:
-        Layer and head, from 1, and difference, in descending order: two heads, or one if there is only one.
+        Layer and head, from 1, and their difference, in descending order; at most two heads.
     """
     found = []
     for number, weights in enumerate(layers, start=1):

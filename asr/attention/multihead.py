@@ -15,23 +15,23 @@ ROTARY_BASE = 10_000.0
 
 
 class SelfAttention(SelfAttentionLayer):
-    """Multi-head projections around a mechanism without parameters of its own.
+    """Multi-head projections around a mechanism without its own parameters.
 
     A layer for a mechanism with shared keys has no key projection: K = √D · Q/‖Q‖, so that q·k/√D is the
-    product of the query and the unit-length query, as in Reformer.
+    product of a query with a unit-length query, as in Reformer.
 
     Args:
-        mechanism: the mechanism; its `needs_shared_keys` determines whether there is a key projection.
+        mechanism: mechanism; its `needs_shared_keys` determines whether there is a key projection.
         model_dim: M.
         heads: H.
         head_dim: D.
-        rotary_base: base of the angles by which positions rotate queries and keys, of even size D; None: they
-            aren't rotated.
+        rotary_base: base of the angles by which positions rotate queries and keys, whose size D is even;
+            None: no rotation.
         bias: whether the projections have biases.
 
     Attributes:
-        finite_padding: whether padded positions are finite and the output there is ignored; neither is zeroed
-            then.
+        finite_padding: whether padded positions are finite and the output there is ignored; then neither is
+            zeroed.
     """
 
     finite_padding = False
@@ -63,7 +63,7 @@ class SelfAttention(SelfAttentionLayer):
         return self.mechanism.name
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, rate: FrameRate | None = None) -> Tensor:
-        """Attend: [B, N, M] with [B] lengths, at the encoder's rate or another one, to [B, N, M]."""
+        """Attend: [B, N, M] with [B] lengths, at the encoder's rate or at `rate`, to [B, N, M]."""
         if not self.finite_padding:
             # The mechanism protects the output; this protects the gradients of the projections.
             x = without_padding(x, lengths)
@@ -74,7 +74,7 @@ class SelfAttention(SelfAttentionLayer):
         return y if lengths is None or self.finite_padding else zero_padding(y, lengths)
 
     def project(self, x: Tensor, distance: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M] and a distance of neighbours."""
+        """Return queries, keys and values of x [B, N, M], [B, H, N, D] each; `distance`: of neighbours."""
         layers = [layer for layer in (self.query, self.key, self.value) if layer is not None]
         q, *keys, v = map(self._split_heads, _projected(x, layers))
         if self.rotary_base is not None:
@@ -107,7 +107,7 @@ class SelfAttention(SelfAttentionLayer):
     def weights(self, name: str, x: Tensor, rate: FrameRate | None = None, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
         q, k, _ = self.project(x, rate.factor if rate else 1)
-        if name == self.name:  # with the layer's own hash planes
+        if name == self.name:  # with the layer's hash planes
             return self.mechanism.weights(q, k)
         return build_mechanism(name, self.mechanism.backend.requested).to(x.device).eval().weights(q, k)
 
@@ -118,10 +118,10 @@ class SelfAttention(SelfAttentionLayer):
 def _projected(x: Tensor, layers: list[nn.Linear]) -> list[Tensor]:
     """Return the output of each layer for x [B, N, M], [B, N, H·D]."""
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    plain = all(type(layer) is nn.Linear for layer in layers)  # without updates by peft
+    plain = all(type(layer) is nn.Linear for layer in layers)  # without peft's updates
     if x.device.type != "cpu" or 0 < len(biases) < len(layers) or not plain:
         return [layer(x) for layer in layers]
-    # A single product takes 7 to 25 % less time than several, which read x again and add its gradients.
+    # A single product takes 7 to 25 % less time than several, which read x repeatedly and add its gradients.
     weights: list[Tensor] = [layer.weight for layer in layers]
     outputs = nn.functional.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
     return list(outputs.chunk(len(layers), dim=-1))
@@ -131,7 +131,7 @@ def shared_keys(q_BHND: Tensor) -> Tensor:
     """Return the keys √D · q/‖q‖; a zero query has a zero key."""
     wide_BHND = q_BHND.to(torch.promote_types(q_BHND.dtype, torch.float32))
     square_BHN1 = wide_BHND.square().sum(-1, keepdim=True)
-    # Filled before the root, whose derivative at zero is infinite.
+    # Zeros are replaced before the root, whose derivative at zero is infinite.
     norm_BHN1 = square_BHN1.masked_fill(square_BHN1 == 0, 1.0).sqrt()
     return (q_BHND.shape[-1] ** 0.5 * wide_BHND / norm_BHN1).to(q_BHND.dtype)
 
@@ -144,11 +144,11 @@ def rotate(x_BHND: Tensor, base: float = ROTARY_BASE, distance: int = 1) -> Tens
 
     Args:
         x_BHND: queries or keys, D even.
-        base: 1 or more; the slowest pair turns once in about 2π · base positions.
-        distance: distance of neighbours.
+        base: base of the angles, 1 or more; the slowest pair turns once in about 2π · base positions.
+        distance: distance between neighbours.
 
     Returns:
-        [B, H, N, D] of the same type.
+        [B, H, N, D] in the same dtype.
     """
     N, D = x_BHND.shape[2:]
     dtype = torch.promote_types(x_BHND.dtype, torch.float32)
@@ -179,8 +179,7 @@ def build_self_attention(
         dropout: dropout probability on the attention weights.
         backend: `auto`, `reference` or `native`.
         rotary_base: base of rotary positions, usually 10,000 (softmax family only); None: no positions.
-        bias: whether the projections have biases; mechanisms with parameters of their own have those of
-            their papers.
+        bias: whether the projections have biases; mechanisms with their own parameters follow their papers.
 
     Returns:
         A module `layer(x, lengths)`: [B, N, M] and [B] to [B, N, M].

@@ -23,12 +23,12 @@ class NearOptions(GroupingOptions):
     window: int = option(
         16, help="neighbours on each side with exact weights, W", affects="result", maximum=COUNT
     )
-    # Closer to full attention than hashes on the queries and keys of a published recogniser.
+    # On queries and keys of a published recogniser, this is closer to full attention than hashes.
     grouping: str = grouping_kind("keys")
 
 
 class NearFieldAttention(ClusteredAttention):
-    """One softmax over a query's own logits on near and top keys, and its cluster's logits on the others.
+    """One softmax over a query's exact logits on near and top keys, and its cluster's logits on other keys.
 
     For query i of cluster j, let s_il = q_i·k_l/√D, and s^c_jl be the logit of the cluster's mean query. The
     near keys are T_i = {K keys with the highest s^c_j} ∪ {l : |l − i| ≤ W}, and
@@ -37,10 +37,10 @@ class NearFieldAttention(ClusteredAttention):
         Z_i = Σ_T_i exp(s_il) + Σ_∉T_i exp(s^c_jl).
 
     `i-clustered` gives the top keys the mass that they have for the centroid (eq. 9 and 10 of *Fast
-    Transformers with Clustered Attention*), which is too little for a query whose own neighbours matter most.
-    Here the query's own logits decide, and its neighbours are always among the exact keys. The result is
-    exact if clusters have one member or T_i holds all keys. Fast multipole methods call the two parts near
-    field and far field, hence the name.
+    Transformers with Clustered Attention*), which is too little for a query whose neighbours matter most.
+    Here the query's logits decide, and its neighbours are always among the exact keys. The result is exact if
+    clusters have one member or T_i contains all keys. Fast multipole methods call the two parts near field
+    and far field, hence the name.
 
     Args:
         name, backend, dropout, options: see `ClusteredAttention`.

@@ -12,8 +12,8 @@ from asr.attention.softmax import without_padding
 class NoAttention(OwnParameterLayer):
     """No attention, as a baseline: blocks skip the whole sublayer, with norm and residual connection.
 
-    What is left of an encoder sees other positions only through its convolutions: those of the subsampling
-    and of convolutional positions, and of Conformer and E-Branchformer. By itself the layer returns zeros.
+    The rest of an encoder sees other positions only through its convolutions: subsampling, convolutional
+    positions, and those of Conformer and E-Branchformer. By itself, the layer returns zeros.
 
     Args:
         name, backend: see `OwnParameterLayer`.
@@ -36,4 +36,4 @@ class NoAttention(OwnParameterLayer):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return zeros, [B, N, M]."""
         x = without_padding(x, lengths)
-        return torch.where(torch.zeros_like(x, dtype=torch.bool), x, 0)  # not x · 0, which keeps NaN
+        return torch.where(torch.zeros_like(x, dtype=torch.bool), x, 0)  # x · 0 would keep NaN

@@ -25,9 +25,9 @@ class OracleTopOptions:
 class OracleTopAttention(SoftmaxMechanism):
     """Each query attends only to the K keys with its highest logits, found by computing them all.
 
-    Ties go to the lowest position. The baseline `oracle-top` of *Fast Transformers with Clustered Attention*
-    §4.1: the best that sparse attention could do if the right keys were known. Time is quadratic; weights are
-    held for 256 queries at a time, in the backward pass too.
+    Ties go to the lowest position. This is the baseline `oracle-top` of *Fast Transformers with Clustered
+    Attention* §4.1: the best that sparse attention could do if it knew the right keys. Time is quadratic;
+    weights are in memory for 256 queries at a time, also in the backward pass.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.

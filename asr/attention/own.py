@@ -25,7 +25,7 @@ from asr.errors import UserError
 
 Mechanism = type[QueryKeyMechanism] | type[OwnParameterLayer]
 BASES = (QueryKeyMechanism, SoftmaxMechanism, OwnParameterLayer)
-ABSTRACT = (QueryKeyMechanism, SelfAttentionLayer)  # their methods that a mechanism overrides
+ABSTRACT = (QueryKeyMechanism, SelfAttentionLayer)  # classes whose methods a mechanism overrides
 SIZES = ("model_dim", "heads", "head_dim")  # further arguments of an OwnParameterLayer
 CALLED = ("__init__", "attend", "attend_finite", "attend_biased", "dense", "forward")  # by this program
 PACKAGE = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ KINDS = "SoftmaxMechanism, QueryKeyMechanism or OwnParameterLayer"
 
 
 def load(name: str) -> str:
-    """Load the code that a name given by the user needs, and return the name without a path.
+    """Load the code that the user's name for a mechanism needs, and return the name without a path.
 
     Example:
         >>> load("full"), load("./nystrom.py:Nystrom-32")  # doctest: +SKIP
@@ -56,7 +56,7 @@ def find(mechanism: str) -> Mechanism | None:
     it is installed.
 
     Raises:
-        UserError: a module that isn't loaded, no such class, or one that is no mechanism.
+        UserError: the module isn't loaded, or the class is missing or isn't a mechanism.
     """
     source, class_name = split_source(mechanism)
     if not source:
@@ -68,7 +68,7 @@ def find(mechanism: str) -> Mechanism | None:
             f"attention {mechanism!r} is code that runs only if you name it: give attention={file}:"
             f"{class_name}…, or --code {file} with any command; in Python, import it or call given_name"
         )
-    # Not getattr: a module may import more when it is asked for a name.
+    # Not getattr, because a module's `__getattr__` may import more.
     found = vars(module).get(class_name)
     if found is None:
         known = [name for name, value in vars(module).items() if _is_mechanism(value)]
@@ -88,7 +88,7 @@ def entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 def digests(specs: list[Spec]) -> dict[str, str]:
-    """Return the digests of the files of those mechanisms that are not this package's, by module."""
+    """Return the digests of the files of mechanisms from outside this package, by module."""
     modules = [split_source(spec.mechanism)[0] for spec in specs]
     modules += [entry_points()[spec.mechanism].module for spec in specs if spec.mechanism in entry_points()]
     return user_code.digests(modules)
@@ -114,7 +114,7 @@ def _place(source: str) -> str:
 
 
 def _check(found: object, name: str) -> None:
-    """Raise UserError unless a class is a mechanism with a complete description."""
+    """Raise UserError unless an object is a mechanism's class with a complete description."""
     what = f"attention {name!r}"
     if not _is_mechanism(found):
         kind = f"a class of {found.__mro__[1].__name__}" if isinstance(found, type) else repr(found)[:60]
@@ -145,7 +145,7 @@ def _check(found: object, name: str) -> None:
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of the user's own whose failures and outputs of a wrong kind are UserErrors."""
+    """Wrap a method of the user's class: failures and wrong outputs become UserErrors."""
 
     @functools.wraps(method)
     def call(self: Any, *given: Any, **named: Any) -> Any:
@@ -161,7 +161,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except (Exception, SystemExit) as error:
             last = user_code.last_file(error)
-            # A wrong argument of the caller; and how activation checkpointing ends a repetition.
+            # The caller's wrong argument, or how activation checkpointing ends a recomputation.
             if last and (PACKAGE in Path(last).parents or last == torch.utils.checkpoint.__file__):
                 raise
             name = named.get("name") or getattr(self, "name", type(self).__name__)
@@ -190,13 +190,13 @@ def backward_pass() -> Iterator[None]:
 
 
 def nan_again(model: nn.Module, run: Callable[[], object]) -> str:
-    """Return which of the user's own mechanisms makes NaN from finite input if `run` computes again, or "".
+    """Return which of the user's mechanisms turns finite input into NaN when `run` is repeated, or "".
 
-    Outputs are checked once, because it takes time; this is called where the end of a model has NaN.
+    Outputs are usually checked only once, because that takes time; call this if a model's output has NaN.
 
     Args:
-        model: the model, which may have none of them.
-        run: what gave NaN.
+        model: model, with or without such mechanisms.
+        run: computation that gave NaN.
     """
     guarded = [x for x in model.modules() if getattr(x, "guarded", False)]
     if not guarded:
@@ -238,7 +238,7 @@ def bad_gradient_again(model: nn.Module, loss: Callable[[], Tensor]) -> str:
 
 
 def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Any) -> None:
-    """Raise UserError for another shape or no tensor, and for NaN in the first output from finite input."""
+    """Raise UserError unless the output is a tensor of the right shape, and for NaN in the first output."""
     first, last = inputs[0].shape, inputs[-1].shape
     shape = first if len(inputs) == 1 else (*first[:3], last[2 if method.__name__ == "dense" else 3])
     problem = ""
@@ -247,7 +247,7 @@ def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tenso
     elif found.shape != shape:
         problem = str(list(found.shape))
     elif not getattr(mechanism, "returned", False):
-        # Once: it would take time in each call, and a comparison times them.
+        # Only once, because it takes time, and comparisons time the calls.
         mechanism.returned = True
         if found.isnan().any() and not any(x.isnan().any() for x in inputs):
             problem = "NaN"
@@ -284,10 +284,10 @@ def _line(method: Callable[..., Any]) -> str:
 
 
 def _check_options(schema: type, what: str) -> None:
-    """Raise UserError for options that no name could give."""
+    """Raise UserError for options that a name couldn't set."""
     try:
         known = list(settings(schema()))
-    except (Exception, SystemExit) as error:  # of the user's code, or a field without default
+    except (Exception, SystemExit) as error:  # from the user's code, or a field without default
         raise UserError(f"{what}: {schema.__name__}(): {user_code.failure(error)}") from error
     names = [x.key for x in known]
     if sum(bool(x.letter) for x in known) > 1:

@@ -34,12 +34,12 @@ def fitting_mechanism(name: str, backend: str, dropout: float = 0.0) -> SoftmaxM
 def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer:
     """Return a self-attention layer with the weights of a transformers module.
 
-    For models whose blocks this project runs itself: the mechanism is exchanged, moved, saved and exported
-    like that of any other layer.
+    This is for models whose blocks this project runs itself: the mechanism is exchanged, moved, saved and
+    exported like in any other layer.
 
     Args:
-        attention: self-attention with `q_proj`, `k_proj`, `v_proj` and `out_proj`, as of wav2vec 2.0; the
-            result shares its weights.
+        attention: self-attention with `q_proj`, `k_proj`, `v_proj` and `out_proj`, as in wav2vec 2.0; its
+            weights are shared.
         name: mechanism.
         backend: `auto`, `reference` or `native`.
 
@@ -57,7 +57,7 @@ def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer
 
 
 class BiasedAttention(SelfAttentionLayer):
-    """Attention with a relative position bias in the logits. The mixing runs in plain PyTorch.
+    """Attention with a relative position bias in the logits, in plain PyTorch.
 
     Args:
         heads: H.
@@ -123,8 +123,8 @@ class BiasedAttention(SelfAttentionLayer):
 
         Args:
             x: [B, N, M].
-            distance: distance of neighbours.
-            given: what the layers share.
+            distance: distance between neighbours.
+            given: tensors that the layers share.
         """
         raise NotImplementedError
 
@@ -151,7 +151,7 @@ class GatedBiasAttention(BiasedAttention):
     The bias of a distance is learned and shared by all layers; the gate is computed from the query's input.
 
     Args:
-        attention: WavLM's module of transformers, whose weights are shared.
+        attention: WavLM's attention module in transformers; its weights are shared.
         name, backend: see `BiasedAttention`.
     """
 
@@ -170,14 +170,14 @@ class GatedBiasAttention(BiasedAttention):
         return output
 
     def distance_bias(self, positions: int, distance: int = 1) -> Tensor:
-        """Return the bias of −(N − 1) … N − 1 times a distance, [H, 2N − 1]; only the first layer has it."""
+        """Return the bias of −(N − 1) … N − 1 times `distance`, [H, 2N − 1]; in the first layer only."""
         last = positions * distance
         to_the_right_HN: Tensor = self.attention.compute_bias(1, last)[:, 0, ::distance]
         to_the_left_HN: Tensor = self.attention.compute_bias(last, 1)[:, ::distance, 0]
         return torch.cat((to_the_left_HN[:, 1:].flip(-1), to_the_right_HN), dim=-1)
 
     def logits(self, x: Tensor, distance: int, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
-        """See `BiasedAttention`; `bias_HR` may be given, the result of `distance_bias`."""
+        """See `BiasedAttention`; `given` may contain `bias_HR`, the result of `distance_bias`."""
         own, bias_HR = self.attention, given.get("bias_HR")
         q, k = self._split_heads(own.q_proj(x)), self._split_heads(own.k_proj(x))
         gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()

@@ -18,12 +18,12 @@ from asr.lengths import keep_mask, zero_padding
 from attention_ext.gated_bias import ClippedBias, LogitBias
 
 CHUNK = 256  # queries whose positional logits are in memory at the same time
-# Numbers in the longer queries of the heads that are computed together in inference.
+# Maximum number of elements in the longer queries of heads that are computed together in inference.
 HEADS_AT_ONCE = 2**26
 
 
 class Projections(NamedTuple):
-    """Projections of an attention module of transformers, whose weights are shared."""
+    """Projections of an attention module in transformers; their weights are shared."""
 
     query: nn.Linear
     key: nn.Linear
@@ -35,7 +35,7 @@ def conformer_attention(attention: Any, name: str, backend: str) -> SelfAttentio
     """Return a self-attention layer with the weights of a transformers module.
 
     Args:
-        attention: attention of a conformer: of Parakeet or wav2vec2-bert.
+        attention: attention module of a Conformer: Parakeet or wav2vec2-bert.
         name: mechanism.
         backend: `auto`, `reference` or `native`.
 
@@ -56,12 +56,12 @@ def conformer_attention(attention: Any, name: str, backend: str) -> SelfAttentio
 class ClippedAttention(BiasedAttention):
     """Attention of wav2vec2-bert: logits q_i·(k_j + e(clip(j − i, −L, R))), Shaw et al. 2018, eq. 4.
 
-    `full` and `local` compute them for the distances that their queries see, the others in plain PyTorch; a
-    cluster's logits are the mean of its queries', positions included, in linear time.
+    `full` and `local` compute the logits for the distances that their queries see; other mechanisms, in plain
+    PyTorch. A cluster's logits are the mean of its queries' logits, positions included, in linear time.
 
     Args:
-        attention: attention module of transformers, whose weights are shared.
-        projections: those of the module.
+        attention: attention module in transformers; its weights are shared.
+        projections: projections of the module.
         name, backend: see `BiasedAttention`.
     """
 
@@ -108,7 +108,7 @@ class ClippedAttention(BiasedAttention):
 
 
 def reach_of(mechanism: SoftmaxMechanism, x: Tensor) -> int | None:
-    """Return the largest distance that x [B, …, N, D] sees if `attend_by_distance` computes it."""
+    """Return the largest distance that positions of x [B, …, N, D] see; None without `attend_by_distance`."""
     if mechanism.backend.on(x.device.type) == "reference":
         return None
     match mechanism:
@@ -122,14 +122,14 @@ def reach_of(mechanism: SoftmaxMechanism, x: Tensor) -> int | None:
 class RelativeAttention(SelfAttention):
     """Attention of FastConformer: logits (q_i + u)·k_j + (q_i + v)·W s(i − j), section 3.3 of Dai et al.
 
-    s(n) holds the sines and cosines of n ω_m for M / 2 frequencies. `full` and `local` compute the second
+    s(n) contains the sines and cosines of n ω_m for M / 2 frequencies. `full` and `local` compute the second
     term for the distances that their queries see; `local` is linear in time.
 
-    For the other mechanisms, sin((i − j) ω) and cos((i − j) ω) are sums of products of sines and cosines
-    of i ω and of j ω. The second term is a product p_i·s(j) with a vector p_i of size M, so longer queries
-    and keys, of size D + M, have the same logits. A cluster's logits are the mean of its queries', positions
-    included, and nothing is quadratic that isn't without positions. Logits cost (D + M) / D times as much.
-    Sign hashes see the content alone, `grouping=keys` sees the positions as well.
+    For other mechanisms, the angle sum formulas split sin((i − j) ω) and cos((i − j) ω) into factors that
+    depend on i or on j only. The second term is then a product p_i·s(j) with a vector p_i of size M, so
+    longer queries and keys, of size D + M, have the same logits. A cluster's logits are the mean of its
+    queries' logits, positions included, and the mechanism's complexity in N doesn't change. Logits cost
+    (D + M) / D times as much. Sign hashes see only the content; `grouping=keys` also sees the positions.
 
     Args:
         projections: projections of transformers.
@@ -210,7 +210,7 @@ class RelativeAttention(SelfAttention):
                 module.hashed = self.position_bias.shape[-1]
 
     def _position_keys(self, waves_2NK: Tensor, start: int, end: int) -> Tensor:
-        """Return W s(n) for the distances n = start … end − 1, in reverse, [H, R, D]."""
+        """Return W s(n) for the distances n = start … end − 1, in reverse order, [H, R, D]."""
         distance_R = torch.arange(end - 1, start - 1, -1, device=waves_2NK.device)
         sin_RK, cos_RK = waves_2NK[:, distance_R.abs()]
         s_RM = torch.stack((sin_RK * distance_R.sign().unsqueeze(-1), cos_RK), -1).flatten(-2)
@@ -226,7 +226,7 @@ class RelativeAttention(SelfAttention):
         lengths: Tensor | None,
         bias_BN: Tensor | None,
     ) -> Tensor:
-        """Attend with all heads at once, or in inference with as many as keep the memory small."""
+        """Attend with all heads at once; in inference, with as many as `HEADS_AT_ONCE` allows."""
         size, H = self.heads, self.heads
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             numbers = q.shape[0] * q.shape[2] * (q.shape[3] + self.position.in_features)
@@ -250,7 +250,7 @@ class RelativeAttention(SelfAttention):
         s_NM = torch.cat((sin_NK, cos_NK), -1).to(k.dtype)
         longer_q = torch.cat((q + self.content_bias[heads].unsqueeze(1), p_BHNM.to(q.dtype)), -1)
         longer_k = torch.cat((k, s_NM.expand(*k.shape[:2], -1, -1)), -1)
-        # The mechanism divides by the root of D + M.
+        # The mechanism divides by √(D + M).
         return longer_q * (longer_q.shape[-1] / D) ** 0.5, longer_k
 
 
@@ -270,16 +270,16 @@ def attend_by_distance(
 
     Args:
         q_BHND, turned_BHND: queries q and t.
-        keys_and_values: [B, H, N, D] each.
-        position_keys: r, the function of two distances that returns the rows from the second, exclusive, down
-            to the first one, [H or 1, R, D].
-        reach: the largest distance that is seen.
+        keys_and_values: keys and values, [B, H, N, D] each.
+        position_keys: function that returns r for the distances from its second argument, exclusive, down to
+            its first, [H or 1, R, D].
+        reach: largest distance that is seen.
         lengths_B: valid positions.
         dropout: dropout probability of the weights.
         bias_BN: addend of the logits of each key.
 
     Returns:
-        [B, H, N, D], arbitrary at padding, where inputs are finite.
+        [B, H, N, D]; arbitrary at padding, where inputs must be finite.
     """
     (k_BHND, v_BHND), N = keys_and_values, q_BHND.shape[2]
     reach = min(reach, max(0, N - 1))
@@ -321,7 +321,7 @@ def attend_by_distance(
 def sines(positions: int, size: int, device: torch.device, distance: int = 1) -> Tensor:
     """Return sin(n ω_m) and cos(n ω_m), ω_m = distance · 10000^(−2m / M), [2, N, M / 2] float32.
 
-    The angles are float64: those of an hour are too large for float32.
+    Angles are float64, because those of an hour are too large for float32.
     """
     exponents = torch.arange(0, size, 2, dtype=torch.float64, device=device) / size
     positions_N1 = torch.arange(positions, dtype=torch.float64, device=device).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Base classes of mechanisms without parameters of their own: one for all, one for the softmax family."""
+"""Base classes of mechanisms without their own parameters: one for all, one for the softmax family."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,7 +12,7 @@ from asr.attention.spec import Description
 from asr.errors import UserError
 from asr.lengths import require_counts, zero_padding
 
-BIAS_DIM = 8  # dimensions of heads that hold an addend of the logits; kernels want multiples of 8
+BIAS_DIM = 8  # dimensions added to heads for an addend of the logits; kernels need multiples of 8
 
 
 class QueryKeyMechanism(nn.Module, Description):
@@ -22,7 +22,7 @@ class QueryKeyMechanism(nn.Module, Description):
         name: canonical name.
         backend: `auto`, `reference` or `native`.
         dropout: dropout probability on the attention weights after the softmax.
-        why_not_native: the reason why native can't run, by device type; None where it can.
+        why_not_native: reason why native can't run, by device type; None if it can.
     """
 
     needs_shared_keys = False  # whether keys must be the normalised queries
@@ -58,19 +58,19 @@ class QueryKeyMechanism(nn.Module, Description):
             v: [B, H, S, E].
             lengths: [B] valid positions of queries and keys (right padding); None means all.
             query_lengths, key_lengths: [B] valid queries and valid keys, for cross-attention.
-            finite_padding: padded positions are finite, and the output there is ignored: it may be any finite
-                values.
-            bias_BS: addend of the logits of each key, finite; no gradients reach it. None: zeros.
+            finite_padding: whether padded positions are finite, and the output there is ignored: it may have
+                any finite values.
+            bias_BS: finite addend of the logits of each key, without gradients; None: zeros.
 
         Returns:
-            [B, H, N, E] in the type of v; zeros at padded queries and where no key is valid. Values at padded
-            positions, NaN included, change neither the output nor the gradients.
+            [B, H, N, E] in the dtype of v; zero at padded queries and if no key is valid. Values at padded
+            positions, even NaN, affect neither the output nor the gradients.
         """
         _check_shapes(q, k, v)
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
         dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         if 0 in (*q.shape[:3], k.shape[2]):
-            # Products rather than zeros, so that q, k and v get gradients as from PyTorch's attention.
+            # Products rather than zeros, so that q, k and v get the same gradients as in PyTorch's attention.
             return (q.to(common) @ k.to(common).mT @ v.to(common)).to(dtype)
         attend = self.attend_finite if finite_padding else self.attend
         if bias_BS is not None:
@@ -79,7 +79,7 @@ class QueryKeyMechanism(nn.Module, Description):
             )
         if q.dtype == k.dtype == dtype and not torch.is_autocast_enabled(q.device.type):
             return attend(q, k, v, query_lengths, key_lengths).to(dtype)
-        # Autocast would run the matrix products in half precision; logits and sums need float32.
+        # Under autocast, matrix products would be in half precision; logits and sums need float32.
         with torch.autocast(q.device.type, enabled=False):
             return attend(q.to(common), k.to(common), v.to(common), query_lengths, key_lengths).to(dtype)
 
@@ -94,8 +94,8 @@ class QueryKeyMechanism(nn.Module, Description):
     ) -> Tensor:
         """Return the dense weights W [B, H, N, S] for which forward(q, k, v) = W @ v.
 
-        For figures, tests and approximation errors: quadratic, without dropout, in float32 (float64 for
-        float64 input). Rows of padded queries and columns of padded keys are zero.
+        They are for figures, tests and approximation errors: quadratic, without dropout, in float32 (float64
+        for float64 input). Rows of padded queries and columns of padded keys are zero.
         """
         _check_shapes(q, k, None)
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
@@ -108,13 +108,13 @@ class QueryKeyMechanism(nn.Module, Description):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward` for non-empty tensors of one type; lengths are None where all are valid."""
+        """Compute `forward` for non-empty tensors of one dtype; lengths are None if all are valid."""
         raise NotImplementedError
 
     def attend_finite(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `attend` where padding is finite and the output there ignored."""
+        """Compute `attend` if padding is finite and the output there is ignored."""
         return self.attend(q, k, v, query_lengths, key_lengths)
 
     def attend_biased(
@@ -131,11 +131,11 @@ class QueryKeyMechanism(nn.Module, Description):
         raise UserError(f"attention {self.name!r} has no logits, to which sizes of frames could be added")
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights` for non-empty tensors of one type, without dropout."""
+        """Compute `weights` for non-empty tensors of one dtype, without dropout."""
         raise NotImplementedError
 
     def backend_on(self, device_type: str, head_dim: int, dtype: torch.dtype = torch.float32) -> str:
-        """Return the backend for heads of size D and a type on a type of device: `reference` or `native`."""
+        """Return the backend for a head size and dtype on a type of device: `reference` or `native`."""
         return self.backend.on(device_type)
 
     @property
@@ -155,7 +155,7 @@ class QueryKeyMechanism(nn.Module, Description):
         query_lengths: Tensor | None,
         key_lengths: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Check the lengths and return those of queries and keys on the device of q."""
+        """Check the lengths, and return query and key lengths on the device of q."""
         if lengths is not None:
             if query_lengths is not None or key_lengths is not None:
                 raise ValueError("expected lengths, or query_lengths and key_lengths, not both")
@@ -174,7 +174,7 @@ class QueryKeyMechanism(nn.Module, Description):
 
 
 class SoftmaxMechanism(QueryKeyMechanism):
-    """A mechanism whose weights are, or approximate, a softmax of the logits; therefore exchangeable."""
+    """A mechanism whose weights are, or approximate, a softmax of the logits, so that it is exchangeable."""
 
     family = "softmax"
 
@@ -188,13 +188,13 @@ class SoftmaxMechanism(QueryKeyMechanism):
         bias_BS: Tensor,
         finite_padding: bool,
     ) -> Tensor:
-        """See `QueryKeyMechanism`. Mechanisms that group or hash queries override it, to do so without."""
+        """See `QueryKeyMechanism`. Mechanisms that group or hash queries override it, to ignore the bias."""
         attend = self.attend_finite if finite_padding else self.attend
         return attend(*with_bias(q, k, bias_BS), v, query_lengths, key_lengths)
 
 
 def with_bias(q: Tensor, k: Tensor, bias_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Return queries and keys with further dimensions, whose logits q·k/√D include an addend of each key."""
+    """Return queries and keys with additional dimensions, so that q·k/√D includes each key's addend."""
     D, longer = q.shape[-1], q.shape[-1] + BIAS_DIM
     ones_BHNX = F.pad(q.new_full((*q.shape[:3], 1), longer**0.5), (0, BIAS_DIM - 1))
     bias_BHSX = F.pad(bias_BS.to(k.dtype)[:, None, :, None].expand(*k.shape[:3], 1), (0, BIAS_DIM - 1))
@@ -202,7 +202,7 @@ def with_bias(q: Tensor, k: Tensor, bias_BS: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
-    """Return lengths [B], or N of x [B, …, N, D] for each sequence where lengths are None."""
+    """Return lengths [B]; if they are None, N of x [B, …, N, D] for each sequence."""
     if lengths is None:
         return x.new_full(x.shape[:1], x.shape[-2], dtype=torch.int64)
     return lengths.to(x.device)
@@ -211,14 +211,14 @@ def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
 def both_lengths(
     query_lengths: Tensor | None, key_lengths: Tensor | None, q: Tensor, k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return `filled_lengths` of queries and of keys, the same tensor in self-attention."""
+    """Return `filled_lengths` for queries and keys; the same tensor in self-attention."""
     filled = filled_lengths(query_lengths, q)
     same = key_lengths is query_lengths and q.shape[2] == k.shape[2]
     return filled, filled if same else filled_lengths(key_lengths, k)
 
 
 def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return x [B, N, M] with zeros at padding; raise ValueError unless lengths are [B] in 0 … N."""
+    """Return x [B, N, M], zero at padding; raise ValueError unless lengths are [B] in 0 … N."""
     if lengths is None:
         return x
     _check_lengths(lengths, *x.shape[:2])
@@ -226,7 +226,7 @@ def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:
-    """Raise ValueError unless lengths are [B] and, if the CPU can read them at no cost, 0 … size."""
+    """Raise ValueError unless lengths are [B] and, if they can be read without synchronising, 0 … size."""
     require_counts(lengths)
     if lengths.shape != (batch,):
         raise ValueError(f"expected lengths of shape [{batch}], found {list(lengths.shape)}")

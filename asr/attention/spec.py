@@ -1,4 +1,4 @@
-"""Descriptions of attention mechanisms, and their names: `i-clustered-100:topk=16` read as options."""
+"""Descriptions of attention mechanisms; parses names such as `i-clustered-100:topk=16` into options."""
 
 import difflib
 import functools
@@ -14,7 +14,7 @@ from asr.config.names import split_source
 from asr.config.schema import Described, Setting, default_of, settings, written
 from asr.errors import UserError
 
-COUNT = 65_536  # clusters, keys or positions that an option may ask for
+COUNT = 65_536  # maximum number of clusters, keys or positions in an option
 
 
 @dataclass
@@ -23,13 +23,13 @@ class NoOptions:
 
 
 def causal_option() -> Any:
-    """Return the field of mechanisms that can exclude later positions."""
+    """Return the field `causal` of mechanisms that can exclude later positions."""
     return option(False, help="exclude later positions", affects="result")
 
 
 @dataclass
 class CausalOptions:
-    """The only option of some mechanisms."""
+    """Options of mechanisms that can be causal, and have no others."""
 
     causal: bool = causal_option()
 
@@ -40,13 +40,13 @@ def number_of_keys(letter: str = "", meaning: str = "keys of each cluster with e
 
 
 class Description:
-    """What a mechanism's class says about itself, for names, tables, reports and advice.
+    """Description of a mechanism by its class, for names, tables, reports and advice.
 
     Attributes:
-        options: dataclass of the options in its names; an object of it is an argument of the class, unless it
-            has no fields. The value of the field with a `letter` is part of the name itself.
-        source: paper.
-        time, memory: cost for N positions.
+        options: dataclass of the options in the mechanism's names; unless it has no fields, the class takes
+            an object of it as an argument. The value of the field with a `letter` is part of the name itself.
+        source: paper, as a Markdown link.
+        time, memory: complexity for N positions.
         family: `softmax`, `linear` (a kernel without parameters) or `own parameters`.
     """
 
@@ -63,7 +63,7 @@ class Description:
 
     @classmethod
     def latest_seen(cls, options: Any, position: int) -> int | None:
-        """Return the latest position that one layer's output at a position depends on; None: the last.
+        """Return the latest position that a layer's output at `position` depends on; None: the last.
 
         Args:
             options: options of the mechanism.
@@ -73,7 +73,7 @@ class Description:
 
     @classmethod
     def period(cls, options: Any) -> int:
-        """Return after how many positions `latest_seen` repeats itself, that much later."""
+        """Return P with `latest_seen(position + P) = latest_seen(position) + P`."""
         return 1
 
 
@@ -82,7 +82,7 @@ class Spec:
     """A parsed name.
 
     Attributes:
-        name: canonical name, with options in order and without those that it doesn't need.
+        name: canonical name, with options in order, without those that have the same value if omitted.
         mechanism: part before the number, e.g. `i-clustered`.
         options: options of the mechanism.
     """
@@ -96,7 +96,7 @@ class Spec:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Value of every option that has an effect, the number's first."""
+        """Values of all options that have an effect, the number in the name first."""
         return {x.key: x.value for x in effective(self.options)}
 
     def keywords(self) -> dict[str, Any]:
@@ -105,14 +105,14 @@ class Spec:
 
 
 def effective(options: Any) -> list[Setting]:
-    """Return the options that have an effect, that of the number in the name first."""
+    """Return the options that have an effect, the number in the name first."""
     found = [x for x in settings(options) if not x.contradiction()]
     return sorted(found, key=lambda x: not x.letter)
 
 
 @functools.cache
 def number(schema: type) -> Setting | None:
-    """Return the option whose value is the number in a mechanism's name; None without one."""
+    """Return the option whose value is the number in a mechanism's name, or None."""
     return next((x for x in settings(schema()) if x.letter), None)
 
 
@@ -137,7 +137,7 @@ def parse(name: str, mechanisms: Mapping[str, type[Description]]) -> Spec:
         mechanisms: class of each mechanism.
 
     Raises:
-        UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
+        UserError: an unknown mechanism or option, or a value out of range; the message lists what is allowed.
 
     Example:
         >>> @dataclass
@@ -177,7 +177,7 @@ def parse(name: str, mechanisms: Mapping[str, type[Description]]) -> Spec:
 
 @functools.lru_cache(maxsize=1000)  # the names of a model's layers are parsed many times
 def _read(schema: type, given: tuple[tuple[str, str], ...]) -> tuple[Any, str, str]:
-    """Return options, the number in their name, and those after the colon: they would differ without."""
+    """Return options, the number in the name, and the options after the colon that can't be omitted."""
     options: Any = config.parse(schema, dict(given))
     size = number(schema)
     values = {x.key: x.value for x in settings(options) if x.key in dict(given)}
@@ -207,7 +207,7 @@ def _split_head(head: str, name: str, mechanisms: Mapping[str, type[Description]
 
 
 def _near(head: str, mechanisms: Mapping[str, type[Description]]) -> str:
-    """Return `` (did you mean 'i-clustered-25'?)``, with the number of `iclustered-25` or the usual one."""
+    """Return `` (did you mean 'i-clustered-25'?)``, with the given number or the default one."""
     mechanism, _, digits = head.rpartition("-")
     given = digits.isascii() and digits.isdigit()
     close = difflib.get_close_matches(mechanism if given else head, mechanisms, n=1)

@@ -1,4 +1,4 @@
-"""Table of attention mechanisms: a row for each, which names its class; the class describes it."""
+"""The table of attention mechanisms: maps each name to its class, which describes the mechanism."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ from asr.console import Table
 from asr.errors import UserError
 
 BUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."  # in the clone; needs a compiler
-MOST_STARTS = 2**16  # positions that look_ahead tries; more only for layers with several large, odd chunks
+MOST_STARTS = 2**16  # positions that look_ahead tries; only layers with several large, odd chunks have more
 
 # A class is called with `name`, `backend`, `dropout` and, if it has some, its `options`.
 MECHANISMS: Mapping[str, own.Mechanism] = {
@@ -55,7 +55,7 @@ MECHANISMS: Mapping[str, own.Mechanism] = {
 
 
 def parse_name(name: str) -> Spec:
-    """Parse the name of a mechanism. Code of its own must have been loaded; see `given_name`.
+    """Parse the name of a mechanism. The user's code must have been loaded; see `given_name`.
 
     Raises:
         UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
@@ -73,13 +73,13 @@ def parse_name(name: str) -> Spec:
 
 
 def mechanism_class(mechanism: str) -> own.Mechanism:
-    """Return the class of a parsed name's mechanism, one of this package or of the user's own.
+    """Return the class of a mechanism of this package or of the user.
 
     Args:
         mechanism: e.g. `i-clustered`, `nystrom:Nystrom`.
 
     Raises:
-        UserError: there is none, or its code isn't loaded.
+        UserError: the mechanism doesn't exist, or its code isn't loaded.
     """
     found = MECHANISMS.get(mechanism) or own.find(mechanism)
     if found is None:
@@ -93,16 +93,16 @@ def class_named(name: str) -> own.Mechanism:
 
 
 def given_name(name: str) -> str:
-    """Return the canonical form of a name that the user gives, and load the code that it names.
+    """Return the canonical form of the user's name for a mechanism, and load the code that it names.
 
-    Names that are read from files go to `parse_name` or `layer_runs` instead, which run no code.
+    Use `parse_name` or `layer_runs`, which run no code, for names that are read from files.
 
     Args:
         name: e.g. `i-clustered-100`, `./nystrom.py:Nystrom-32`, `my_module:Nystrom-32`, or a mechanism for
             each layer, `full*3,./nystrom.py:Nystrom-32*9`.
 
     Raises:
-        UserError: see `parse_name`; no such file, module or class, or a failure of its code.
+        UserError: see `parse_name`; or a file, module or class is missing, or its code fails.
 
     Example:
         >>> given_name("lsh-4:chunk=16,buckets=64"), given_name("full*2,local-08*1")
@@ -122,7 +122,7 @@ def _mapped(name: str, function: Callable[[str], str]) -> str:
 
 
 def canonical(names: list[str]) -> list[str]:
-    """Return what names that the user gives stand for, in canonical form; see `alternatives`, `given_name`.
+    """Return the canonical names that the user's names stand for; see `alternatives` and `given_name`.
 
     Example:
         >>> canonical(["lsh-4:chunk=16/32,buckets=64"])
@@ -146,7 +146,7 @@ def layer_runs(name: str) -> list[tuple[Spec, int]]:
         Mechanisms with their numbers of layers; 0: all.
 
     Raises:
-        UserError: see `parse_name`; a mechanism without a number of layers.
+        UserError: see `parse_name`; or a mechanism has no number of layers.
 
     Example:
         >>> [(str(spec), layers) for spec, layers in layer_runs("full*3,lsh-4:chunk=16,buckets=64*9")]
@@ -156,7 +156,7 @@ def layer_runs(name: str) -> list[tuple[Spec, int]]:
 
 
 def _divided(name: str) -> list[tuple[str, int]]:
-    """Return the mechanisms of a name as they are written, with their numbers of layers; 0: all."""
+    """Return the mechanisms in a name, as written, with their numbers of layers; 0: all."""
     if "*" not in name:
         return [(name, 0)]
     entries = re.findall(r"([^*]+)\*([1-9]\d{0,3})(?:,|$)", name)
@@ -200,7 +200,7 @@ def default_names() -> list[str]:
 
 
 def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> QueryKeyMechanism:
-    """Build a mechanism without parameters of its own: one of the softmax family, or `linear`.
+    """Build a mechanism without its own parameters: one of the softmax family, or `linear`.
 
     Args:
         name: e.g. `full`, `i-clustered-100:topk=32`.
@@ -213,7 +213,7 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> Q
 
     Raises:
         UserError: an unknown name, option or backend, a value out of range, a backend that can't run, or
-            a mechanism with parameters of its own.
+            a mechanism with its own parameters.
     """
     spec = parse_name(name)
     build = mechanism_class(spec.mechanism)
@@ -226,10 +226,10 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> Q
 
 
 def missing_kernels(names: Iterable[str], device: str) -> str:
-    """Return a sentence on the mechanisms whose compiled kernels can't run, with the reason; empty: none.
+    """Return a sentence about mechanisms whose compiled kernels can't run, with the reason; empty if all can.
 
     Args:
-        names: mechanisms, also several by layer.
+        names: names of mechanisms, or of one for each layer.
         device: `cpu` or `cuda`.
     """
     found: dict[str, list[str]] = {}
@@ -263,12 +263,12 @@ def is_causal(name: str) -> bool:
 
 
 def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
-    """Return by how many positions the attention of all layers looks ahead, at most; None: to the last.
+    """Return the maximum look-ahead of the attention of all layers, in positions; None: to the last position.
 
-    The largest difference, over all positions, between the latest position that an output depends on through
-    the layers and its own. A window's look-ahead adds up over layers; chunks without `right` end where they
-    end in every layer. A mean over a run of frames depends on its last one, see `asr.model.frames`.
-    Convolutions, features and normalisation come on top.
+    This is the largest difference, over all positions, between an output's position and the latest position
+    that it depends on through all layers. A window's look-ahead adds up over layers; chunks without `right`
+    have the same ends in every layer. A mean over a run of frames depends on the run's last frame; see
+    `asr.model.frames`. The look-ahead of convolutions, features and normalisation isn't included.
 
     Args:
         name: mechanism, or one for each layer.
@@ -290,8 +290,8 @@ def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
     factors = layer_factors(frames, layers)
     periods = [f * mixer.period(options) for f, (mixer, options) in zip(factors, mixers, strict=True)]
     found = 0
-    # From the output back to the input. The start of a chunk in the last layer is the farthest from its end;
-    # the pattern of chunks repeats.
+    # Traced from output to input. In the last layer, a chunk's start is farthest from its end; the pattern of
+    # chunks repeats.
     for start in range(0, math.lcm(*periods), periods[-1])[:MOST_STARTS]:
         latest = start
         for factor, (mixer, options) in reversed(list(zip(factors, mixers, strict=True))):
@@ -304,10 +304,10 @@ def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
 
 
 def exchange(mechanism: str) -> str:
-    """Return whether a mechanism can replace another one in a trained model: `yes`, `no` or a condition.
+    """Return whether a mechanism can replace another in a trained model: `yes`, `no` or a condition.
 
     Args:
-        mechanism: a key of the table, or a mechanism of the user's own.
+        mechanism: a key of the table, or a mechanism of the user.
     """
     described = mechanism_class(mechanism)
     if not issubclass(described, SoftmaxMechanism):
@@ -333,7 +333,7 @@ def mechanism_table() -> str:
 
 
 def option_words() -> dict[str, tuple[str, ...]]:
-    """Return what may follow the colon in each mechanism's names: options, with those values that are few."""
+    """Return the options that may follow the colon in each mechanism's name, with values if there are few."""
     return {
         key: tuple(f"{x.key}={value}" for x in described(mechanism.options) for value in x.values or ("",))
         for key, mechanism in MECHANISMS.items()

@@ -32,7 +32,7 @@ def import_transformers() -> ModuleType:
 
 
 def refuse_adapter(folder: Path) -> None:
-    """Raise UserError if a folder has weights that transformers would add by peft."""
+    """Raise UserError if a folder has weights that transformers would add with peft."""
     if (folder / ADAPTER).exists():
         raise UserError(f"{folder}: expected a whole model, found {ADAPTER}: merge it with peft first")
 
@@ -55,14 +55,14 @@ def quiet() -> Iterator[None]:
 def register_attention(name: str, backend: str = "auto", cross_attention: bool = False) -> str:
     """Register a softmax mechanism and its padding mask with transformers (≥ 5).
 
-    It replaces non-causal self-attention. Causal attention, and cross-attention by default, keep the SDPA of
-    transformers. `shared-full` and `lsh` don't fit, because pretrained models have a key projection.
+    It replaces non-causal self-attention. Causal attention, and by default cross-attention, keep
+    transformers' SDPA. `shared-full` and `lsh` don't fit, because pretrained models have a key projection.
 
     Args:
-        name: e.g. `i-clustered-25`, or a mechanism for each layer in the order of their calls, e.g.
+        name: e.g. `i-clustered-25`; or a mechanism for each layer, in the order of their calls, e.g.
             `full*3,local-64*9`.
         backend: `auto`, `reference` or `native`.
-        cross_attention: whether to replace cross-attention too.
+        cross_attention: whether to replace cross-attention, too.
 
     Returns:
         The canonical name, for `model.set_attn_implementation`.
@@ -101,7 +101,7 @@ class ReplacedAttention:
         self.for_each = bool(runs[0][1])
         self.backend, self.cross_attention = backend, cross_attention
         self.mechanisms: dict[tuple[str, torch.device, float, bool], QueryKeyMechanism] = {}
-        self.layers: dict[nn.Module, int] = {}  # in the order of their first calls
+        self.layers: dict[nn.Module, int] = {}  # numbered in the order of their first calls
 
     def __call__(
         self,
@@ -151,7 +151,7 @@ class ReplacedAttention:
         return mixed.transpose(1, 2).contiguous(), None
 
     def _mechanism(self, module: nn.Module, device: torch.device, dropout: float) -> QueryKeyMechanism:
-        """Return the mechanism of a layer for a device, a dropout, and training or evaluation."""
+        """Return a layer's mechanism for a device, a dropout probability, and training or evaluation mode."""
         name = self.name
         if self.for_each:
             number = self.layers.setdefault(module, len(self.layers))
@@ -178,7 +178,7 @@ def padding_mask(
     """Return the [B, S] mask of a bidirectional layer, or None without padding; other layers get SDPA's mask.
 
     Raises:
-        UserError: padding that isn't on the right.
+        UserError: padding isn't on the right.
     """
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 

@@ -51,7 +51,7 @@ class Subsampling(nn.Module):
             x = nn.functional.gelu(convolution(x.transpose(1, 2))).transpose(1, 2)
             lengths = (lengths + 1) // 2
             x = zero_padding(x, lengths)
-        # A convolution leaves time innermost. Sums keep that layout, and every normalisation would copy it.
+        # A convolution leaves time innermost. Sums keep this layout, and every normalisation would copy it.
         return self.projection(x.contiguous()), lengths
 
 
@@ -73,7 +73,7 @@ def sinusoidal_positions(frames: int, size: int, device: torch.device) -> Tensor
 
 
 class SinusoidalPositions(nn.Module):
-    """Addition of the sinusoidal encoding.
+    """Adds the sinusoidal encoding.
 
     Args:
         scale: factor of the encoding.
@@ -89,14 +89,14 @@ class SinusoidalPositions(nn.Module):
 
 
 class ConvolutionalPositions(nn.Module):
-    """Addition of a convolution over neighbouring frames, a relative positional encoding.
+    """Adds a convolution over neighbouring frames, a relative positional encoding.
 
-    wav2vec 2.0 (Baevski et al. 2020, section 2). Frame t depends on t − kernel/2 … t + kernel/2, whatever its
-    position and the length of the recording.
+    As in wav2vec 2.0 (Baevski et al. 2020, section 2). Frame t depends on frames t − kernel/2 … t + kernel/2,
+    whatever its position and the length of the recording.
 
     Args:
         size: M.
-        groups: groups of the convolution, a divisor of M.
+        groups: number of groups of the convolution, a divisor of M.
         kernel: kernel size in frames, odd.
     """
 
@@ -116,11 +116,11 @@ class Encoder(nn.Module):
     Args:
         config: architecture.
         bins: mel bins of the input, F.
-        attention: mechanism in every layer, e.g. `i-clustered-100`, or in each: `full*3,local-64*9`.
+        attention: mechanism of all layers, e.g. `i-clustered-100`, or of each: `full*3,local-64*9`.
         backend: `auto`, `reference` or `native`.
 
     Attributes:
-        factors: encoder frames for which a frame of each block stands.
+        factors: number of encoder frames that a frame of each block stands for.
     """
 
     def __init__(
@@ -150,10 +150,10 @@ class Encoder(nn.Module):
         number_layers(self.blocks)
         for module in self.blocks.modules():
             if isinstance(module, SelfAttention):
-                # `subsampling` zeroes it; later modules see single frames or zero their input, and loss and
-                # search skip it.
+                # `subsampling` zeroes padding; later modules see single frames or zero their input, and loss
+                # and search skip padding.
                 module.finite_padding = True
-        # Only the residual stream of pre-norm transformer blocks isn't normalised already.
+        # Only pre-norm transformer blocks leave the residual stream unnormalised.
         unnormed = config.block == "transformer" and config.norm == "pre"
         self.norm = nn.LayerNorm(size) if unnormed else nn.Identity()
 
@@ -169,8 +169,8 @@ class Encoder(nn.Module):
         Args:
             features: [B, T, F].
             lengths: [B] valid frames.
-            tap: function of a block's number, from 1, and its output [B, T', M], at the encoder's rate, that
-                returns the input of the next block; not called for the last block.
+            tap: maps a block's number, from 1, and its output [B, T', M] at the encoder's rate to the input
+                of the next block; not called for the last block.
 
         Returns:
             States [B, T', M] and [B] valid encoder frames, where T' is T / subsampling rounded up.

@@ -1,10 +1,10 @@
-"""Export of the model as a graph for other runtimes: a torch.export program or ONNX.
+"""Exports the model as a graph for other runtimes: a torch.export program or ONNX.
 
 The graph maps filter banks to log-probabilities; batch and time are dynamic. It includes the normalisation,
 which differs between models, but not the filter banks: runtimes and devices have their own implementations
-(Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. With a pretrained
-encoder, whose front end is its own, the graph starts from samples, as does the one for sherpa-onnx. Attention
-runs on its reference backend, i-clustered in a form without sorting.
+(Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. The graph starts from
+samples for a pretrained encoder, which has its own front end, and for sherpa-onnx. Attention runs on its
+reference backend, i-clustered in a form without sorting.
 """
 
 import copy
@@ -39,14 +39,14 @@ from attention_ext.local_attention.reference import SMALLEST_BLOCK
 from attention_ext.near_attention.graph import near_attention
 
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear", "fastformer", "none")
-OPSET = 18  # ONNX opset in which torch.onnx writes graphs, so that none is converted
+OPSET = 18  # the ONNX opset that torch.onnx writes, so that no graph is converted
 OUTPUTS = ("log_probs", "frames")
 SHERPA_FILES = ("model.onnx", "tokens.txt")
 SHERPA_RATE = 16000  # Hz
 
 
 class InputToLogProbs(nn.Module):
-    """The computation of the graph; its input is audio, or what a front end without weights computes.
+    """The computation of the graph; its input is audio, or features from a front end without weights.
 
     Args:
         model: acoustic model in evaluation mode, on the reference backend.
@@ -66,15 +66,15 @@ class InputToLogProbs(nn.Module):
             features = zero_padding(features, lengths)
         size = (features.shape[1] + self.subsampling - 1) // self.subsampling
         features = self.model.normalisation(features, lengths)
-        # At least as many frames as clusters and top keys, because torch.export is slow with a minimum of two
-        # sizes; and more than one block of queries, because it specialises on one.
+        # Padded to at least as many frames as clusters and top keys, because torch.export is slow with a
+        # minimum of two sizes; and to more than one block of queries, because it specialises on one.
         features = nn.functional.pad(features, (0, 0, 0, self.extra_frames))
         log_probs, frames = self.model.emit(features, lengths)
         return log_probs[-1][:, :size], frames
 
 
 class RecordingToLogProbs(InputToLogProbs):
-    """The computation of a graph whose only input is one recording, as sherpa-onnx runs it."""
+    """The computation of a graph whose only input is a single recording, as run by sherpa-onnx."""
 
     def forward(self, samples: Tensor) -> Tensor:  # type: ignore[override]
         """Map [1, samples] to [1, T', V] log-probabilities."""
@@ -85,7 +85,7 @@ class RecordingToLogProbs(InputToLogProbs):
 
 
 def _most_needed(model: AcousticModel) -> int:
-    """Return the number of frames that every layer's clusters, top keys or more than one block need."""
+    """Return how many frames the layers need for their clusters, top keys and more than one block."""
     sizes = [1]  # with one more, no input has a single encoder frame, for which PyTorch has other kernels
     for module in model.modules():
         match module:
@@ -108,10 +108,10 @@ def graph_module(
 
     Args:
         model: acoustic model.
-        computation: what the graph computes.
+        computation: computation of the graph.
 
     Raises:
-        UserError: a mechanism that can't be exported.
+        UserError: a mechanism can't be exported.
     """
     name = model.config.attention
     if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):
@@ -138,7 +138,7 @@ def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
         UserError: see `graph_module`.
     """
     module = graph_module(model)
-    # Sizes that differ from those of the model: torch.export specialises on 0, on 1 and on equal sizes.
+    # Sizes that don't occur in the model: torch.export specialises on 0, on 1 and on equal sizes.
     lengths, width = torch.tensor([307, 211]), [model.config.features.mel_bins]
     if model.front_end.in_graph:
         lengths = lengths * model.front_end.shift_samples + model.front_end.window_samples
@@ -169,7 +169,7 @@ def write_program(model: AcousticModel, path: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide what PyTorch's exporter says of itself: packages that it could use, its deprecated calls."""
+    """Hide messages of PyTorch's exporter about packages that it could use, and its deprecated calls."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -184,8 +184,8 @@ def quiet() -> Iterator[None]:
 def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None:
     """Write ONNX with inputs `features` or `audio`, `lengths` and outputs `log_probs`, `frames`.
 
-    The metadata of the file contains the symbols, in order, the topology of the labels, and the settings of
-    the filter banks as JSON.
+    The file's metadata contains the symbols in order, the label topology, and the settings of the filter
+    banks as JSON.
 
     Raises:
         UserError: the extra `export` is not installed, or the mechanism can't be exported.
@@ -203,14 +203,14 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
 
 
 def write_sherpa(model: AcousticModel, tokenizer: Tokenizer, folder: Path) -> list[Path]:
-    """Write a model that the package sherpa-onnx runs, and return its files.
+    """Write a model for the package sherpa-onnx, and return its files.
 
-    The graph takes the samples of one recording, with mean 0 and variance 1 as sherpa-onnx scales them, and
-    is loaded by `OfflineRecognizer.from_omnilingual_asr_ctc`.
+    The graph takes the samples of one recording, scaled by sherpa-onnx to mean 0 and variance 1, and is
+    loaded by `OfflineRecognizer.from_omnilingual_asr_ctc`.
 
     Raises:
-        UserError: see `write_onnx`; a model of phones, with the topology hmm, for another sample rate than
-            16 kHz, or whose output depends on the level of the samples.
+        UserError: see `write_onnx`; or the model has phones, the topology hmm or another sample rate than
+            16 kHz, or its output depends on the level of the samples.
     """
     config = model.config
     levelled = model.front_end.normalise or config.features.normalise in ("utterance", "window")
@@ -237,10 +237,10 @@ def write_sherpa(model: AcousticModel, tokenizer: Tokenizer, folder: Path) -> li
 
 
 def sherpa_tokens(tokenizer: Tokenizer) -> str:
-    """Return sherpa-onnx's list of a vocabulary: a symbol and its number per line."""
+    """Return a vocabulary as sherpa-onnx lists it: a symbol and its number per line."""
     # As sherpa-onnx names the blank and a space, and as our texts show what the vocabulary lacks.
     names = {BLANK_SYMBOL: "<blk>", UNKNOWN: "⁇"}
-    if tokenizer.gap:  # elsewhere the bar is a piece like others
+    if tokenizer.gap:  # in other vocabularies, the bar is a piece like any other
         names[WORD_GAP] = PIECE_START
     lines = [f"{names.get(symbol, symbol)} {number}" for number, symbol in enumerate(tokenizer.symbols)]
     return "\n".join(lines) + "\n"
@@ -269,6 +269,6 @@ def _write_onnx(
         )
     if program is None:
         raise UserError(f"{path}: torch.onnx returned no model")
-    proto = program.model_proto  # made anew each time
+    proto = program.model_proto  # each access builds it again
     onnx.helper.set_model_props(proto, properties)
     write_bytes(proto.SerializeToString(), path)

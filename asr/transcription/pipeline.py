@@ -1,4 +1,4 @@
-"""The pipeline: sources are read and batched, their posteriors computed and searched, in threads."""
+"""The pipeline: reads and batches sources, computes their posteriors and searches them, in threads."""
 
 import threading
 import time
@@ -35,8 +35,8 @@ from asr.transcription.posteriors import (
 )
 from asr.transcription.sources import CutSource, Source
 
-READERS = 2  # further threads, which read the next recordings while others are encoded
-ENCODING_SHARE = 0.9  # the encoder's share of the time of a long recording, for progress
+READERS = 2  # threads that read the next recordings while others are encoded
+ENCODING_SHARE = 0.9  # assumed fraction of a long recording's time spent in the encoder, for progress
 
 Item = TypeVar("Item")
 Content = TypeVar("Content")
@@ -47,7 +47,7 @@ Advance = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel of a source, which is encoded and searched by itself.
+    """A channel of a source; each channel is encoded and searched separately.
 
     Attributes:
         source: source of the channel.
@@ -67,14 +67,14 @@ class Channel:
         return self.source.name if self.number is None else f"{self.source.name}, channel {self.number}"
 
 
-# From channels and the log-probabilities of each, [T, V] on the CPU, to what was found in each, or its error.
-# The progress is reported in shares that add up to 1.
+# Maps channels and the log-probabilities of each, [T, V] on the CPU, to the result of each, or its error.
+# Progress is reported in fractions that add up to 1.
 Search = Callable[[Sequence[Channel], list[Tensor], Advance], Sequence[Found | UserError]]
 
 
 @dataclass
 class _Work(Generic[Found]):
-    """A channel, and what was found in it, or its error; None: it has not been searched."""
+    """A channel, and its result or error; None: it has not been searched."""
 
     channel: Channel
     found: Found | Exception | None = None
@@ -87,8 +87,8 @@ class Pipeline(Generic[Found]):
     Attributes:
         model: acoustic model.
         options: mode and chunks of long recordings.
-        search: the search, which several threads call.
-        skip_silent: whether silent channels are neither encoded nor searched.
+        search: search; called by several threads.
+        skip_silent: whether to skip silent channels.
     """
 
     model: AcousticModel
@@ -102,16 +102,16 @@ class Pipeline(Generic[Found]):
         groups: list[list[int]],
         advance: Advance = lambda share: None,
     ) -> Iterator[tuple[int, list[tuple[Channel, Found | None]] | Exception]]:
-        """Yield each source's position, and its channels with what was found, or the error that it raised.
+        """Yield each source's position, and its channels with their results, or the error that it raised.
 
-        A group of a single source is read when its turn comes, because the source may be large; other groups
-        are read ahead. For a silent channel that is skipped, None is found.
+        A group with a single source is read when its turn comes, because the source may be large; other
+        groups are read ahead. The result of a skipped silent channel is None.
 
         Args:
             sources: recordings.
             groups: positions of the sources that are read together, in the order of the results.
-            advance: called with the share of a source done since the last call; the shares of each add up to
-                1 unless it raises an error.
+            advance: called with the fraction of a source done since the last call; a source's fractions add
+                up to 1 unless it raises an error.
         """
         read = partial(_read_group, self.model.sample_rate, sources)
         for alone, together in groupby(groups, key=lambda group: len(group) == 1):
@@ -126,7 +126,7 @@ class Pipeline(Generic[Found]):
                     yield position, self._finish(own, advance)
 
     def _search_short(self, group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":
-        """Search the short channels of a group, similar lengths in a batch."""
+        """Search the short channels of a group in batches of similar length."""
         found: list[list[_Work[Found]] | Exception] = _unsearched(group)
         work = [x for own in found if not isinstance(own, Exception) for x in own]
         short = [x for x in work if self._is_short(x.channel)]
@@ -177,7 +177,7 @@ class Pipeline(Generic[Found]):
     def _finish(
         self, work: list[_Work[Found]] | Exception, advance: Advance
     ) -> list[tuple[Channel, Found | None]] | Exception:
-        """Return what was found in a source; search the channels that were not searched in a batch."""
+        """Return the results of a source; search the channels that were not searched in a batch."""
         if isinstance(work, Exception):
             return work
         try:
@@ -214,8 +214,8 @@ class Encoded:
     Attributes:
         positions: [B] positions of the utterances.
         posteriors: log-probabilities.
-        encode_s: time of features and encoder in seconds, divided by the number of groups that are encoded
-            at the same time.
+        encode_s: time of features and encoder in seconds, divided by the number of groups encoded at the same
+            time.
     """
 
     positions: list[int]
@@ -224,9 +224,9 @@ class Encoded:
 
 
 def encoded_cuts(model: AcousticModel, cuts: Cuts, groups: list[list[int]]) -> Iterator[Encoded]:
-    """Yield each group of utterances, encoded as one batch in one pass; the first error ends the work.
+    """Yield each group of utterances, encoded as one batch in one pass; the first error is raised.
 
-    This is for a search in other processes, or on the device of the log-probabilities.
+    For searches that run in other processes, or on the device of the log-probabilities.
 
     Args:
         model: acoustic model.
@@ -242,7 +242,7 @@ def encoded_cuts(model: AcousticModel, cuts: Cuts, groups: list[list[int]]) -> I
         for channel, log_probs_TV in zip(channels, batch.each(), strict=True):
             checked_posteriors(log_probs_TV, channel.name)
         if model.device.type == "cuda":
-            torch.cuda.synchronize(model.device)  # otherwise the encoder's time would count as search time
+            torch.cuda.synchronize(model.device)  # otherwise encoding would count as search time
         positions = [channel.position for channel in channels]
         return Encoded(positions, batch, (time.perf_counter() - started) / beside)
 
@@ -286,7 +286,7 @@ def _raised(result: Result | Exception) -> Result:
 def encoders(model: AcousticModel, items: int) -> int:
     """Return the number of items that are encoded at the same time.
 
-    On a CPU, it is PyTorch's number of threads, one for each item: several threads for one batch would wait
+    On a CPU, it is PyTorch's number of threads, one per item: several threads working on one batch would wait
     for each other after every operation. On a GPU, it is one.
     """
     return max(1, min(torch.get_num_threads(), items)) if model.device.type == "cpu" else 1
@@ -301,9 +301,9 @@ def in_threads(
     """Yield encode(read(item)) of each item in order.
 
     Args:
-        model: acoustic model used by `encode`; it is in evaluation mode meanwhile.
+        model: acoustic model used by `encode`; in evaluation mode meanwhile.
         read: loads an item, while others are encoded.
-        encode: maps what `read` returns to a result.
+        encode: maps the value of `read` to a result.
         items: arguments of `read`.
     """
     threads, beside = torch.get_num_threads(), encoders(model, len(items))
@@ -315,7 +315,7 @@ def in_threads(
             return encode(content)
 
     waiting: deque[Future[Result]] = deque()
-    # Setting PyTorch's number of threads sets that of the calling thread and of threads started later.
+    # PyTorch's number of threads is set for the calling thread and for threads started later.
     pool = ThreadPoolExecutor(
         beside + READERS, initializer=torch.set_num_threads, initargs=(threads // beside,)
     )

@@ -1,7 +1,7 @@
-"""Checks that every mechanism passes: padding, lengths, batches, gradients, precision, state.
+"""Checks that every mechanism must pass: padding, lengths, batches, gradients, precision, state.
 
-`asr attention check` runs them on a mechanism of your own, and the tests on those in the table. A check
-takes a mechanism's name and raises AssertionError with what it found.
+`asr attention check` runs them on a mechanism of your own, and the tests run them on those in the table. A
+check takes a mechanism's name, and raises AssertionError with a description of the fault.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ OF_MECHANISMS: tuple[Check, ...] = (
     mechanisms.empty_batches,
     *OF_LAYERS,
 )
-# For a layer without parameters, whose output does not depend on its input.
+# Checks for a layer without parameters, whose output doesn't depend on its input.
 OF_NO_PARAMETERS: tuple[Check, ...] = (
     layers.layer_padding_and_batch,
     layers.determinism,
@@ -71,8 +71,8 @@ class Outcome:
 
     Attributes:
         name: mechanism, with its numbers and options.
-        title: what was checked.
-        failure: what was found instead; empty: it passed.
+        title: checked property.
+        failure: description of the fault; empty if the check passed.
     """
 
     name: str
@@ -81,10 +81,10 @@ class Outcome:
 
 
 def run_checks(name: str) -> Iterator[Outcome]:
-    """Check a mechanism as it is named, with small numbers, and with every value of its options.
+    """Check a mechanism as named, with small numbers, and with every value of its options.
 
     Args:
-        name: a name whose code is loaded; see `given_name`.
+        name: name of a mechanism whose code is loaded; see `given_name`.
     """
     spec = parse_name(name)
     for small in dict.fromkeys([spec.name, *small_names(spec.mechanism)]):

@@ -1,4 +1,4 @@
-"""Expectations of the checks: AssertionError with one line on what was found."""
+"""Expectations of the checks: AssertionError with a line that describes the fault."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ def expect(holds: bool | Tensor, what: str) -> None:
 
 
 def expect_close(found: Tensor, expected: Tensor, what: str, atol: float, rtol: float = 0.0) -> None:
-    """Raise AssertionError unless two tensors agree in shape and, up to a tolerance, in values."""
+    """Raise AssertionError unless two tensors agree in shape and, within a tolerance, in values."""
     expect(found.shape == expected.shape, f"{what}: shape {list(found.shape)}, not {list(expected.shape)}")
     found, expected = found.detach().double(), expected.detach().double()
     expect(found.isfinite().all(), f"{what}: NaN or infinity")

@@ -14,9 +14,9 @@ from asr.attention.table import build_mechanism, mechanism_class, parse_name
 from asr.config.schema import Setting, accepted, default_of, settings, written
 from asr.lengths import keep_mask
 
-# Empty, 1, around 4 and 5 (small numbers of clusters and keys), primes, and more than two LSH chunks.
+# 0, 1, around 4 and 5 (the small numbers of clusters and keys), primes, and more than two LSH chunks.
 LENGTHS = torch.tensor([31, 0, 1, 3, 4, 4, 5, 6, 13, 8, 9, 31])
-SMALL = 4  # larger numbers become the smallest allowed one of at least this
+SMALL = 4  # larger numbers are replaced by the smallest allowed one that is at least this
 
 
 def inputs(
@@ -60,9 +60,9 @@ def build_layer(name: str, model_dim: int = 12, **options: Any) -> SelfAttention
 
 
 def small_names(mechanism: str) -> list[str]:
-    """Return a name with small numbers, and a further one for every other value of each option.
+    """Return a name with small numbers, and further names with every other value of each option.
 
-    Numbers take one other value: 2, or the smallest allowed one.
+    Numbers have one other value: 2, or the smallest allowed one.
 
     Example:
         >>> small_names("near")[:2], small_names("linear")
@@ -80,11 +80,11 @@ def small_names(mechanism: str) -> list[str]:
 
 
 def _name(head: str, chosen: Mapping[str, Any]) -> str:
-    """Return a name with chosen values, and small ones of the other options that have an effect with them."""
+    """Return a name with the chosen values, and small ones for other options that then have an effect."""
     given = {key: written(value) for key, value in chosen.items()}
     options = parse_name(_with_options(head, given)).options
     for x in effective(options):
-        # A default that follows another option's value stays so.
+        # A default that follows another option's value is kept.
         if not x.letter and default_of(x.field) is not None:
             given.setdefault(x.key, written(_small(x)))
     return parse_name(_with_options(head, given)).name

@@ -1,4 +1,4 @@
-"""Checks of layers: projections with a mechanism, or a mechanism with parameters of its own."""
+"""Checks of layers: projections with a mechanism, or a mechanism with its own parameters."""
 
 import copy
 
@@ -68,7 +68,7 @@ def autocast(name: str) -> None:
         expect(
             parameter.grad is not None and bool(parameter.grad.isfinite().all()), f"the gradient of {part}"
         )
-    # The median: a rounded query may join another cluster, so that not all values are close.
+    # The median, because not all values are close: a rounded query may join another cluster.
     worst = float((y.detach().float() - exact.detach()).abs().median())
     expect(worst < 0.02, f"half of the output differs by {worst:.2g} or more")
 
@@ -96,7 +96,7 @@ def copies_and_checkpointing(name: str) -> None:
 
 
 def exchange(name: str) -> None:
-    """A layer that changes to the mechanism equals a new layer with the same weights."""
+    """A layer that is switched to the mechanism equals a new layer with the same weights."""
     shared = build(name).needs_shared_keys
     trained = build_layer("shared-full" if shared else "full", dropout=0.25)
     other = build_layer(name)
@@ -113,7 +113,7 @@ def exchange(name: str) -> None:
 
 
 def layer_wrong_lengths(name: str) -> None:
-    """Layers refuse lengths below zero, beyond the sequence, and of another batch."""
+    """Layers refuse negative lengths, lengths beyond the sequence, and another number of lengths."""
     layer, x = build_layer(name), torch.ones(2, 5, 12)
     for wrong in (-1, 6):
         lengths = torch.tensor([5, wrong])

@@ -1,4 +1,4 @@
-"""Checks of mechanisms without parameters of their own, as functions of q, k and v."""
+"""Checks of mechanisms without their own parameters, as functions of q, k and v."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from asr.lengths import keep_mask
 def run_mechanism(
     mechanism: QueryKeyMechanism, given: Sequence[Tensor], lengths: Tensor | None
 ) -> list[Tensor]:
-    """Return the output and the gradients of q, k and v of a curved function of it."""
+    """Return the output, and the gradients of q, k and v for a nonlinear function of the output."""
     leaves = [x.clone().requires_grad_() for x in given]
     out = mechanism(*leaves, lengths)
     out.cos().sum().backward()
@@ -67,7 +67,7 @@ def weights_times_values(name: str) -> None:
 
 
 def huge_logits(name: str) -> None:
-    """Output and gradients are finite with logits of 1e4, and with queries and keys that are all the same."""
+    """Output and gradients are finite with logits of 1e4, and if all queries and keys are equal."""
     mechanism = build(name)
     lengths = torch.tensor([31, 13])
     q, k, v = inputs(mechanism, lengths, dtype=torch.float32, scale=1e4)
@@ -85,7 +85,7 @@ def strides(name: str) -> None:
 
 
 def half_precision(name: str) -> None:
-    """In bfloat16 and float16, only input and output are rounded."""
+    """In bfloat16 and float16, only inputs and outputs are rounded."""
     mechanism = build(name)
     for dtype in (torch.bfloat16, torch.float16):
         q, k, v = inputs(mechanism, dtype=dtype)
@@ -97,8 +97,8 @@ def half_precision(name: str) -> None:
 
 def gradients(name: str) -> None:
     """Gradients equal finite differences."""
-    # Heads of three and two numbers, because the mechanism runs twice for each number. One sequence, because
-    # the gradients of several are those of each alone.
+    # Heads of size three and two, because the mechanism runs twice for each number. One sequence, because the
+    # gradients of sequences are independent.
     mechanism = build(name)
     lengths = torch.tensor([9])
     q, k, v = inputs(mechanism, lengths, size=10, poison=0.0)
@@ -107,7 +107,7 @@ def gradients(name: str) -> None:
 
 
 def wrong_lengths(name: str) -> None:
-    """Lengths below zero and beyond the sequence are refused."""
+    """Negative lengths, and lengths beyond the sequence, are refused."""
     for backend in ("reference", "auto"):
         mechanism, x = build(name, backend=backend), torch.ones(2, 1, 5, 4)
         for wrong in (-1, 6):
@@ -116,7 +116,7 @@ def wrong_lengths(name: str) -> None:
 
 
 def empty_batches(name: str) -> None:
-    """Empty batches have the gradients of PyTorch's attention, whichever of q, k and v need one."""
+    """Empty batches have the same gradients as PyTorch's attention, whichever of q, k and v need one."""
     for backend in ("reference", "auto"):
         mechanism = build(name, backend=backend)
         sizes = [(0, 2, 3, 3), (1, 0, 3, 3), (1, 2, 0, 0)]
