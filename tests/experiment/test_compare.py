@@ -296,21 +296,6 @@ def test_only_the_first_rank_writes_the_state(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fast")
-def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
-    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", "reuse=none"]
-    asked += ["attentions=[full,clustered-3]", "timing_repeats=1"]
-    assert main([*asked, "budget=0.2s", "budget_clock=cpu", "evaluate=[full]"]) == 0
-    results = read_results(tmp_path)
-    for training in results.trainings:
-        assert (training.train_cpu_s or 0) >= 0.2
-        spent = [point.train_cpu_s or 0 for point in training.curve]
-        assert all(0 < seconds < 0.2 for seconds in spent[:-1])
-        assert spent[-1] == pytest.approx(training.train_cpu_s)
-    assert results.protocol["budget"] == "0.2s of training (CPU time)"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("fast")
 def test_models_without_recordings_are_exchanged_and_timed(tmp_path: Path) -> None:
     """They were trained and validated only, so that a comparison showed neither test errors nor times."""
     asked = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "steps=2"]

@@ -2,18 +2,15 @@
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comparisons import put
-from runs import in_process
-from tone_corpora import TINY
 
 from asr.cli import main
 from asr.errors import UserError
@@ -21,7 +18,6 @@ from asr.experiment import launch
 from asr.experiment.cell import Cell, read_state
 from asr.experiment.launch import Submission
 from asr.experiment.options import CompareConfig
-from asr.training.task import TrainingTask
 
 
 def cells_in(folder: Path, *names: str) -> list[Cell]:
@@ -119,49 +115,6 @@ def test_refused_options_are_one_line(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=f"launcher={launcher} launch=.*{message}"):
             launch.launch(tmp_path, CompareConfig(launcher=launcher, launch=[override]), [cells], print)
-
-
-@pytest.mark.slow
-def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
-    corpus_maker: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first job's machine has no data, and the second's runs out of memory; the third is done."""
-    corpus, folder = corpus_maker(), tmp_path / "out"
-    trainings = [f"trainings/{name}/seed0" for name in ("full", "linear", "summary")]
-
-    def training_step(*_: Any) -> None:
-        raise MemoryError
-
-    def submit(submission: Submission) -> Lost:
-        names = [cell.name for cell in submission.cells]
-        manifest, away = corpus / "train.cuts.jsonl.gz", corpus / "away"
-        with pytest.MonkeyPatch.context() as patch:
-            if names == trainings[:1]:
-                manifest.rename(away)
-            if names == trainings[1:2]:
-                patch.setattr(TrainingTask, "training_step", training_step)
-            Submission(submission.folder, submission.cells, host="login")()
-        if away.exists():
-            away.rename(manifest)
-        return Lost(None)
-
-    monkeypatch.setattr(launch, "run_cells", lambda folder, cells: in_process(folder, cells, lambda *_: None))
-    monkeypatch.setattr(launch.platform, "node", lambda: "node7")
-    monkeypatch.setattr("asr.library.write_report", lambda results, folder: folder / "report.html")
-    arguments = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
-    arguments += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
-    monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(submit))
-    assert main(arguments) == 1
-    assert f"2 cells failed ({', '.join(trainings[:2])})" in capsys.readouterr().err
-    states = [read_state(folder, name) for name in trainings]
-    assert [state.status for state in states] == ["failed", "failed", "done"]
-    assert re.match(r"node7: .*train\.cuts\.jsonl\.gz", states[0].error or "")
-    assert states[1].error == "node7: out of memory"
-    trainings.clear()  # the machines are well
-    assert main(arguments) == 0
 
 
 @pytest.fixture
