@@ -31,12 +31,13 @@ from asr.experiment.cell import (
     write_fraction,
 )
 from asr.experiment.labels import Labels
-from asr.experiment.processes import CODE
+from asr.experiment.processes import CODE, POLL_S
 from asr.experiment.records import TimingResult
 from asr.experiment.speech import Speech
 from asr.experiment.timing import forward_times
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Workload
+from asr.files import is_locked
 from asr.records.job import Job
 from asr.training.config import train_options_from
 from asr.training.progress import position
@@ -62,6 +63,9 @@ def work(folder: Path, cell: Cell) -> None:
     job = cell.job(folder)
     print(f"=== {cell.name}", flush=True)
     if global_rank(devices=1) == 0:
+        until = time.monotonic() + GRACE_S
+        while is_locked(folder / cell.name) and time.monotonic() < until:
+            time.sleep(POLL_S)  # the worker of a comparison that was killed ends its step
         write_fraction(folder / cell.name / "fraction", 0.0)
     else:  # a rank that ends early would mark the cell as done for the others
         job = Job(None, job.identity)

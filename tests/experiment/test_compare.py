@@ -31,7 +31,7 @@ from asr.experiment.plan import Plan, make_plan, timing_cells
 from asr.experiment.request import parse, plan_decoding
 from asr.experiment.results import read_results
 from asr.experiment.speech import find_manifests
-from asr.files import read_record
+from asr.files import locked, read_record
 from asr.report.findings import findings
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
@@ -292,6 +292,28 @@ def test_only_the_first_rank_writes_the_state(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("LOCAL_RANK", rank)
         worker.work(tmp_path, cell)
         assert read_state(tmp_path, cell.name).status == status
+
+
+def test_a_worker_waits_for_that_of_a_killed_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that was killed and started again at once failed: its first worker still held the run."""
+    cell = Cell("trainings/full/seed0", "training", {})
+    cell.plan(tmp_path)
+    held = locked(tmp_path / cell.name, "asr train")
+    held.__enter__()
+
+    def sleep(seconds: float) -> None:
+        held.__exit__(None, None, None)
+
+    def train(folder: Path, cell: Cell) -> dict[str, Any]:
+        with locked(folder / cell.name, "asr train"):
+            return {}
+
+    monkeypatch.setattr(worker.time, "sleep", sleep)
+    monkeypatch.setattr(worker, "_train", train)
+    worker.work(tmp_path, cell)
+    assert cell.is_done(tmp_path)
 
 
 @pytest.mark.slow
