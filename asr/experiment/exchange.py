@@ -392,7 +392,7 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
         run.workload.name: {
             "timed": run.workload.timed,
             "inputs": len(run.workload.items),
-            "tokens": sum(item.length for item in run.workload.items),
+            "positions": sum(item.length for item in run.workload.items),
         }
         for run in runs
     }

@@ -23,9 +23,9 @@ def table(results: Results, split: str) -> Table | None:
     timed = size.get("timed", "model")
     examples = _examples(results, split)
     what = f"{examples:,} examples"
-    if size:
-        tokens = size["tokens"] / size["inputs"]
-        what += f", {size['inputs']:,} inputs of {tokens:.0f} tokens on average"
+    if "positions" in size:
+        positions = size["positions"] / size["inputs"]
+        what += f", {size['inputs']:,} inputs of {positions:,.0f} positions on average"
     clock = clock_words(results.clock).replace("wall-clock time", "time")
     rows = []
     for name, (label, variant) in systems.items():
@@ -161,7 +161,7 @@ def _single_layer(system: System) -> Iterator[tuple[str, int, System]]:
 
 
 def sizes(results: Results, split: str) -> dict[str, Any]:
-    """Return what the protocol says about a split's inputs: `timed`, `inputs`, `tokens`."""
+    """Return what the protocol says about a split's inputs: `timed`, `inputs`, `positions`."""
     found: dict[str, dict[str, Any]] = results.protocol.get("sizes", {})
     return found.get(split) or next(iter(found.values()), {})
 
