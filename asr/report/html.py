@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import mmap
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -11,11 +12,14 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from asr.errors import UserError
 from asr.files import digest
 from asr.report import theme
 from asr.report.drawing import Item
 from asr.report.figure import ALONE_WIDTH, STATIC_WIDTH, Figure, data_uri, page_panel
 
+# vl_convert ends the process where it gets no memory; it takes 240 MiB of addresses.
+SCRIPT_MEMORY = 512 << 20
 MEDIA = {".png": "image/png", ".pdf": "application/pdf"}
 
 
@@ -49,7 +53,7 @@ def render(
     for name in attentions:
         theme.look(theme.family(name))  # before the style sheet, which lists all colours
     files = resources.files("asr.report") / "templates"
-    library = _library()
+    library = chart_library()
     script = Markup((files / "report.js").read_text(encoding="utf-8"))
     for text in (library, script):
         if "</script" in text.lower() or "<!--" in text:
@@ -100,8 +104,19 @@ def render(
 
 
 @functools.cache
-def _library() -> Markup:
-    """Return Vega, Vega-Lite and vega-embed as one script."""
+def chart_library() -> Markup:
+    """Return Vega, Vega-Lite and vega-embed as one script.
+
+    Raises:
+        UserError: the process may use too little memory to join them.
+    """
+    try:
+        mmap.mmap(-1, SCRIPT_MEMORY).close()
+    except OSError as error:
+        raise UserError(
+            f"report: its script needs {SCRIPT_MEMORY >> 20} MiB of memory: {error.strerror} (see ulimit -v); "
+            "the results are kept"
+        ) from error
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", theme.VEGA_LITE))
 
 

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from asr.errors import UserError
+from asr.report import html
 from asr.report.figure import Figure, Panel, Provenance, export
 
 NOWHERE = Provenance(**{item.name: "" for item in fields(Provenance)})
@@ -44,3 +45,10 @@ def test_too_little_virtual_memory_to_draw_is_an_error(
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (16 << 30, 16 << 30))
     with pytest.raises(UserError, match=r"b\.png: drawing reserves .* `ulimit -v` allows 16\.0 GiB"):
         export(Figure("b", "", "", "", [], NOWHERE), tmp_path)
+
+
+def test_too_little_memory_for_the_script_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `ulimit -v 3500000`, `asr compare` ended with status 134, "memory allocation of 80 bytes failed"."""
+    monkeypatch.setattr(html, "SCRIPT_MEMORY", 1 << 60)
+    with pytest.raises(UserError, match=r"script needs \d+ MiB of memory: Cannot allocate memory"):
+        html.chart_library.__wrapped__()
