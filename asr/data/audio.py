@@ -3,7 +3,6 @@
 import logging
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 log = logging.getLogger(__name__)
 _WARNING = threading.Lock()
-_noticed: defaultdict[int, set[int]] = defaultdict(set)  # rates by the model's rate
+_noticed: set[int] = set()  # rates of models for which it has been said
 
 # As in lhotse, so that a manifest gives the same samples in both: an utterance may lack this much at the end
 # of its file, and one shorter than its recording by less than WHOLE_S counts as all of it.
@@ -124,11 +123,11 @@ def convert(samples: Samples, rate: float, sample_rate: int) -> Samples:
 
 
 def notice_resampling(rates: Iterable[int], sample_rate: int) -> None:
-    """Warn that audio at other rates is resampled, once for each pair of rates."""
+    """Warn that audio at other rates is resampled, once for each rate of a model."""
     with _WARNING:  # threads read ahead
-        new = sorted({rate for rate in rates if rate != sample_rate} - _noticed[sample_rate])
-        _noticed[sample_rate].update(new)
-        if new:
-            log.warning(
-                "audio at %s Hz is resampled to the model's %d Hz", ", ".join(map(str, new)), sample_rate
-            )
+        others = sorted(set(rates) - {sample_rate})
+        if not others or sample_rate in _noticed:
+            return
+        _noticed.add(sample_rate)
+    found = ", ".join(map(str, others))
+    log.warning("audio at other rates, such as %s Hz, is resampled to the model's %d Hz", found, sample_rate)

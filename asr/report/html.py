@@ -114,8 +114,8 @@ def chart_library() -> Markup:
         mmap.mmap(-1, SCRIPT_MEMORY).close()
     except OSError as error:
         raise UserError(
-            f"report: its script needs {SCRIPT_MEMORY >> 20} MiB of memory: {error.strerror} (see ulimit -v); "
-            "the results are kept"
+            f"report: its script needs {SCRIPT_MEMORY >> 20} MiB of memory: {error.strerror} "
+            "(see ulimit -v); the results are kept"
         ) from error
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", theme.VEGA_LITE))
 

@@ -48,7 +48,7 @@ def test_too_little_virtual_memory_to_draw_is_an_error(
 
 
 def test_too_little_memory_for_the_script_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under `ulimit -v 3500000`, `asr compare` ended with status 134, "memory allocation of 80 bytes failed"."""
+    """Under `ulimit -v 3500000`, `asr compare` ended with status 134, killed by a library."""
     monkeypatch.setattr(html, "SCRIPT_MEMORY", 1 << 60)
     with pytest.raises(UserError, match=r"script needs \d+ MiB of memory: Cannot allocate memory"):
         html.chart_library.__wrapped__()
