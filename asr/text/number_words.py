@@ -313,8 +313,9 @@ GERMAN_MONTHS = frozenset(
         "dezember",
     ]
 )
-# Months in the genitive, which make the preceding day's ordinal a genitive, too: do 3. května.
-GENITIVE_MONTHS = {
+# Months after a day, in forms that tell the case of its ordinal: a genitive in do 3. května. Icelandic months
+# have one form; the word before the day tells it.
+MONTHS = {
     "cs": "ledna února března dubna května června července srpna září října listopadu prosince",
     "sk": "januára februára marca apríla mája júna júla augusta septembra októbra novembra decembra",
     "sl": "januarja februarja marca aprila maja junija julija avgusta septembra oktobra novembra decembra",
@@ -323,14 +324,22 @@ GENITIVE_MONTHS = {
     "grudnia",
     "ru": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
     "uk": "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня",
+    "fi": "tammikuuta helmikuuta maaliskuuta huhtikuuta toukokuuta kesäkuuta heinäkuuta elokuuta syyskuuta "
+    "lokakuuta marraskuuta joulukuuta",
+    "is": "janúar febrúar mars apríl maí júní júlí ágúst september október nóvember desember",
+    "lv": "janvāris februāris marts aprīlis maijs jūnijs jūlijs augusts septembris oktobris novembris "
+    "decembris janvāra februāra marta aprīļa maija jūnija jūlija augusta septembra oktobra novembra decembra "
+    "janvārī februārī martā aprīlī maijā jūnijā jūlijā augustā septembrī oktobrī novembrī decembrī",
 }
-# Words after which a day without a full stop is certainly a genitive: do 3 maja, but dziś jest 3 maja.
+# Where a day is certainly a genitive, or in Icelandic no nominative: do 3 maja, but dziś jest 3 maja.
 BEFORE_DAYS = {
     "pl": "do od dnia około z",
     "ru": "с до от после около",
     "uk": "з до від після близько",
+    "is": "þann frá til um fyrir eftir á við með og",
 }
-# Genitives of the first twenty ordinals and the thirtieth, for languages whose ordinals num2words lacks.
+# Genitives of the first twenty ordinals and of the thirtieth, where num2words has no ordinals. In
+# Icelandic, the form of all cases but the nominative; the second, `?`, has three.
 GENITIVE_DAYS = {
     "cs": "prvního druhého třetího čtvrtého pátého šestého sedmého osmého devátého desátého jedenáctého "
     "dvanáctého třináctého čtrnáctého patnáctého šestnáctého sedmnáctého osmnáctého devatenáctého "
@@ -341,7 +350,16 @@ GENITIVE_DAYS = {
     "sr": "prvog drugog trećeg četvrtog petog šestog sedmog osmog devetog desetog jedanaestog dvanaestog "
     "trinaestog četrnaestog petnaestog šesnaestog sedamnaestog osamnaestog devetnaestog dvadesetog "
     "tridesetog",
+    "is": "fyrsta ? þriðja fjórða fimmta sjötta sjöunda áttunda níunda tíunda ellefta tólfta þrettánda "
+    "fjórtánda fimmtánda sextánda sautjánda átjánda nítjánda tuttugasta þrítugasta",
 }
+# Latvian: stems of the first nineteen ordinals, and of tens; endings by that of the month.
+LATVIAN_DAYS = (
+    "pirm otr treš ceturt piekt sest septīt astot devīt desmit vienpadsmit divpadsmit trīspadsmit "
+    "četrpadsmit piecpadsmit sešpadsmit septiņpadsmit astoņpadsmit deviņpadsmit"
+)
+LATVIAN_TENS = ("divdesmit", "trīsdesmit")
+LATVIAN_ENDINGS = {"s": "ais", "a": "ā", "ā": "ajā", "ī": "ajā"}
 # Denominators from 2 on: a word, or the forms `one|two|five` in languages with three plural forms.
 FEW_PARTS = {
     "cs": "polovina|poloviny|polovin třetina|třetiny|třetin čtvrtina|čtvrtiny|čtvrtin pětina|pětiny|pětin "

@@ -18,12 +18,15 @@ from asr.text.number_words import (
     FEMININE,
     FEW_PARTS,
     GENITIVE_DAYS,
-    GENITIVE_MONTHS,
     GERMAN_ENDINGS,
     GERMAN_MONTHS,
     GERMAN_PREPOSITIONS,
     HALVES,
     LARGEST_PART,
+    LATVIAN_DAYS,
+    LATVIAN_ENDINGS,
+    LATVIAN_TENS,
+    MONTHS,
     ONE,
     OTHER_MARK,
     OTHER_PARTS,
@@ -264,10 +267,10 @@ class _Reader:
             )
         elif self.base in STOPPED_ORDINALS | INFLECTED_ORDINALS:
             forms.insert(0, r"(?P<stopped>\d{1,4})\.(?=\s+[^\W\d])")
-        if before := BEFORE_DAYS.get(self.base):
-            months = "|".join(GENITIVE_MONTHS[self.base].split())
+        self.before_days = frozenset(BEFORE_DAYS.get(self.base, "").split())
+        if self.before_days:
+            months = "|".join(MONTHS[self.base].split())
             forms.insert(0, rf"(?P<day>(?<!\d)(?:[12]?\d|3[01])) +(?P<month>{months})\b")
-            self.before_days = frozenset(before.split())
         if ending := DECADES.get(self.base):
             forms.insert(0, rf"(?P<decade>\d*\d0){ending}\b")
         self.forms = re.compile("|".join(forms))
@@ -428,22 +431,34 @@ class _Reader:
 
     def _day(self, written: str, found: re.Match[str]) -> str:
         """Return the words for the day before a month; a genitive if the preceding word requires it."""
-        before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
-        said = f"{self._genitive(int(written))} {found['month']}"
-        if not before or before[0] not in self.before_days:
+        said = f"{self._day_ordinal(int(written), found['month'])} {found['month']}"
+        if not self._after_preposition(found):
             raise _NotKnown(said)
         return said
 
-    def _genitive(self, day: int) -> str:
-        """Return the ordinal of a day in the genitive."""
+    def _after_preposition(self, found: re.Match[str]) -> bool:
+        """Return whether the word before a day tells the case of its ordinal."""
+        before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
+        return bool(before) and before[0] in self.before_days
+
+    def _day_ordinal(self, day: int, month: str) -> str:
+        """Return the ordinal of a day in the case that its month or the word before it asks for."""
+        if self.base == "lv":
+            tens, ones = divmod(day, 10) if day >= 20 else (0, day)
+            stems = [LATVIAN_TENS[tens - 2]] if tens else []
+            stems += [LATVIAN_DAYS.split()[ones - 1]] if ones else []
+            return " ".join(stems) + LATVIAN_ENDINGS[month[-1]]
         if self.base in GENITIVE_DAYS:
-            *days, thirtieth = GENITIVE_DAYS[self.base].split()
-            if day in (30, 31) or day <= 20:
-                tens = thirtieth if day >= 30 else ""
-                return f"{tens} {days[0] if day == 31 else ''}" if tens else days[day - 1]
-            return f"{days[19]} {days[day - 21]}"
+            days = GENITIVE_DAYS[self.base].split()
+            parts = [days[day - 1]] if day <= 20 else [days[19 if day < 30 else 20]]
+            parts += [days[day % 10 - 1]] if day > 20 and day % 10 else []
+            if "?" in parts:
+                raise _NotKnown
+            return (" og " if self.base == "is" else " ").join(parts)
         ordinal = self._words(day, to="ordinal")
         match self.base:
+            case "fi":
+                return ordinal
             case "pl":
                 return " ".join(re.sub("y$", "ego", re.sub("i$", "iego", x)) for x in ordinal.split())
             case "sl":
@@ -475,9 +490,12 @@ class _Reader:
         if self.base != "de" and not follower[:1].islower():
             return f"{self._cardinal(number)}."
         if self.base in INFLECTED_ORDINALS:
-            if follower.lower() in GENITIVE_MONTHS.get(self.base, "").split() and 1 <= int(number) <= 31:
-                return self._genitive(int(number))
-            raise _NotKnown
+            if follower.lower() not in MONTHS.get(self.base, "").split() or not 1 <= int(number) <= 31:
+                raise _NotKnown
+            said = self._day_ordinal(int(number), follower)
+            if self.base == "is" and not self._after_preposition(found):
+                raise _NotKnown(said)
+            return said
         ordinal = self._words(int(number), to="ordinal")
         if self.base != "de":
             return ordinal

@@ -1,7 +1,7 @@
 """Numbers as they are spoken."""
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from num2words import CONVERTER_CLASSES
 
@@ -81,6 +81,7 @@ def test_a_number_is_no_era_and_stays_in_no_language(language: str, written: str
     assert spoken_numbers(written, language) == spoken
 
 
+@settings(deadline=None)
 @given(
     st.text(alphabet="0123456789.,:%$€-/ ast", max_size=20),
     st.sampled_from(sorted(CONVERTER_CLASSES)),
@@ -92,6 +93,7 @@ def test_no_digit_is_left(written: str, language: str) -> None:
     assert not any(x.isdigit() for x in spoken_numbers(written, language))
 
 
+@settings(deadline=None)
 @given(
     st.text(alphabet="0123456789.,:%$€-/ ast½²°#@&+=¥()§×<>[]₪'º", max_size=14),
     st.sampled_from(sorted(CONVERTER_CLASSES)),
@@ -352,11 +354,32 @@ def test_roman_numerals_are_read_where_that_is_certain(language: str, written: s
         ("ru", "с 3 мая до 21 июня", "с третьего мая до двадцать первого июня"),
         ("uk", "до 3 травня", "до третього травня"),
         ("de", "der 14te, am 20sten, ein 3ter", "der vierzehnte, am zwanzigsten, ein dritter"),
+        ("fi", "5. toukokuuta, 31. joulukuuta", "viides toukokuuta, kolmaskymmenesensimmäinen joulukuuta"),
+        ("is", "frá 5. maí til 21. júní", "frá fimmta maí til tuttugasta og fyrsta júní"),
+        (
+            "lv",
+            "5. maijā, 21. marta, 30. jūnijs",
+            "piektajā maijā, divdesmit pirmā marta, trīsdesmitais jūnijs",
+        ),
     ],
 )
-def test_days_before_months_are_genitives(language: str, written: str, spoken: str) -> None:
+def test_days_before_months_have_the_case_of_their_form(language: str, written: str, spoken: str) -> None:
     """In languages with cases, 3. května was tři. května, and listed."""
     assert spoken_numbers(written, language) == spoken
+    assert unspoken(written, language) == []
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "listed"),
+    [
+        ("is", "í dag er 5. maí", "5."),
+        ("is", "þann 2. maí", "2."),
+        ("lt", "5. klasė", "5."),
+        ("fi", "5. talo", "5."),
+    ],
+)
+def test_days_and_ordinals_of_unknown_case_are_listed(language: str, written: str, listed: str) -> None:
+    assert unspoken(written, language) == [listed]
 
 
 @pytest.mark.parametrize(
