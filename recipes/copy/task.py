@@ -1,8 +1,8 @@
 """The masked-copy task: how many clusters or hash rounds a sequence length needs.
 
 *Fast Transformers with Clustered Attention*, section C.2, figures 5 and 6. A sequence is 0w0w, where w has L
-symbols. Some symbols of each half are masked, but no symbol in both halves, so every masked symbol can be
-copied from the other half.
+symbols. Some symbols in each half are masked, but none in both halves, so every masked symbol can be copied
+from the other half.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def make_sequences(count: int, length: int, generator: torch.Generator) -> tuple
     masked_in_half = max(1, round(MASKED_SHARE * length))
     masked = torch.zeros(count, 2 * length + 2, dtype=torch.bool)
     masked.scatter_(1, order[:, :masked_in_half] + 1, True)
-    # Other symbols than in the first half, so that each can be copied from the other one.
+    # Not the same symbols as in the first half, so that each can be copied from the other half.
     masked.scatter_(1, order[:, masked_in_half : 2 * masked_in_half] + length + 2, True)
     return targets.masked_fill(masked, MASK), targets
 
@@ -103,7 +103,7 @@ class CopyData(NumberedBatches):
         super().__init__(Sequences(length, seed), self.held_out("dev", DEV_SEQUENCES))
 
     def held_out(self, split: str, items: int) -> list[CopyBatch]:
-        """Return the batches of dev or test, the last one whole."""
+        """Return the batches of dev or test; the last batch is complete, too."""
         sequences = Sequences(self.length, HELD_OUT_SEEDS[split])
         return [sequences[BatchPlan((), 0, i)] for i in range(-(-(items or SEQUENCES) // BATCH))]
 
@@ -124,7 +124,7 @@ class CopyData(NumberedBatches):
         return f"masked copy of {self.length} symbols"
 
     def digest(self, split: str) -> str:
-        """Return nothing: length and seed determine the sequences."""
+        """Return an empty text, because length and seed determine the sequences."""
         return ""
 
 

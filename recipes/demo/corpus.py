@@ -1,4 +1,4 @@
-"""Plan the embedded corpus: options, random words, and the sentences of each voice."""
+"""Plans the embedded corpus: random words, and the sentences of each voice."""
 
 import random
 from collections.abc import Iterator

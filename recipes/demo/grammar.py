@@ -1,4 +1,4 @@
-"""Generate sentences in the style of business news from a small grammar, with random dictionary words."""
+"""Generates sentences in the style of business news from a small grammar, with random dictionary words."""
 
 import random
 import re

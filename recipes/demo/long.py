@@ -1,4 +1,4 @@
-"""Measure error rate and cost on long recordings made of test utterances, up to an hour in one pass.
+"""Measures error rate and cost on long recordings made of test utterances, up to an hour in one pass.
 
     python -m asr_recipes.demo.long model=exp/demo/long 'systems=[i-clustered-100,full,chunked]'
 
@@ -82,7 +82,7 @@ class TranscriptionRun:
     interval: Interval  # 95 % bootstrap intervals over the distinct utterances of the recording
     singly: float  # error rate of the same utterances decoded one by one
     singly_interval: Interval
-    ratio_interval: Interval  # error_rate / singly, paired: both from the same utterances in each resample
+    ratio_interval: Interval  # of error_rate / singly, paired: the same utterances in each bootstrap sample
     wall_s: float
     cpu_s: float
     real_time_factor: float
@@ -154,7 +154,7 @@ def errors_per_utterance(sizes: list[int], reference: list[str], hypothesis: lis
 
 
 def pooled_counts(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
-    """Return the sum of the counts of each distinct utterance, since its repetitions are not independent."""
+    """Return the sum of the counts for each distinct utterance, because repetitions aren't independent."""
     sums: dict[str, int] = {}
     for cut, count in zip(cuts, counts, strict=True):
         sums[cut.id] = sums.get(cut.id, 0) + count
@@ -204,7 +204,7 @@ def run(options: Options) -> list[TranscriptionRun]:
         texts = [cut.supervisions[0].text or "" for cut in chosen]
         symbols = recognizer.tokenizer.tokens(recognizer.tokenizer.encode(" ".join(texts)))
         sizes = [len(recognizer.tokenizer.encode(text)) for text in texts]
-        if recognizer.tokenizer.unit == "character":  # a space after each but the last
+        if recognizer.tokenizer.unit == "character":  # a space after each utterance but the last
             sizes = [size + 1 for size in sizes[:-1]] + sizes[-1:]
         alone = [singly[cut.id] for cut in chosen]
         lengths_U, alone_U = pooled_counts(chosen, sizes), pooled_counts(chosen, alone)

@@ -59,7 +59,7 @@ class Options(PreparationOptions):
         maximum=20_000,
     )
     random_share: float = option(
-        0.15, help="share of words replaced by random ones", affects="result", maximum=1
+        0.15, help="fraction of words replaced by random ones", affects="result", maximum=1
     )
     sample_rate: int = option(
         16000,

@@ -38,8 +38,8 @@ SYNTHESIS = Path(__file__).with_name("synthesis.py")
 def prepare(options: Options, folder: Path) -> None:
     """Write wav files, `<split>.cuts.jsonl.gz` and `lexicon.txt` below `folder`.
 
-    The bytes depend on the options alone, not on the number of workers. An interrupted run keeps finished
-    shards; a shard is regenerated when its description changes, or a file of it.
+    The bytes depend only on the options, not on the number of workers. An interrupted run keeps finished
+    shards; a shard is regenerated if its description or one of its files changes.
     """
     engine = _engine()
     preparation = Preparation("demo", folder, options, packages=PACKAGES)
@@ -135,7 +135,7 @@ def _speak_shard(task: tuple[str, dict[str, Any]], folder: Path) -> None:
 
 
 def _speak(name: str, draft: Path) -> dict[str, int]:
-    """Run synthesis.py, which ends with this process even if that is killed; return the number of samples."""
+    """Run synthesis.py, which ends with this process even if this is killed; return numbers of samples."""
     command = [sys.executable, str(SYNTHESIS), str(draft / "description.json"), str(draft)]
     waiting, held = os.pipe()  # nothing is ever written; the system closes `held` when this process ends
     try:

@@ -1,4 +1,4 @@
-"""Convert CMUdict pronunciations to espeak-ng mnemonics, so that the labels match the audio exactly."""
+"""Converts CMUdict pronunciations to espeak-ng mnemonics, so that the labels match the audio exactly."""
 
 from collections.abc import Iterable, Sequence
 
@@ -32,8 +32,9 @@ def spoken(word: str) -> Phones:
 
 
 def closed_lexicon(words: Iterable[str]) -> Lexicon:
-    """Return the lexicon of the corpus: the spoken pronunciation first, then CMUdict's others, except those
-    spoken for another word.
+    """Return the lexicon of the corpus.
+
+    Each word has its spoken pronunciation first, then CMUdict's others, except those spoken for another word.
     """
     first = {word: without_stress(spoken(word)) for word in words}
     taken = set(first.values())

@@ -1,4 +1,4 @@
-"""Speak one shard with espeak-ng; a standalone program, run in a fresh process per shard.
+"""Speaks one shard with espeak-ng; a standalone program, run in a fresh process per shard.
 
     python synthesis.py shard.json folder
 
@@ -35,7 +35,7 @@ class Espeak:
         if self.sample_rate <= 0:
             raise RuntimeError(f"espeak-ng can't start with the data in {data}")
         self._pieces: list[np.ndarray] = []
-        self._callback = SYNTH_CALLBACK(self._collect)  # the library keeps only a bare pointer
+        self._callback = SYNTH_CALLBACK(self._collect)  # kept alive here: the library has only a pointer
         self._library.espeak_SetSynthCallback(self._callback)
 
     def set_voice(self, name: str) -> None:
@@ -87,7 +87,7 @@ def speak_shard(shard: dict[str, Any], folder: Path) -> dict[str, int]:
         ratio = shard["sample_rate"] / (espeak.sample_rate * utterance["warp"])
         around = [milliseconds * shard["sample_rate"] // 1000 for milliseconds in utterance["silence_ms"]]
         clean = np.pad(resample(spoken.astype(np.float64), ratio), around)
-        # A noise floor: the logarithm of digital silence would dominate feature means and variances.
+        # A noise floor, because the logarithm of digital silence would dominate feature means and variances.
         noise = np.random.Generator(np.random.PCG64(utterance["noise_seed"]))
         floor = utterance["noise_level"]
         clean = np.rint(clean) + noise.integers(-floor, floor + 1, len(clean))

@@ -1,4 +1,4 @@
-"""The recordings below a folder, found by path or name, with or without suffix."""
+"""Finds the recordings below a folder by path or name, with or without suffix."""
 
 import os
 import re
@@ -18,12 +18,12 @@ class AudioFiles:
 
     Args:
         root: folder with the recordings.
-        output: folder below it, perhaps, with audio of an earlier preparation, which is none of them.
+        output: output folder; if it lies below `root`, its audio is ignored.
 
     Attributes:
         paths: recordings, sorted.
-        copies: recordings in a format that FFmpeg reads, left out because another of the same path, but for
-            the suffix, is in a format whose samples are found faster; with that other.
+        copies: ignored recordings that only FFmpeg reads, each with the recording that is used instead: the
+            same path, but with the suffix of a format in which seeking is faster.
     """
 
     def __init__(self, root: Path, output: Path) -> None:
@@ -48,7 +48,7 @@ class AudioFiles:
         for path in self.paths:
             inside = self.inside(path)
             called = {inside, stem(inside), os.path.basename(inside), stem(os.path.basename(inside))}
-            # A Mac writes `é` in a file's name as two characters, and texts as one.
+            # macOS writes `é` as two characters in file names, and as one in texts.
             for name in called | {_composed(name) for name in called}:
                 self._by_name[name].append(path)
 
@@ -60,9 +60,9 @@ class AudioFiles:
         """Return the recording called `name` in a transcript.
 
         Args:
-            name: absolute path; path relative to that of the transcript; or path or name below the folder.
+            name: absolute path; path relative to the transcript's folder; or path or name below the folder.
             where: file and line, for the error message.
-            beside: folder of the transcript, as `inside` returns it.
+            beside: folder of the transcript, as returned by `inside`.
 
         Raises:
             UserError: there is no such recording, or more than one.
@@ -84,14 +84,14 @@ class AudioFiles:
         if os.path.join(self.root, written) in self.copies:  # the table names talk.mp4, talk.wav is read
             return self.copies[os.path.join(self.root, written)]
         for path in (os.path.join(self.root, beside, written), os.path.join(self.root, written)):
-            if os.path.isfile(path):  # of a suffix that doesn't say so, with sound or damaged
+            if os.path.isfile(path):  # with an unusual suffix, or damaged
                 return path
         raise UserError(
             f"{where}: expected the recording {name!r} below {self.root}, found none", "missing_audio"
         )
 
     def _as_found(self, path: str) -> str:
-        """Return an absolute path as that of the recording below the folder, if it is one of them."""
+        """Return the path of the recording below the folder that an absolute path refers to, if any."""
         for form in (os.path.abspath, os.path.realpath):
             known = os.path.join(self.root, os.path.relpath(form(path), form(self.root)))
             if known in self._known:

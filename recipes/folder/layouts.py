@@ -19,14 +19,14 @@ SOUND = re.compile(
 
 @dataclass(frozen=True)
 class Layout:
-    """How a corpus is published.
+    """Layout of a published corpus.
 
     Attributes:
         name: name of the layout.
-        patterns: names of its files of transcripts below the corpus's folder.
-        read: function of a file and the options' columns that returns its entries.
-        sign: what the first line of each file contains; the names alone may be anybody's.
-        has_columns: whether its files are tables whose columns the options may name.
+        patterns: name patterns of the transcript files below the corpus's folder.
+        read: reads a file, given the options' columns, and returns its entries.
+        sign: text in the first line of each file, because other corpora may use the same names.
+        has_columns: whether the files are tables whose columns the options may name.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Layout:
     has_columns: bool = False
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the layout's files of transcripts below a folder."""
+        """Return the layout's transcript files below a folder."""
         found = sorted({path for pattern in self.patterns for path in folder.glob(pattern)})
         return [path for path in found if self.sign in next(stream_lines(path), "")] if self.sign else found
 
@@ -58,7 +58,7 @@ def read_mls(path: Path, columns: dict[str, str]) -> list[Entry]:
 def read_prompts(path: Path, columns: dict[str, str]) -> list[Entry]:
     """Return the entries of VoxForge's `speaker-date-code/etc/PROMPTS`: `speaker-date-code/mfc/name TEXT`.
 
-    Everyone may be `anonymous`, so then each archive is a speaker.
+    Speakers named `anonymous` may differ, so each of their archives counts as a speaker.
     """
     archive = path.parent.parent
     speaker = archive.name.partition("-")[0]
@@ -74,9 +74,9 @@ def read_prompts(path: Path, columns: dict[str, str]) -> list[Entry]:
 
 
 def read_segments(path: Path, columns: dict[str, str]) -> list[Entry]:
-    """Return the entries of an STM file, as TED-LIUM has one for each talk.
+    """Return the entries of an STM file, of which TED-LIUM has one for each talk.
 
-    Text is treated as by Kaldi's recipe for TED-LIUM 3: sounds such as `<unk>` and `{NOISE}` are removed, and
+    Text is treated as in Kaldi's recipe for TED-LIUM 3: sounds such as `<unk>` and `{NOISE}` are removed, and
     suffixes are joined with their words, `they 're` to `they're`.
     """
     entries = []
@@ -96,7 +96,7 @@ def read_segments(path: Path, columns: dict[str, str]) -> list[Entry]:
     return entries
 
 
-# The first that matches is read.
+# The first layout that matches is used.
 LAYOUTS = (
     Layout("Common Voice", ("validated.tsv",), read_table, has_columns=True),
     Layout(

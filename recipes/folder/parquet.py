@@ -1,4 +1,4 @@
-"""Read parquet tables with embedded audio or paths, as data sets on the Hugging Face Hub have them."""
+"""Reads parquet tables with embedded audio or paths, as in data sets on the Hugging Face Hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,18 +9,19 @@ from asr.preparation.rows import text_field
 
 from .tables import Entry, check_columns, known_columns
 
-ROWS = 64  # in memory at a time, with their audio
+ROWS = 64  # rows in memory at a time, with their audio
 
 
 def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -> Iterator[Entry]:
     """Yield the entries of a table; embedded audio is written to files, because training reads in any order.
 
     Args:
-        path: table with a column of {bytes, path}, one of text and perhaps one of speakers; or with one of
-            paths, and the others of `read_table`. Beside embedded audio, those are read that `columns` names.
+        path: table with a column of {bytes, path}, a column of texts and perhaps one of speakers; or with a
+            column of paths and the other columns of `read_table`. Beside embedded audio, only further columns
+            that `columns` names are read.
         columns: unusual column names by canonical name.
         output: folder for the audio, `<output>/<name>/<row>.<suffix>`.
-        name: name of the table, distinct among those of the corpus; utterances are called `<name>-<row>`.
+        name: name of the table, unique in the corpus; utterances are called `<name>-<row>`.
 
     Raises:
         UserError: pyarrow isn't installed, the table is damaged, or lacks columns or audio.

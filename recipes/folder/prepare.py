@@ -78,7 +78,7 @@ def _tables(transcripts: Path, columns: dict[str, str], output: Path) -> list[Ta
     """Return the tables of a corpus; empty if there is a transcript per recording.
 
     Raises:
-        UserError: there are no transcripts, or they have no columns though the options name some.
+        UserError: there are no transcripts, or they have no columns although the options name some.
     """
     if not transcripts.exists():
         near = near_path(transcripts)
@@ -116,7 +116,7 @@ def _tables_per_split(folder: Path) -> list[Table]:
     if not any(usual_split_name(split) == "train" for split in tables.values()):
         tables = {path: split for path, split in tables.items() if path.stem.lower() in SPLITS}
     several = {split for split in tables.values() if list(tables.values()).count(split) > 1}
-    apart = several - {"train"}  # test-clean and test-other are two splits
+    apart = several - {"train"}  # test-clean and test-other are separate splits
     return [Table(path, path.stem if split in apart else split, read_table) for path, split in tables.items()]
 
 
@@ -144,7 +144,7 @@ def _check_parts(paths: list[Path], preparation: Preparation) -> None:
             found[match[1], match[3], match[4]].add(int(match[2]))
     for (before, total, after), numbers in found.items():
         if len(numbers) < int(total):
-            first = int(int(total) in numbers)  # some count from 1
+            first = int(int(total) in numbers)  # numbers may start from 1
             missing = next(i for i in itertools.count(first) if i not in numbers)
             part = f"{before}{missing:0{len(total)}d}-of-{total}{after}"
             preparation.problem(
@@ -178,7 +178,7 @@ def _row(entry: Entry, split: str, files: AudioFiles, beside: str) -> Row:
         number_field(fields.get(name), name, entry.where) for name in ("start", "end", "duration")
     )
     if entry.samples:
-        duration_s = None  # of the whole file, in SpeechBrain's tables of VoxCeleb
+        duration_s = None  # SpeechBrain's tables of VoxCeleb have that of the whole file
         length, rate, _ = header_facts(audio)
         # No end, or one equal to the start, is the end of the file.
         end_s = (length if end_s in (None, start_s or 0.0) else end_s) / rate
@@ -208,7 +208,7 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
         inside = stem(files.inside(audio))
         text, segments = transcripts / f"{inside}.txt", transcripts / f"{inside}.json"
         if _is_whisper(segments):
-            used |= {segments, text}  # Whisper writes the text once more
+            used |= {segments, text}  # Whisper also writes the text
             with preparation.reporting():
                 yield from _rows_of_whisper(segments, audio, files, preparation)
         elif text.is_file():
@@ -230,7 +230,7 @@ def _is_whisper(path: Path) -> bool:
 
 
 def _rows_of_whisper(path: Path, audio: str, files: AudioFiles, preparation: Preparation) -> Iterator[Row]:
-    """Yield the segments of Whisper's JSON, whose times count samples; those without text are dropped."""
+    """Yield the segments of Whisper's JSON, whose times count samples; segments without text are dropped."""
     content = parse_json(read_text(path), str(path), "Whisper's JSON")
     segments = content.get("segments") if isinstance(content, dict) else None
     if not isinstance(segments, list):

@@ -1,4 +1,4 @@
-"""Read transcript tables (TSV, CSV, JSON lines) with the usual column names."""
+"""Reads transcript tables (TSV, CSV, JSON lines) with the usual column names."""
 
 import csv
 import io
@@ -38,8 +38,8 @@ class Entry:
     Attributes:
         where: file and line, for messages.
         fields: values by canonical column name.
-        ignored: reason to leave it out; empty: it is used.
-        samples: whether start and end are numbers of samples instead of seconds.
+        ignored: reason to leave the line out; empty: it is used.
+        samples: whether start and end are in samples instead of seconds.
     """
 
     where: str
@@ -92,7 +92,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
         where = f"{path}:{number}"
         if len(cells) <= max(header["audio"], header["text"]):
             raise UserError(f"{where}: expected {max(header.values()) + 1} columns, found {len(cells)}")
-        # Divided at a mark in its text, a row would be a shorter transcript, or have a part of it as speaker.
+        # A row divided at a separator in its text would have a shorter transcript, or part of it as speaker.
         if any(cell.strip() for cell in cells[width:]):
             raise UserError(f"{where}: expected {width} columns, found {len(cells)}", "damaged_text")
         fields = {n: cells[i].strip() for n, i in header.items() if i < len(cells)}
@@ -135,11 +135,11 @@ def check_columns(where: str, cells: Iterable[str], found: Container[str], colum
 
     Args:
         where: table, perhaps with its line, for the message.
-        cells: names of the columns that the table has.
-        found: canonical names of those that were found.
+        cells: names of the table's columns.
+        found: canonical names of the columns found.
         columns: column names by canonical name, from the options.
     """
-    # Ignored, a mistyped column of speakers would put them into several splits.
+    # If a mistyped speaker column were ignored, speakers would be put into several splits.
     for name, column in columns.items():
         if name not in found:
             listed = ", ".join(cells)[:200]
@@ -147,12 +147,12 @@ def check_columns(where: str, cells: Iterable[str], found: Container[str], colum
 
 
 def in_samples(cells: list[str], header: dict[str, int], columns: dict[str, str]) -> bool:
-    """Return whether times are numbers of samples; `columns=end:stop` says that they are seconds."""
+    """Return whether times are in samples; `columns=end:stop` means that they are in seconds."""
     return "end" in header and "end" not in columns and cells[header["end"]].lower() == STOP
 
 
 def _json_entries(path: Path, columns: dict[str, str]) -> list[Entry]:
-    """Return the entries of JSON lines, of which some may lack what is optional, e.g. the speaker."""
+    """Return the entries of JSON lines; some may lack optional values, e.g. the speaker."""
     entries = []
     keys: dict[str, None] = {}
     found: set[str] = set()

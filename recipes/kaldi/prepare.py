@@ -1,4 +1,4 @@
-"""Recipe `kaldi`: convert Kaldi data directories (wav.scp, segments, text, utt2spk) to manifests."""
+"""Recipe `kaldi`: converts Kaldi data directories (wav.scp, segments, text, utt2spk) to manifests."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def prepare(options: Options, folder: Path) -> None:
     """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays in place.
 
     Raises:
-        UserError: `source` is no data directory, or a file is broken without `allow_partial`.
+        UserError: `source` isn't a data directory, or a file is broken without `allow_partial`.
     """
     directories = data_directories(options.source)
 
@@ -60,7 +60,7 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
         path: data directory.
         split: split of all its utterances.
         root: base of relative audio paths.
-        preparation: collector of the problems.
+        preparation: preparation that collects the problems.
     """
     tables: dict[str, Table] = {name: {} for name in READ}
     for name in READ:
@@ -141,7 +141,7 @@ def read_mapping(path: Path) -> Table:
 def _audio_file(where: str, name: str, source: str) -> str:
     """Return the value of wav.scp unless it is a pipe or an archive, which training can't read."""
     expected = f"{where}: expected the audio file of {name}, found"
-    # Commands in data are never run, and training needs random access.
+    # Commands in data are never run, and training needs random access to audio.
     if source.endswith("|"):
         raise UserError(
             f"{expected} the pipe `{source[:60]}`: commands in data are not run; run them once, "

@@ -13,8 +13,8 @@ from asr.files import require_file
 
 DATA = Path("usr/lib/bible.data")
 MAGIC = b"EC02Compressed Data File"
-HEADER = 0x54  # of the block size and the number of blocks, before the offsets of the blocks
-COMPRESS = b"\x1f\x9d\x90"  # the header of Unix compress, which the blocks lack
+HEADER = 0x54  # offset of the block size and the number of blocks, which precede the offsets of the blocks
+COMPRESS = b"\x1f\x9d\x90"  # header of Unix compress, which the blocks lack
 VERSES = 31_102
 REFERENCE = re.compile(r"[A-Z0-9][A-Za-z0-9]*?\d+:\d+ ")
 
@@ -48,6 +48,6 @@ def read_verses(path: Path) -> list[str]:
 
 
 def _unpacked(block: bytes) -> bytes:
-    # Python has no decoder of Unix compress; gzip reads it.
+    # Python has no decoder for Unix compress, but gzip has.
     done = subprocess.run(["gzip", "-dc"], input=COMPRESS + block, capture_output=True, check=True)
     return done.stdout

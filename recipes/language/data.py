@@ -15,7 +15,7 @@ from asr.data.stream import NumberedBatches, StreamBatch
 
 @dataclass(frozen=True)
 class SegmentBatch(StreamBatch):
-    """Segments of a text and the tokens that follow each of theirs.
+    """Segments of a text, and for each token the one that follows it.
 
     Attributes:
         inputs: [B, N] int64 tokens.
@@ -42,7 +42,7 @@ class TrainingSegments(Dataset[SegmentBatch]):
         self.tokens, self.length, self.batch, self.seed = tokens, length, batch, seed
 
     def __getitem__(self, plan: BatchPlan) -> SegmentBatch:
-        # Drawn from these two alone, so that an interrupted run resumes exactly.
+        # Drawn only from these two numbers, so that an interrupted run resumes exactly.
         random = np.random.default_rng([self.seed, plan.position])
         starts = random.integers(len(self.tokens) - self.length, size=self.batch)
         epoch = plan.position * self.batch * self.length // len(self.tokens)
@@ -90,11 +90,11 @@ class LanguageData(NumberedBatches):
         super().__init__(training, self.held_out("dev", dev_segments))
 
     def held_out(self, split: str, items: int) -> EvaluationSegments:
-        """Return the segments of dev or test, spread evenly if they are not all."""
+        """Return the segments of dev or test; a limited number is spread evenly."""
         return EvaluationSegments(self.text.tokens[split], self.length, self.batch, items)
 
     def epoch_batches(self, epoch: int) -> int:
-        """Return the batches that have as many tokens as the text."""
+        """Return the number of batches that have as many tokens as the text."""
         return max(1, len(self.text.tokens["train"]) // (self.length * self.batch))
 
     def worst_batch(self) -> SegmentBatch:

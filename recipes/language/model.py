@@ -26,14 +26,14 @@ class CausalConvolution(nn.Module):
 
     Args:
         size: M.
-        kernel: number of positions that an output depends on: its own and those before.
+        kernel: number of positions that an output depends on, including its own.
     """
 
     def __init__(self, size: int, kernel: int) -> None:
         super().__init__()
         self.kernel = kernel
         self.convolution = nn.Conv1d(size, size, kernel)
-        # As in the author's program: PyTorch's random biases would hide the small embeddings of the tokens.
+        # As in the author's program: PyTorch's random biases would drown the small token embeddings.
         nn.init.kaiming_uniform_(self.convolution.weight, nonlinearity="relu")
         nn.init.zeros_(self.convolution.bias)  # type: ignore[arg-type]
 
@@ -44,13 +44,13 @@ class CausalConvolution(nn.Module):
 
 
 class LanguageModel(AttentionModel):
-    """Predicts each token of a sequence from those before.
+    """Predicts each token of a sequence from the preceding ones.
 
     Spellings 2019, section *Language Modeling Accuracy*: one transformer block is applied `config.layers`
     times (*Universal Transformers*, Dehghani et al. 2018). Learned embeddings of position and depth are added
     before each application, or a causal convolution precedes the first, or both. Logits are E·(Wx + b), where
-    E are the embeddings of the tokens. Adaptive computation time is left out: every position passes through
-    all applications. recipes/language/README.md compares this with the author's program.
+    E are the token embeddings. Adaptive computation time is left out: every position passes through all
+    applications. recipes/language/README.md compares this with the author's program.
 
     Args:
         config: sizes of the block, and the number of its applications.
@@ -97,8 +97,8 @@ class LanguageModel(AttentionModel):
         """Map tokens [B, N] to logits of the tokens that follow [B, N, V]."""
         x = self.tokens(tokens)
         if self.convolution is not None:
-            # Once: repeated before each application, as in the author's program, the model predicts no better
-            # than character frequencies for a hundred steps, because adaptive computation is left out.
+            # Only once: if repeated before each application, as in the author's program, the model predicts
+            # no better than character frequencies for a hundred steps, without adaptive computation time.
             x = self.convolution(x)
         for depth in range(self.config.layers):
             if self.positions is not None and self.depths is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from asr.config import option
 from asr.training.options import RecipeConfig
 
-PACKAGE = "bible-kjv-text"  # of Debian, the text unless another one is named
+PACKAGE = "bible-kjv-text"  # Debian package with the default text
 ENCODINGS = ("embedding", "convolution", "both")
 
 
@@ -33,7 +33,7 @@ class TaskOptions(RecipeConfig):
     )
     kernel: int = option(
         8,
-        help="width of the causal convolution",
+        help="kernel size of the causal convolution",
         affects="result",
         only=("encoding", ("convolution", "both")),
         unit="tokens",

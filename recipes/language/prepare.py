@@ -1,4 +1,4 @@
-"""Recipe `language`: the text that is used unless another one is named, from a Debian package."""
+"""Recipe `language`: prepares the default text, from a Debian package."""
 
 from pathlib import Path
 

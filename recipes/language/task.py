@@ -20,7 +20,7 @@ from asr.training.labelling import LabelTask
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 
-# Options of the encoder of speech that don't apply to the one block of this model.
+# Options of the speech encoder that don't apply to this model's single block.
 UNUSED = (
     *("block", "subsampling", "positions", "position_scale", "layer_drop"),
     "self_conditioned",

@@ -15,9 +15,9 @@ from asr.text.files import read_text
 from asr.text.tokenizer import SentencePieceTokenizer
 
 SPLITS = ("train", "dev", "test")
-# text8's usual division; the last tenth is held out.
+# text8's usual split: the last tenth is held out, half for development and half for tests.
 BOUNDS = (0.9, 0.95)
-# Files of the splits in a folder: WikiText-2 with rare words as <unk>, or with all words; or one's own.
+# Files of the splits in a folder: WikiText-2 with rare words as <unk>, or with all words; or other texts.
 SPLIT_FILES = (
     ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
     ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
@@ -26,11 +26,11 @@ SPLIT_FILES = (
 TEXT8 = "text8"
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# Index 0 is no character: it is reserved, as in the program of the paper and in all tokenizers (CTC's blank).
+# Index 0 is reserved, as in the paper's program and in all tokenizers (CTC's blank).
 ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 _SPELLED = {ord(str(value)): f" {name} " for value, name in enumerate(DIGITS)}
 _SPELLED |= {ord("A") + i: ALPHABET[i] for i in range(26)}
-FOREIGN = 0.1  # share of letters other than a–z above which a text is refused
+FOREIGN = 0.1  # fraction of letters other than a–z above which a text is refused
 LINE = re.compile(r"\S.{0,999}(?=\s|$)|\S{1,1000}")  # pieces are trained and encoded on lines of this length
 
 
@@ -63,7 +63,7 @@ class Text:
 def normalise(text: str) -> str:
     """Return a text in a–z and single spaces, with digits spelled out: Mahoney's rules for text8.
 
-    His script removes markup before. Other characters, such as accented letters, become spaces.
+    His script removes markup first. Other characters, such as accented letters, become spaces.
 
     Example:
         >>> normalise("Chapter 42, «Café»")

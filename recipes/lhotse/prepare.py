@@ -1,4 +1,4 @@
-"""Recipe `lhotse`: convert lhotse cuts, or recordings and supervisions, to checked manifests."""
+"""Recipe `lhotse`: converts lhotse cuts, or recordings and supervisions, to checked manifests."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def prepare(options: Options, folder: Path) -> None:
     A cut with several supervisions becomes one utterance per supervision.
 
     Raises:
-        UserError: `source` holds no manifests, or entries are broken without `allow_partial`.
+        UserError: `source` contains no manifests, or entries are broken without `allow_partial`.
     """
     manifests = find_manifests(options.source)
 
@@ -128,7 +128,7 @@ def _rows(
 
 
 def _entries(path: Path, preparation: Preparation) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield place and content of every entry in a manifest; broken ones become problems."""
+    """Yield place and content of every entry in a manifest; broken entries become problems."""
     with preparation.reporting():
         for where, entry in _lines(path, preparation) if ".jsonl" in path.suffixes else _list(path):
             if isinstance(entry, dict):
@@ -167,12 +167,12 @@ def _yaml(text: str, path: Path) -> Any:
 
 
 def _path(written: str, manifest: Path, preparation: Preparation) -> str:
-    """Resolve against the current folder, as lhotse does, or else against the manifest's folder."""
+    """Resolve a path against the current folder, as lhotse does, or else against the manifest's folder."""
     beside = str(manifest.parent / written)
     if os.path.exists(written):
         return written
     if not os.path.exists(beside):
-        preparation.watch([written])  # it may arrive in either place
+        preparation.watch([written])  # the file may appear later in the current folder
     return beside
 
 

@@ -1,4 +1,4 @@
-"""Recipe `librispeech`: convert a local or downloaded LibriSpeech to manifests, lexicon and text."""
+"""Recipe `librispeech`: converts a local or downloaded LibriSpeech to manifests, lexicon and text."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,8 @@ def prepare(options: Options, folder: Path) -> None:
     """Write the manifests of all splits, lexicon.txt and lm/train.txt below `folder`.
 
     Raises:
-        UserError: `corpus` is no copy of LibriSpeech, or a part is missing or broken without `allow_partial`.
+        UserError: `corpus` isn't a copy of LibriSpeech, or a part is missing or broken without
+            `allow_partial`.
     """
     splits = parts_by_split(options.subset, options.evaluation)
     wanted = [part for parts in splits.values() for part in parts]
@@ -90,14 +91,14 @@ def fetch(parts: list[str], corpus: Path, options: Options, preparation: Prepara
 
 
 def read_chapter_headers(folder: str) -> dict[str, list[Any]]:
-    """Return what `read_chapter` does, from the headers of the audio files alone."""
+    """Like `read_chapter`, but read only the headers of the audio files."""
     return read_chapter(folder, header_facts)
 
 
 def read_chapter(
     folder: str, read_facts: Callable[[str], tuple[int, int, int]] = audio_facts
 ) -> dict[str, list[Any]]:
-    """Return the `utterances` [id, text, samples] of a chapter's folder, and the `problems` with others."""
+    """Return the `utterances` [id, text, samples] of a chapter's folder, and the `problems` with the rest."""
     utterances: list[Utterance] = []
     problems: list[tuple[str, str]] = []
     transcripts = sorted(Path(folder).glob("*.trans.txt"))

@@ -13,8 +13,8 @@ from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
 from asr.errors import UserError
 
-POOL = 8  # batches that are drawn together and sorted by length, so that they hold little padding
-ENDLESS_EPOCH = 250  # batches between validations if there is no end of items
+POOL = 8  # number of batches that are drawn together and sorted by length, so that they have little padding
+ENDLESS_EPOCH = 250  # batches between validations if items are endless
 ENDLESS_SPLIT = 2000  # items of a split for evaluation, likewise
 
 
@@ -98,7 +98,7 @@ class EvaluationBatches(Dataset[ItemBatch]):
         source: items.
         split: `dev` or `test`.
         batch: items in a batch.
-        most: maximum number of items; 0: all, or 2,000 if there is no end of them.
+        most: maximum number of items; 0: all, or 2,000 if they are endless.
     """
 
     def __init__(self, source: ItemSource, split: str, batch: int, most: int) -> None:
@@ -148,7 +148,7 @@ class ItemData(NumberedBatches):
         return max(1, count // self.training.batch) if count else ENDLESS_EPOCH
 
     def worst_batch(self) -> ItemBatch:
-        """Return a batch padded to the maximum length, as if all its sequences had it."""
+        """Return a batch in which all sequences count as having the maximum length."""
         plan = BatchPlan(())
         items = [item for _, item in self.training.pool(0)[0]]
         batch = collate(items, plan, self.source.longest)

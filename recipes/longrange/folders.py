@@ -12,7 +12,7 @@ from asr.files import digest, file_digest, require_file
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "dev": "basic_val.tsv", "test": "basic_test.tsv"}
 HEADER = b"Source\tTarget"
-SHARES = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)}  # shares of the images
+SHARES = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)}  # ranges of the images, as fractions
 
 
 class Lines:
@@ -22,7 +22,7 @@ class Lines:
         path: file.
 
     Raises:
-        UserError: no such file, no line, or another header.
+        UserError: the file is missing or empty, or has another header.
     """
 
     def __init__(self, path: Path) -> None:

@@ -61,9 +61,9 @@ class ItemSource(ABC):
 
 
 def randomness(split: str, seed: int, index: int) -> random.Random:
-    """Return the random numbers of a generated item.
+    """Return a source of random numbers for a generated item.
 
-    Only `random()` is drawn from them: Python keeps its sequence in all versions.
+    Only `random()` is called on it, because Python keeps its sequence in all versions.
     """
-    # From the item's number, so that nothing is stored and an interrupted run resumes exactly.
+    # Seeded with the item's number, so that nothing is stored and an interrupted run resumes exactly.
     return random.Random(SPLITS.index(split) << 96 | seed << 64 | index)

@@ -1,4 +1,4 @@
-"""Pictures of the clusters into which CAST divides the pixels or patches of an image.
+"""Draws the clusters into which CAST divides the pixels or patches of an image.
 
     python -m asr_recipes.longrange.maps run=exp/longrange/pathfinder/cast-16 items=4
 
@@ -137,7 +137,7 @@ def draw(image: NDArray[np.uint8], label: int, guess: int, maps: list[ClusterMap
 
 
 def cluster_colours(clusters: int) -> NDArray[np.uint8]:
-    """Return a colour for each cluster, and last the one of pixels in none, [C + 1, 3]."""
+    """Return a colour for each cluster, and last the colour of pixels in none, [C + 1, 3]."""
     hues = [
         colorsys.hsv_to_rgb(i / clusters, 0.55 + 0.45 * (i % 2), 1.0 - 0.3 * (i % 3) / 2)
         for i in range(clusters)

@@ -10,7 +10,7 @@ from asr.model.attention_model import AttentionModel
 from asr.model.encoder import Encoder
 from asr.model.options import ModelConfig
 
-PIXEL_SCALE = 5.0  # makes the variance of pathfinder's pixels about 1; unscaled, the places drown them
+PIXEL_SCALE = 5.0  # makes the variance of pathfinder's pixels about 1; otherwise positions drown them
 
 
 class SymbolFeatures(nn.Module):
@@ -46,7 +46,7 @@ class PixelFeatures(nn.Module):
         side //= patch
         periods = 2.0 ** torch.arange(max(1, int(math.log2(side)) - 1))
         angle = 2 * math.pi / side * torch.arange(side).unsqueeze(1) * periods
-        # Places among the features make the position in the sequence superfluous (model.positions=none).
+        # Row and column as features make positions in the sequence superfluous (model.positions=none).
         code = torch.cat((angle.sin(), angle.cos()), dim=1)
         rows, columns = code.repeat_interleave(side, dim=0), code.repeat(side, 1)
         self.register_buffer("places", torch.cat((rows, columns), dim=1), persistent=False)
@@ -65,7 +65,7 @@ class Classifier(AttentionModel):
     Args:
         config: architecture of the encoder.
         values: number of values of a position; 0: grey values of a square image.
-        longest: maximum number of values in a sequence; that of every sequence if they are images.
+        longest: maximum number of values in a sequence; for images, the number in every sequence.
         patch: side of the patches of an image in pixels.
         classes: number of labels.
         attention: attention mechanism.

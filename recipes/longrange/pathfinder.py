@@ -2,12 +2,13 @@
 
 Linsley et al. 2018, *Learning long-range spatial dependencies with horizontal gated recurrent units*, as in
 Long Range Arena (Tay et al. 2021): an image holds two long curves, two discs and short distractors. The label
-is 1 if the discs mark both ends of one curve, 0 if they mark one end of each. The discs lie as far apart with
-either label, within a unit.
+is 1 if the discs mark both ends of one curve, 0 if they mark one end of each. The distance between the discs
+is the same for both labels, within a unit.
 
 The images are drawn here, not by the authors' program. A unit is size / 32 pixels, at least 1. A dash is two
-units long and one pixel wide, the gap to the next one is one unit, and other curves keep a distance of more
-than two units. So steps of at most `reach(size)` pixels in each direction lead along a curve, to no other.
+units long and one pixel wide, the gap to the next dash is one unit, and other curves keep a distance of more
+than two units. Steps of at most `reach(size)` pixels in each direction thus follow a curve, and never lead to
+another.
 """
 
 import functools
@@ -22,17 +23,17 @@ from numpy.typing import NDArray
 from asr.errors import UserError
 
 DISC = 255
-DASH = 160  # the same for all dashes, because a grey of its own would tell which curve one belongs to
+DASH = 160  # grey value of all dashes: different values would tell which curve a dash belongs to
 FEWEST_DASHES = 3  # with 2, discs on one curve are nearer than discs on two curves can be
-BEND = 0.6  # largest change of direction from dash to dash, radians; more where there is no room
-ALIKE = 1  # largest difference between the distances of discs with label 1 and with label 0, units
+BEND = 0.6  # maximum change of direction from dash to dash, in radians; more if there is no room
+ALIKE = 1  # maximum difference between the distances of discs with label 1 and with label 0, in units
 START_DISTANCE = 7  # units between the starts of the two curves
 DISTRACTORS = 20  # dashes of distractors in an image of 32 × 32 units
 TRIALS = 5  # directions to try for a dash
-BACK = 2  # dashes to draw again where there is no room
+BACK = 2  # dashes to draw again if there is no room
 STEPS = 4  # dashes to try for each dash of a curve
 CURVE_TRIALS = 20  # starts to try for a curve
-IMAGE_TRIALS = 100  # images to try before a curve is said to be too long
+IMAGE_TRIALS = 100  # images to try before a curve counts as too long
 
 Pixel = tuple[int, int]
 Ends = tuple[Pixel, Pixel]
@@ -47,7 +48,7 @@ class Pathfinder(ItemSource):
         seed: random seed of the training items.
 
     Raises:
-        UserError: two curves with so many dashes don't fit in an image, or so few tell the label.
+        UserError: two curves with so many dashes don't fit in an image, or so few would reveal the label.
     """
 
     classes = 2
@@ -238,7 +239,7 @@ class _Canvas:
 
 
 def _ends_alike(one: Ends, two: Ends) -> tuple[Ends, Ends]:
-    """Return the ends of one of two curves, and an end of each, whose distances differ least."""
+    """Return both ends of one curve, and an end of each curve, so that their distances differ least."""
     different = [(a, b) for a in one for b in two]
     pairs = [(ends, pair) for ends in (one, two) for pair in different]
     return min(pairs, key=lambda pair: abs(math.dist(*pair[0]) - math.dist(*pair[1])))

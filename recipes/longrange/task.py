@@ -22,7 +22,7 @@ from asr.training.plan import training_plan
 
 
 class LongRangeTask(LabelTask):
-    """Trains with the cross-entropy of the labels, validated by the share of wrong labels."""
+    """Trains with the cross-entropy of the labels, validated by the fraction of wrong labels."""
 
     def scores(self, batch: ItemBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Return the cross-entropy of each item, whether its label is wrong, and 1, [items] each."""

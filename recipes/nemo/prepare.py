@@ -1,4 +1,4 @@
-"""Recipe `nemo`: convert NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
+"""Recipe `nemo`: converts NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def prepare(options: Options, folder: Path) -> None:
     """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays in place.
 
     Raises:
-        UserError: `source` holds no manifests, or lines are broken without `allow_partial`.
+        UserError: `source` contains no manifests, or lines are broken without `allow_partial`.
     """
     manifests = find_manifests(options.source)
 
@@ -57,7 +57,7 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
         if not splits:
             raise UserError(f"{file}: expected a name that begins with train, dev or test")
         split = usual_split_name(max(splits, key=len))
-        # Several files may hold the training data; test_clean and test_other are two splits.
+        # Several files may contain the training data; test_clean and test_other are separate splits.
         found.append((split if split == "train" or name in SPLITS else name, file))
     return found
 
@@ -65,7 +65,7 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
 def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[Row]:
     """Yield the utterances of a manifest; broken lines become problems of `preparation`.
 
-    Audio paths are relative to the manifest, as in NeMo. The utterance id is `id` or `utt_id`; empty without.
+    Audio paths are relative to the manifest, as in NeMo. The utterance id is `id` or `utt_id`, or else empty.
     """
     lines: list[tuple[int, str]] = []
     with preparation.reporting():
@@ -76,7 +76,7 @@ def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[
 
 
 def with_ids(rows: list[Row]) -> Iterator[Row]:
-    """Yield the rows, with ids made from the audio file and the offset where they have none.
+    """Yield the rows; rows without an id get one made from audio file and offset.
 
     Files with the same name in different folders get as many folders as needed before their names.
     """

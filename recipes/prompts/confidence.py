@@ -1,4 +1,4 @@
-"""Measure the confidence of a recogniser trained on prompts on other languages, music and noise.
+"""Measures the confidence of a recogniser, trained on prompts, on other languages, music and noise.
 
     python -m asr_recipes.prompts.confidence model=exp/prompts/full
 

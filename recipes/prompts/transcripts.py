@@ -1,4 +1,4 @@
-"""Parse the prompts' transcript file, normalise the texts and exclude unusable recordings."""
+"""Parses the prompts' transcript file, normalises the texts and excludes unusable recordings."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Generated questions and entailment: short facts on people who share names.
+"""Generates questions and entailment: short facts about people who share names.
 
-Who was born, moved, worked or bought something, where and when: several answers have the same type and only
-the question tells which is right.
+Facts tell who was born, moved, worked or bought something, where and when: several answers have the same
+type, and only the question tells which is right.
 
 * Questions: the answer is a span of a context of 100 to 480 tokens, in the format of SQuAD. The context
   consists of facts; given a text, it is a passage with one to three facts among its sentences.
@@ -92,7 +92,7 @@ class Fact:
 
 
 def draw_facts(rng: random.Random, count: int) -> list[Fact]:
-    """Return facts on people who share first and last names; no person has two facts of a kind."""
+    """Return facts about people who share first and last names; no person has two facts of a kind."""
     firsts, lasts = (rng.sample(names, 2 + count // 8) for names in (FIRST, LAST))
     people = [f"{first} {last}" for first in firsts for last in lasts]
     pairs = [(person, kind) for person in people for kind in KINDS]
@@ -110,7 +110,7 @@ def draw_facts(rng: random.Random, count: int) -> list[Fact]:
 def paragraph(rng: random.Random, facts: list[Fact], passage: list[str]) -> tuple[str, list[int]]:
     """Return a context and where each fact starts.
 
-    The facts stand in random places of the passage; without one, a filler follows every third fact or so.
+    Facts are at random places in the passage; without a passage, a filler follows about every third fact.
     """
     sentences = passage.copy()
     for fact in facts:
@@ -144,7 +144,7 @@ def questions(
         fact = facts[index]
         template, part = rng.choice(list(KINDS[fact.kind][1].items()))
         answer = fact.words[part]
-        # The person stands before the city and so on, so the first occurrence is the fact's own.
+        # The person comes before the city and so on, so the first occurrence is the fact's.
         start = context.index(answer, starts[index])
         found.append(
             {
@@ -160,7 +160,7 @@ def questions(
 def pair(rng: random.Random, most: int = 8) -> tuple[str, str, int]:
     """Return a premise, a hypothesis and whether it is not entailed.
 
-    A hypothesis that isn't entailed says of a fact of the premise a word that the premise doesn't have.
+    A hypothesis that isn't entailed states a fact of the premise with a word that the premise lacks.
 
     Args:
         rng: random numbers.
@@ -180,7 +180,7 @@ def pair(rng: random.Random, most: int = 8) -> tuple[str, str, int]:
 
 
 def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int], text: list[str]) -> None:
-    """Write `squad/dev-v1.1.json` and `RTE/dev.tsv`; the seeds are not those of training."""
+    """Write `squad/dev-v1.1.json` and `RTE/dev.tsv`, with other seeds than in training."""
     rng, rng_pairs = random.Random("questions"), random.Random("pairs")
     contexts: list[dict[str, Any]] = []
     while sum(len(x["qas"]) for x in contexts) < sizes[0]:
@@ -203,7 +203,7 @@ def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int], text: list[
 def question_batches(tokenizer: Any, steps: int, seed: int, text: list[str]) -> Iterator[dict[str, Tensor]]:
     """Yield batches of questions.
 
-    Short contexts of facts alone come first, then up to 340 tokens, so that all fit one window.
+    Short contexts of only facts come first, then contexts of up to 340 tokens, so that all fit into a window.
     """
     rng = random.Random(seed)
     for step in range(steps):

@@ -18,7 +18,7 @@ LETTERS = 12  # shown of each token
 
 
 def figure(results: Results) -> Figure | None:
-    """Return, for each head, one map per mechanism, from full attention on; None without maps."""
+    """Return, for each head, one map per mechanism, full attention first; None without maps."""
     maps = [QuestionMap.from_json(one, "drawn: maps") for one in results.drawn.get("maps", [])]
     if not maps:
         return None

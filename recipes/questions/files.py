@@ -1,4 +1,4 @@
-"""Records of the public formats: tables with tabs, JSON, JSON Lines, and folders that `datasets` saved."""
+"""Reads records in public formats: tables with tabs, JSON, JSON Lines, and folders saved by `datasets`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,13 +29,13 @@ def find_data(data: Path, folders: Sequence[str], names: Sequence[str], public: 
     """Return the file or saved folder with the examples of a task.
 
     Args:
-        data: the file itself, or a folder that holds it, directly or in one of `folders`.
+        data: the file itself, or a folder that contains it, directly or in one of `folders`.
         folders: the task's folder in the public layout, and other names for it.
-        names: file names without suffix; the first found is taken.
+        names: file names without suffix; the first one that exists is used.
         public: path of the public file in `data`, for the message.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such file or folder.
     """
     if data.is_file():
         return data
@@ -70,10 +70,10 @@ def read_records(path: Path, header: Sequence[str], splits: Sequence[str]) -> It
         path: `.tsv` (columns separated by tabs, quotation marks are text), `.jsonl`, `.json` (a list, or an
             object with the list as `data`), or a folder saved by `datasets`.
         header: names of the columns of a table without a header line.
-        splits: splits to read of a saved folder with several; the first found is taken.
+        splits: splits to read from a saved folder with several; the first one that exists is used.
 
     Raises:
-        UserError: a file that can't be read, or another format.
+        UserError: the file can't be read, or has another format.
     """
     if path.is_dir():
         yield from _read_saved(path, splits)
@@ -100,7 +100,7 @@ def _read_table(path: Path, header: Sequence[str]) -> Iterator[RawExample]:
     if not header and lines:
         header = lines.pop(0)[1].split("\t")
     for number, line in lines:
-        # A line with too few columns lacks the last fields; what follows the last column is ignored.
+        # A line with too few columns lacks the last fields; further columns are ignored.
         yield RawExample(f"{path}:{number}", dict(zip(header, line.split("\t"), strict=False)))
 
 

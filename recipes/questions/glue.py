@@ -14,7 +14,7 @@ from asr.errors import UserError
 logger = logging.getLogger(__name__)
 
 ENTAILMENT = ("entailment", "not_entailment")
-SHOWN = 5  # left out lines that a warning names
+SHOWN = 5  # number of left-out lines that a warning names
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _text(value: Any, names: Sequence[str], record: RawExample) -> str:
 
 
 def _label(value: Any, form: Format, record: RawExample) -> float:
-    """Return a label given as number or as name of a class."""
+    """Return a label, given as a number or as the name of a class."""
     if value in form.classes:
         return form.classes.index(value)
     try:
@@ -175,7 +175,7 @@ def output_of_classes(classes: Sequence[str], names: Sequence[str], source: str)
         source: file or option with the names, for the message.
 
     Raises:
-        UserError: the names are other ones.
+        UserError: the names aren't those of the classes.
 
     Example:
         >>> output_of_classes(("entailment", "neutral"), ("NEUTRAL", "ENTAILMENT"), "config.json")

@@ -45,8 +45,8 @@ class QuestionMap:
         question: id of the question.
         tokens: tokens of the input.
         rows: positions of the question's tokens.
-        answer: positions of an accepted answer's tokens; empty if the window doesn't hold it.
-        weights_QN: [Q, N] by mechanism: rows are tokens of the question, columns are those of the input.
+        answer: positions of an accepted answer's tokens; empty if the window doesn't contain it.
+        weights_QN: [Q, N] by mechanism: rows are tokens of the question, columns tokens of the input.
         layer, head: numbers, starting from 1.
         difference: see `differing_heads`.
     """
@@ -98,7 +98,7 @@ class QuestionMap:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], source: str) -> "QuestionMap":
-        """Return what `as_json` wrote; UserError, which names `source`, if it is something else."""
+        """Return the map that `as_json` wrote; raise UserError, which names `source`, for other data."""
         stored = StoredMap(**checked_entries(StoredMap, values, source))
         weights_QN = {name: torch.tensor(rows) for name, rows in stored.weights.items()}
         shape = (len(stored.rows), len(stored.input))
@@ -143,8 +143,8 @@ def question_maps(
         backend: `auto`, `reference` or `native`.
     """
     window = _choose(questions, windows, own.question)
-    # All mechanisms get the queries and keys of full attention: the maps show what a mechanism does, not how
-    # errors of earlier layers change its input.
+    # All mechanisms get the queries and keys of full attention, so that maps show the effect of a mechanism,
+    # not how errors of earlier layers change its input.
     projections = model.projections(model.batch([window]), backend)
     layers = [
         partial(_weights, backend=backend, q_1HND=q_1HND, k_1HND=k_1HND) for q_1HND, k_1HND, _ in projections

@@ -1,4 +1,4 @@
-"""A fine-tuned encoder of text from a local folder of transformers, run with any mechanism."""
+"""A fine-tuned text encoder from a local folder of transformers, run with any mechanism."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ from asr.errors import UserError, in_words
 from asr.experiment.options import FULL
 from asr.files import file_digest
 
-LOCAL = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
+LOCAL = {"local_files_only": True, "trust_remote_code": False}  # code in the folder isn't run
 
 
 class TextModel:
     """A model with its tokenizer.
 
     Args:
-        folder: what `save_pretrained` wrote: model (in safetensors) and tokenizer.
+        folder: folder written by `save_pretrained`: model (in safetensors) and tokenizer.
         model_class: class of transformers that loads the model, e.g. `AutoModelForQuestionAnswering`.
         device: device to compute on.
 
@@ -47,7 +47,7 @@ class TextModel:
                 )
             except (
                 Exception
-            ) as error:  # of transformers, safetensors, json and PyTorch: a folder may hold anything
+            ) as error:  # from transformers, safetensors, json and PyTorch: a folder may contain anything
                 raise UserError(f"model={folder}: {in_words(error)}") from error
         if missing := sorted(report["missing_keys"]):
             kind = model_class.removeprefix("AutoModelFor")
@@ -58,14 +58,14 @@ class TextModel:
         if not self.model._can_set_attn_implementation():
             raise UserError(f"model={folder}: {type(self.model).__name__} doesn't take attention functions")
         self._check_tokenizer()
-        # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
+        # Padding must be on the right, whatever the tokenizer's setting: see the adapter.
         self.tokenizer.padding_side = "right"
         self.model.eval().to(device)
         self._used: dict[str, ReplacedAttention] = {}
         self._attention = FULL
 
     def _check_tokenizer(self) -> None:
-        """Raise UserError for a tokenizer that prepares no input of the model."""
+        """Raise UserError for a tokenizer that can't prepare the model's input."""
         tokenizer = self.tokenizer
         # Without files, transformers makes a tokenizer that knows no text.
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
@@ -97,7 +97,7 @@ class TextModel:
             )
 
     def digest(self) -> list[str]:
-        """Return hashes of all files that decide on the output."""
+        """Return hashes of all files that affect the output."""
         files = sorted(file for file in self.folder.iterdir() if file.is_file())
         return [f"{file.name} {file_digest(file)}" for file in files]
 
@@ -123,7 +123,7 @@ class TextModel:
         """Return the model's output.
 
         Raises:
-            UserError: no layer called the mechanism, so that the score would be that of another one.
+            UserError: no layer called the mechanism, so the score would be another one's.
         """
         output = self.model(**inputs)
         if not self._used[self._attention].mechanisms:
@@ -160,7 +160,7 @@ class TextModel:
 
 
 def require_model(folder: Path) -> None:
-    """Raise UserError if a folder holds no transformers model, or one to which peft adds weights."""
+    """Raise UserError if a folder has no transformers model, or one to which peft adds weights."""
     refuse_adapter(folder)
     if not (folder / "config.json").is_file():
         raise UserError(f"model={folder}: expected a folder with a transformers model, found no config.json")

@@ -2,9 +2,9 @@
 
     python -m asr_recipes.questions.seeds folders=[exp/questions/facts-0,exp/questions/facts-1]
 
-Prints F1 with its ratio to full attention, interval over seeds, and the difference of F1 of each pair of
-mechanisms, interval over seeds and questions. With save=<file>, it keeps what these tables are made from, and
-stored=<file> prints them again.
+Prints F1 and its ratio to full attention, with intervals over seeds, and the difference of F1 for each pair
+of mechanisms, with intervals over seeds and questions. save=<file> keeps the scores behind these tables, and
+stored=<file> prints the tables again.
 """
 
 import itertools
@@ -46,7 +46,7 @@ class Seeds:
 
 @dataclass
 class QuestionScores:
-    """What the tables are made from.
+    """The scores behind the tables.
 
     Attributes:
         questions: number of questions on each paragraph. They are one item, because their answers depend on
@@ -104,7 +104,7 @@ def read_scores(folders: list[Path]) -> QuestionScores:
 
 
 def tables(scores: QuestionScores) -> list[Table]:
-    """Return the table of mechanisms and that of their pairs."""
+    """Return the table of mechanisms and the table of their pairs."""
     questions = np.array(scores.questions, dtype=np.float64)
     sums = {name: np.array(values) for name, values in scores.f1.items()}
     f1 = {name: values.sum(axis=1) / questions.sum() for name, values in sums.items()}

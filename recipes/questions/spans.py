@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 
-LONGEST_QUESTION = 64  # tokens; longer ones are cut, as in BERT's script
+LONGEST_QUESTION = 64  # tokens; longer questions are cut, as in BERT's script
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Window:
     Attributes:
         example: index of the example.
         inputs: lists of equal length by argument of the model, as the tokenizer returns them.
-        offsets: first and last + 1 character in the context for tokens of the context, None for the others;
-            empty for examples without a context.
+        offsets: first and last + 1 character in the context for tokens of the context, None for other
+            tokens; empty for examples without a context.
     """
 
     example: int
@@ -37,17 +37,17 @@ class Window:
 def question_windows(
     tokenizer: Any, question: Question, example: int, max_length: int, stride: int
 ) -> list[Window]:
-    """Return the windows of a question: the question and a part of its context each.
+    """Return the windows of a question, each with the question and a part of its context.
 
-    Consecutive windows start `stride` tokens apart, or closer if the context's part of a window is shorter,
-    so that every token of the context is in at least one.
+    Consecutive windows start `stride` tokens apart, or closer if a window has less room for the context, so
+    that every token of the context is in at least one.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
         question: the question.
         example: index of the example.
         max_length: tokens of the longest window.
-        stride: tokens from the start of a window to the next one's.
+        stride: number of tokens between the starts of successive windows.
 
     Raises:
         UserError: the question leaves no room for a context.
@@ -108,7 +108,7 @@ def best_spans(
     end_N = end_N.float().masked_fill(~inside, -torch.inf)
     size = len(offsets)
     width = min(max_answer, size)
-    # Row i holds the spans that start at i: their ends are i … i + width − 1.
+    # Row i contains the spans that start at i; they end at i … i + width − 1.
     padded = torch.cat([end_N, end_N.new_full((width - 1,), -torch.inf)])
     scores_NW = start_N[:, None] + padded.unfold(0, width, 1)
     values, places = scores_NW.flatten().topk(min(nbest, size * width))
@@ -123,7 +123,7 @@ def best_spans(
 
 
 def merged_spans(windows: Iterable[list[Span]], nbest: int) -> list[Span]:
-    """Return the best spans of several windows; of a span in two of them, the higher score counts."""
+    """Return the best spans of several windows; a span in two of them gets the higher score."""
     scores: dict[tuple[int, int], float] = {}
     for spans in windows:
         for start, end, score in spans:

@@ -1,4 +1,4 @@
-"""SQuAD 1.1: questions, windows over their contexts, and the official scores (Rajpurkar et al. 2016)."""
+"""SQuAD 1.1: questions and the official scores (Rajpurkar et al. 2016)."""
 
 import re
 import string
@@ -43,10 +43,10 @@ def find_squad(data: Path) -> Path:
 
 
 def read_squad(path: Path) -> list[Question]:
-    """Return the questions of SQuAD's own JSON, or of records with id, question, context and answers.
+    """Return the questions in SQuAD's JSON, or in records with id, question, context and answers.
 
     Raises:
-        UserError: no question, one without an answer (SQuAD 2.0 has such), a missing field, or an id that
+        UserError: there are no questions, one has no answer (as in SQuAD 2.0), a field is missing, or an id
             occurs twice.
     """
     found: dict[str, Question] = {}
@@ -111,7 +111,7 @@ def _answers(value: Any, context: str, where: str) -> tuple[tuple[str, ...], int
 def normalise_answer(text: str) -> str:
     """Return an answer as the official script compares it.
 
-    In lower case, without punctuation, articles and extra space.
+    It is in lower case, without punctuation, articles and extra space.
 
     Example:
         >>> normalise_answer(" The  U.S. Army's a-team"), normalise_answer("an A.")

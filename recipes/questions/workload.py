@@ -1,4 +1,4 @@
-"""Tasks of a fine-tuned encoder of text; see `asr.experiment.workload.Exchanged`."""
+"""Tasks of a fine-tuned text encoder; see `asr.experiment.workload.Exchanged`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,15 +98,15 @@ class TextTask:
         return self.model.run(inputs)
 
     def reference(self, output: Any, items: list[Window]) -> None:
-        """Return nothing: no measure compares with full attention."""
+        """Return None, because no measure compares with full attention."""
 
     def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return nothing."""
+        """Return no pictures."""
         return {}
 
 
 def _path(find: Any, options: CompareConfig, name: str) -> Path:
-    """Return the file of a task; a model that isn't there is reported first."""
+    """Return the file of a task; a missing model is reported first."""
     require_model(Path(options.model.replace(PLACE, _plain(name))))
     found: Path = find(Path(options.data.replace(PLACE, _plain(name))))
     return found

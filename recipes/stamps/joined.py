@@ -1,4 +1,4 @@
-"""Held-out recordings joined with pauses, as training joins them (`data.concatenate_s`)."""
+"""Joins held-out recordings with pauses, as in training (`data.concatenate_s`)."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +20,9 @@ def joined_cuts(cuts: "Iterable[MonoCut]", limit_s: float, folder: Path) -> "Ite
     """Write `<language>-<number>.wav` to a new `folder` and yield their cuts.
 
     Args:
-        cuts: recordings of one sample rate; each occurs once, in an order that its id decides.
-        limit_s: maximum duration with the longest pauses; a longer recording stays alone.
-        folder: replaced if it exists.
+        cuts: recordings with one sample rate; each is used once, in an order that depends on the ids.
+        limit_s: maximum duration in seconds, with the longest pauses; a longer recording stays alone.
+        folder: folder for the files; replaced if it exists.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 PACKAGE = "tuxpaint-stamps-default"
 LICENCE = "GPL-2: the authors of Tux Paint's stamps; the package's file `copyright` names them."
 RATE = 16000
-# Shares of the groups of stamps in test and dev; a group with more stamps than this is in train.
+# Fractions of the groups of stamps in test and dev; a group with more than LARGEST_GROUP stamps is in train.
 TEST_SHARE, DEV_SHARE, LARGEST_GROUP = 0.12, 0.08, 6
 
 
@@ -41,7 +41,7 @@ class Stamp:
         name: path without suffix and language, below the folder `stamps`.
         language: language code.
         path: recording.
-        written: text as the package has it; empty if it has none.
+        written: text as in the package; empty if it has none.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Stamp:
 def prepare(options: Options, folder: Path) -> None:
     """Write `wav/<language>/*.wav` (16 kHz, mono, trimmed), `<split>.cuts.jsonl.gz` and `excluded.tsv`.
 
-    The split depends on the package alone, not on the languages chosen.
+    The split depends only on the package, not on the chosen languages.
 
     Raises:
         UserError: the package or a language is missing, or a recording can't be read.
@@ -131,9 +131,9 @@ def _name(path: Path, root: Path) -> str:
 
 
 def _splits(texts: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Return the split of every stamp: the hash of its group decides, large groups are in train."""
+    """Return the split of every stamp: its group's hash decides; large groups are in train."""
     splits = {}
-    # Over all languages, prepared or not: the split must not depend on which are chosen.
+    # Over all languages, prepared or not: the split must not depend on the chosen ones.
     for phrase, members in groups(texts, ["en", *LANGUAGES]).items():
         place = hash_position(phrase)
         held_out = "test" if place < TEST_SHARE else "dev" if place < TEST_SHARE + DEV_SHARE else "train"
@@ -143,14 +143,14 @@ def _splits(texts: dict[str, dict[str, str]]) -> dict[str, str]:
 
 
 def _usable(stamps: list[Stamp], preparation: Preparation) -> list[Stamp]:
-    """Return the recordings whose texts can be what they say, each recording once; list the others."""
+    """Return the recordings whose texts may be their transcripts, each recording once; drop the others."""
     same: dict[str, list[Stamp]] = defaultdict(list)
     for stamp in stamps:
         same[file_digest(stamp.path)].append(stamp)
     usable = []
     for copies in same.values():
         distinct = len({spoken(stamp.written) for stamp in copies} - {""})
-        # The first with a usable text: a recording often serves several stamps, and some have no text.
+        # The first copy with a usable text: a recording often serves several stamps, some without text.
         first = next((stamp for stamp in copies if not unusable(stamp.written, stamp.language)), None)
         for stamp in copies:
             reason = unusable(stamp.written, stamp.language)
@@ -172,7 +172,7 @@ def _key(task: tuple[Stamp, Path, Options]) -> str:
 
 
 def _convert(task: tuple[Stamp, Path, Options]) -> tuple[int, str] | str:
-    """Write a recording at 16 kHz, mono and trimmed; return samples and hash, or why it is left out."""
+    """Write a recording at 16 kHz, mono, trimmed; return samples and hash, or the reason to leave it out."""
     stamp, path, options = task
     samples, rate, _ = header_facts(stamp.path)
     if rate < RATE:

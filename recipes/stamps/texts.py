@@ -1,4 +1,4 @@
-"""Tux Paint's text files: texts by language, normalised, masked for the split, and reasons for exclusion."""
+"""Tux Paint's text files: texts by language, normalised, masked for the split; reasons for exclusion."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ from asr.text.normalise import normalise
 _TRANSLATION = re.compile(r"([\w@]+)\.utf8=(.*)")
 _NAME = re.compile(r"(.+)_desc_([\w@]+)(?:\.ogg)+")  # one name ends in .ogg.ogg
 _PUNCTUATION = frozenset(".,;:!?¡¿…\"“”«»„'’‘-–—")
-# What the middle dot divides in Catalan (`il·lusió`) is one sound.
+# In Catalan, the letters around a middle dot (`il·lusió`) are one sound.
 _SILENT = str.maketrans("", "", "·\u00ad")
 _ALPHABETS = {"ru": "CYRILLIC", "bg": "CYRILLIC", "be": "CYRILLIC", "el": "GREEK"}
 
@@ -43,7 +43,7 @@ def spoken(written: str) -> str:
 
 
 def unusable(written: str, language: str) -> str:
-    """Return why a text can't be the transcript of its recording; empty if it can."""
+    """Return the reason why a text can't be the transcript of its recording; empty if it can."""
     text = unicodedata.normalize("NFC", written).translate(_SILENT)
     words = spoken(text).split()
     if not words:
@@ -76,10 +76,10 @@ def groups(texts: dict[str, dict[str, str]], languages: Iterable[str]) -> dict[s
 
     Args:
         texts: written texts by language, of each stamp.
-        languages: languages that count.
+        languages: languages to consider.
 
     Returns:
-        Sorted stamps of each group, by the English text that comes first in the alphabet.
+        Sorted stamps of each group, by the alphabetically first English text.
     """
     parent = {stamp: stamp for stamp in texts}
 

@@ -1,4 +1,4 @@
-"""Read the Hub5'00 evaluation set: segments from the PEM file, words from the STM file."""
+"""Reads the Hub5'00 evaluation set: segments from the PEM file, words from the STM file."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ CONVERSATIONS = 40
 UTTERANCES = {"eval2000": 4459, "eval2000_swbd": 1831, "eval2000_callhm": 2628}
 PREFIXES = {"eval2000": ("sw_", "en_"), "eval2000_swbd": ("sw_",), "eval2000_callhm": ("en_",)}
 MARGIN_S = 0.1  # tight segments are extended by this at each end, at most half-way to a neighbour
-NOTHING_SAID = "[noise]"  # transcript of segments without words, since manifests need one
+NOTHING_SAID = "[noise]"  # transcript of segments without words, because manifests need one
 
 
 class Span(NamedTuple):

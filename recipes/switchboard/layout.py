@@ -1,4 +1,4 @@
-"""Find the files of Switchboard (LDC97S62), its transcripts and eval2000."""
+"""Finds the files of Switchboard (LDC97S62), its transcripts and eval2000."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Recipe `switchboard`: convert Switchboard-1 and eval2000 to manifests, a lexicon and references."""
+"""Recipe `switchboard`: converts Switchboard-1 and eval2000 to manifests, a lexicon and references."""
 
 import csv
 import shutil
@@ -191,7 +191,7 @@ def _training_cuts(
 def _cut(
     name: str, audio: "Recording", text: str, speaker: str, side: str, start_s: float, end_s: float
 ) -> "MonoCut":
-    """Return an utterance of a side, which ends with the audio at the latest."""
+    """Return an utterance of a side; it ends at the end of the audio at the latest."""
     duration_s = round(min(end_s, audio.duration) - start_s, 6)
     start_s = round(start_s, 6)
     channel = CHANNEL[side]

@@ -1,4 +1,4 @@
-"""Find the files of WSJ0 and WSJ1, as discs or merged, ignoring case."""
+"""Finds the files of WSJ0 and WSJ1, as discs or merged, ignoring case."""
 
 import os
 import re
@@ -73,7 +73,7 @@ def find_distribution(corpus: str) -> Distribution:
     """List the files of the folder given as `corpus=`.
 
     Raises:
-        UserError: the folder is missing, is a single disc or corpus, or holds something else.
+        UserError: the folder is missing, is a single disc or corpus, or has other content.
     """
     if not corpus:
         raise UserError(
@@ -120,7 +120,7 @@ def _discs(root: Path) -> dict[str, Path]:
 
 
 def _merged(root: Path) -> dict[str, Path]:
-    """Return those of the folders `wsj0` and `wsj1` that exist."""
+    """Return the folders `wsj0` and `wsj1`, if they exist."""
     return {folder.name.lower(): folder for folder in _folders(root) if folder.name.lower() in CORPORA}
 
 

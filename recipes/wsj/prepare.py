@@ -1,4 +1,4 @@
-"""Recipe `wsj`: convert WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
+"""Recipe `wsj`: converts WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def prepare(options: Options, folder: Path) -> None:
     """Write the manifests of all splits, lexicon.txt, lm/ and scoring.json below `folder`.
 
     Raises:
-        UserError: `corpus` is no copy of WSJ, or a part is missing or broken without `allow_partial`.
+        UserError: `corpus` isn't a copy of WSJ, or a part is missing or broken without `allow_partial`.
     """
     distribution = find_distribution(options.corpus)
     guess = installed_model() if options.g2p else None
@@ -90,7 +90,7 @@ def _cuts(names: Iterable[str], selection: Selection, samples: dict[str, int]) -
 def _language_models(
     distribution: Distribution, preparation: Preparation
 ) -> tuple[dict[str, Iterable[str]], dict[str, Writer]]:
-    """Return texts and files for `Preparation.finish`; missing or broken ones become problems."""
+    """Return texts and files for `Preparation.finish`; missing or broken files become problems."""
     found, missing = model_files(distribution)
     texts = text_files(distribution)
     for path in missing:

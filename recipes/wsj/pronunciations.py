@@ -16,7 +16,7 @@ NAMES = {
     "POUND", "QUESTION", "QUOTATION", "QUOTE", "QUOTES", "RIGHT", "SEMI", "SEMICOLON", "SHARP", "SIGN",
     "SINGLE", "SLASH", "STOP", "THE", "UN", "UNQUOTE",
 }  # fmt: skip
-# Those that CMUdict lacks.
+# Pronunciations that CMUdict lacks.
 ADDED: dict[str, list[Phones]] = {
     "ELLIPSIS": [("IH", "L", "IH", "P", "S", "IH", "S")],
     "PAREN": [("P", "ER", "EH", "N")],

@@ -1,4 +1,4 @@
-"""Select the utterances of the splits with audio and text, and report inconsistencies."""
+"""Selects the utterances of the splits that have audio and text, and reports inconsistencies."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -168,7 +168,7 @@ def _transcripts(
                 if not line.isascii():
                     raise UserError(f"{path}:{number}: expected ASCII text, found {line.strip()[:60]!r}")
                 transcript = parse_dot_line(line, f"{path}:{number}")
-                # Some copies contain a file twice, which is harmless if the contents agree.
+                # Some copies of the corpus contain a file twice, which is harmless if the contents agree.
                 name = transcript.utterance
                 other = transcripts.setdefault(name, transcript)
                 if other.written != transcript.written:
