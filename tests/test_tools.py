@@ -1,6 +1,7 @@
 """The programs in tools/: their options, and processes that take turns."""
 
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -28,12 +29,9 @@ def _tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(TOOLS)
 
 
-def run(name: str, *arguments: str) -> int:
-    module = importlib.import_module(name)
-    status: int = importlib.import_module("program").run_measurement(
-        name, module.__doc__, module.MEASUREMENTS, list(arguments)
-    )
-    return status
+@pytest.fixture
+def speed() -> ModuleType:
+    return importlib.import_module("speed")
 
 
 @pytest.fixture
@@ -41,12 +39,11 @@ def workers() -> ModuleType:
     return importlib.import_module("workers")
 
 
-@pytest.mark.parametrize("name", ["speed", "accuracy"])
-def test_help_names_every_measurement(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(name, "--help") == 0
+def test_help_names_every_measurement(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert speed.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for measurement in importlib.import_module(name).MEASUREMENTS:
-        assert f"python tools/{name}.py {measurement}" in shown
+    for measurement in speed.MEASUREMENTS:
+        assert f"python tools/speed.py {measurement}" in shown
         assert f"\n{measurement}\n" in shown
 
 
@@ -58,15 +55,17 @@ def test_help_names_every_measurement(name: str, capsys: pytest.CaptureFixture[s
         (["loading", "files=3"], "files"),
     ],
 )
-def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("speed", *arguments) == 1
+def test_errors_are_one_line(
+    speed: ModuleType, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert speed.main(arguments) == 1
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
 
 
-def test_loading_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("speed", "loading", "rates=[8000]", "rounds=1") == 0
+def test_loading_is_measured(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert speed.main(["loading", "rates=[8000]", "rounds=1"]) == 0
     step, line = capsys.readouterr().out.splitlines()
     assert step.startswith("step: ")
     assert line.startswith("   8000 Hz: ")
@@ -86,9 +85,6 @@ def test_a_worker_that_fails_is_an_error(workers: ModuleType) -> None:
         workers.Worker("-c", "raise SystemExit(3)", variables={})
 
 
-FORMER = ("hour", "noise", "precision", "profile")  # of commit ad9a8982, beside what they measured
-
-
 def quoted(command: str) -> list[list[str]]:
     """Return the arguments of a command wherever documents and notes quote it."""
     found = []
@@ -99,16 +95,19 @@ def quoted(command: str) -> list[list[str]]:
     return [shlex.split("".join(parts)) for parts in found]
 
 
-@pytest.mark.parametrize("name", ["speed", "accuracy"])
-def test_quoted_measurements_have_these_options(name: str) -> None:
-    module = importlib.import_module(name)
-    seen = 0
-    for measurement, (schema, _) in module.MEASUREMENTS.items():
-        for overrides in quoted(rf"tools/{name}\.py {measurement}"):
+def test_quoted_measurements_have_these_options(speed: ModuleType) -> None:
+    spec = importlib.util.spec_from_file_location("distance", ROOT / "recipes/demo/results/distance.py")
+    assert spec is not None
+    assert spec.loader is not None
+    distance = importlib.util.module_from_spec(spec)
+    sys.modules["distance"] = distance  # where its dataclass looks for it
+    spec.loader.exec_module(distance)
+    programs = {f"tools/speed.py {name}": schema for name, (schema, _) in speed.MEASUREMENTS.items()}
+    for program, schema in (programs | {"demo/results/distance.py": distance.Distance}).items():
+        found = quoted(re.escape(program))
+        assert found, program
+        for overrides in found:
             config.parse(schema, overrides)
-            seen += 1
-    seen += len(quoted(rf"tools/{name}\.py (?:{'|'.join(FORMER)})"))
-    assert seen == len(quoted(rf"tools/{name}\.py")) >= len(module.MEASUREMENTS)
 
 
 def test_quoted_benchmarks_have_these_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,20 +44,19 @@ import lightning
 import numpy as np
 import soundfile
 import torch
-from program import run_measurement
 from rich.table import Table
 from workers import Turns, Worker, spread
 
-from asr import Recognizer
+from asr import Recognizer, config
 from asr.attention import build_mechanism
-from asr.cli import WAITING
+from asr.cli import WAITING, help_table
 from asr.config import option
 from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.environment import processor
-from asr.errors import UserError
+from asr.errors import UserError, did_you_mean, run_program
 from asr.measure import Seconds, in_turns, time_of, torch_threads
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.preparation.cuts import recording, utterance_cut
@@ -406,12 +405,33 @@ def measure_waiting(options: Waiting) -> None:
         open_console().print(table)
 
 
-MEASUREMENTS = {
+MEASUREMENTS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "full": (Full, measure_full),
     "loading": (Loading, measure_loading),
     "transcription": (Transcription, measure_transcription),
     "waiting": (Waiting, measure_waiting),
 }
 
+
+def main(arguments: list[str]) -> int:
+    """Run the measurement that the first argument names, or print the help; return the exit status."""
+    return run_program("speed", lambda: _run(*arguments) if arguments else _run("--help"))
+
+
+def _run(name: str, *overrides: str) -> None:
+    if name == "--help":
+        console = open_console(markup=False)
+        console.print(__doc__)
+        for measurement, (schema, _) in MEASUREMENTS.items():
+            console.print(
+                measurement, help_table([row[:4] for row in config.describe(schema)], console.width)
+            )
+        return
+    if name not in MEASUREMENTS:
+        raise UserError(f"{name}: unknown measurement{did_you_mean(name, list(MEASUREMENTS))}")
+    schema, function = MEASUREMENTS[name]
+    function(config.parse(schema, overrides))
+
+
 if __name__ == "__main__":
-    sys.exit(run_measurement("speed", __doc__, MEASUREMENTS))
+    sys.exit(main(sys.argv[1:]))

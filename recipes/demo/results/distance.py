@@ -1,29 +1,29 @@
-"""Measure what a trained model loses with another attention.
+"""Measure how far mechanisms are from full attention on the queries, keys and values of a trained model.
 
-    python tools/accuracy.py distance model=exp/demo/full joined=16 recordings=12
-    python tools/accuracy.py distance model=data/whisper-tiny.en manifest=data/prompts_16k/test.cuts.jsonl.gz
-    python tools/accuracy.py distance text=LICENSE clusters=[25] also=near-25,local-64
+    python recipes/demo/results/distance.py model=exp/demo/full joined=16 recordings=12
+    python recipes/demo/results/distance.py model=data/whisper-tiny.en manifest=prompts/test.cuts.jsonl.gz
+    python recipes/demo/results/distance.py text=LICENSE clusters=[25] also=near-25,local-64
 
-distance: compares clustered attention and others with full attention, on the queries, keys and values of each
-layer of a trained model: a recogniser of this program, Whisper in a folder of transformers, or, with text=,
-MiniLM. The input is utterances joined up to a duration, or the first 512 word pieces of a text. Prints the
-mean L1 distance of the attention weights (0 to 2), and the error of the output, as the backend computes it,
-relative to its norm.
+The model is a recogniser of this program, Whisper in a folder of transformers, or, with text=, MiniLM; the
+input is utterances joined up to a duration, or the first 512 word pieces of a text. Prints the mean L1
+distance of the attention weights in all layers (0 to 2), and the error of the output, as the backend computes
+it, relative to its norm.
 """
 
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from asr_recipes.questions.finetune import minilm
 from asr_recipes.questions.model import TextModel
 from asr_recipes.questions.spans import Window
-from program import run_measurement
 from torch import Tensor, nn
 
+from asr import config
 from asr.attention import build_mechanism
 from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
@@ -32,6 +32,7 @@ from asr.attention.table import canonical
 from asr.config import option
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
+from asr.errors import run_program
 from asr.model.whisper import Whisper, is_whisper
 from asr.recognizer import Recognizer
 from asr.text.files import read_text
@@ -41,7 +42,7 @@ GROUPINGS = ("hash", "keys")
 
 @dataclass
 class Distance:
-    """Options of `distance`."""
+    """Options of the measurement."""
 
     model: str = option(
         "exp/demo/full",
@@ -82,13 +83,12 @@ def all_projections(options: Distance) -> Iterator[list[tuple[Tensor, Tensor, Te
     if is_whisper(Path(options.model)):
         whisper = Whisper(Path(options.model), "cpu", "")
         for audio in joined_recordings(whisper.rate, *sizes):
-            inputs = whisper.features([audio.numpy()])
-            yield projections(whisper.encoder, lambda inputs=inputs: whisper.encode(**inputs))
+            yield projections(whisper.encoder, partial(whisper.encode, **whisper.features([audio.numpy()])))
         return
     recognizer = Recognizer.load(options.model)
     model = recognizer.model
     for audio in joined_recordings(model.sample_rate, *sizes):
-        yield projections(model, lambda audio=audio: model(audio[None], torch.tensor([len(audio)])))
+        yield projections(model, partial(model, audio[None], torch.tensor([len(audio)])))
 
 
 def projections(model: nn.Module, run: Callable[[], object]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -138,11 +138,9 @@ def measure_distances(options: Distance) -> None:
         lengths.append(q.shape[2])
     print(f"{len(lengths)} inputs of {min(lengths)} to {max(lengths)} positions")
     for name, values in found.items():
-        distance, error = (statistics.fmean(column) for column in zip(*values, strict=True))
-        print(f"{name:40} distance {distance:.3f}  output error {error:.3f}")
+        means = [statistics.fmean(column) for column in zip(*values, strict=True)]
+        print("{:40} distance {:.3f}  output error {:.3f}".format(name, *means))
 
-
-MEASUREMENTS = {"distance": (Distance, measure_distances)}
 
 if __name__ == "__main__":
-    sys.exit(run_measurement("accuracy", __doc__, MEASUREMENTS))
+    sys.exit(run_program("distance", lambda: measure_distances(config.parse(Distance, sys.argv[1:]))))
