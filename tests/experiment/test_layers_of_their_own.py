@@ -1,4 +1,4 @@
-"""Commands with `none`, `mamba` and `fastformer`: they are trained, compared and timed, but not exchanged."""
+"""Commands with `none`, `mamba` and `fastformer`: they are trained and compared, but not exchanged."""
 
 from pathlib import Path
 
@@ -58,17 +58,6 @@ def test_decoded_and_exported_but_not_exchanged(
         ours, theirs = (Recognizer.load(x).model.state_dict() for x in (run, exported))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[x], theirs[x]) for x in ours)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", ["layer", "model"])
-def test_timed_in_layers_and_models(unit: str, tmp_path: Path) -> None:
-    given = [f'attentions=[full,none,"{NAMES[1]}",fastformer]', f"unit={unit}", "lengths=40", "rounds=1"]
-    given += ["heads=2", "head_dim=8", "feedforward=0"] if unit == "layer" else ["model=tiny"]
-    assert main(["bench", *given, "seconds=0", "peak_memory=false", f"out={tmp_path / 'bench.json'}"]) == 0
-    rows = read_results(tmp_path / "bench.json").evaluations
-    assert {row.variant for row in rows} == {"full", *NAMES}
-    assert len(rows) == 8
 
 
 @pytest.mark.parametrize("name", NAMES)

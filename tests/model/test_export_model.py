@@ -143,8 +143,6 @@ def test_a_model_with_mamba_is_refused_as_a_graph(tmp_path):
         pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param("near-8:topk=8,window=3", "transformer", "ctc", marks=pytest.mark.slow),
-        pytest.param("none", "transformer", "ctc", marks=pytest.mark.slow),
-        pytest.param("fastformer", "transformer", "ctc", marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_agrees_with_pytorch_on_utterances(tmp_path, attention, block, topology):
@@ -253,8 +251,6 @@ def test_models_that_sherpa_onnx_cannot_run_are_refused(tmp_path):
         ("none", "transformer"),
         pytest.param("shared-full", "conformer", marks=pytest.mark.slow),
         pytest.param("fastformer", "transformer", marks=pytest.mark.slow),
-        pytest.param("near-8:topk=8,window=3,rank=4,iterations=1", "transformer", marks=pytest.mark.slow),
-        pytest.param("clustered-8:iterations=2", "ebranchformer", marks=pytest.mark.slow),
         pytest.param("linear", "transformer", marks=pytest.mark.slow),
         pytest.param("linear:causal=true", "transformer", marks=pytest.mark.slow),
     ],

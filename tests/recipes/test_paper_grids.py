@@ -49,24 +49,22 @@ def test_a_grid_runs_on_the_miniature(plan: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow  # tests/experiment/test_grids.py has quick dry runs
-@pytest.mark.parametrize("plan", ["wsj_table1", "switchboard_figure1"])
 def test_the_dry_run_shows_the_grid_beside_the_paper(
-    plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Steps per epoch follow from the batch size of each mechanism; nothing is trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
-    arguments = ["compare", f"plan={plan}", *SMALL, "model.layers=1", "dry_run=true"]
+    arguments = ["compare", "plan=wsj_table1", *SMALL, "model.layers=1", "dry_run=true"]
     assert cli.main(arguments) == 1
     shown = capsys.readouterr()
-    assert ("44.88" in shown.out) == (plan == "wsj_table1")
+    assert "44.88" in shown.out
     assert "data.utterances_per_batch=6" in shown.out
-    assert "asr prepare creates it" in shown.err or "lm/4gram.arpa" in shown.err
-    assert cli.main([*arguments, *prepare(plan, tmp_path / "corpora")]) == 0
+    assert "asr prepare creates it" in shown.err
+    assert cli.main([*arguments, *prepare("wsj_table1", tmp_path / "corpora")]) == 0
     shown = capsys.readouterr().out
     table = [line.split("│") for line in shown.splitlines() if "│ to do" in line]
     rows = {columns[1].strip(): columns[3].strip() for columns in table}
-    if plan == "wsj_table1":
-        steps = {name: rows[f"{name}, seed 0"] for name in ("full", "lsh-4", "clustered-100")}
-        assert steps == {"full": "4", "lsh-4": "2", "clustered-100": "1"}
+    steps = {name: rows[f"{name}, seed 0"] for name in ("full", "lsh-4", "clustered-100")}
+    assert steps == {"full": "4", "lsh-4": "2", "clustered-100": "1"}
     assert not Path("exp").exists()
