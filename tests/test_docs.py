@@ -34,8 +34,16 @@ SMALL = {
     "align": "min_fit=0",
     "lm": "order=2",
 }
-# Arguments of commands that are parsed but not run, with what they need.
+# Arguments of commands that are parsed but not run, with what they need or the test that runs them.
 NEEDS = {
+    "attentions=full,lsh-1": "minutes; README's comparison differs from it in its mechanisms",
+    "attentions=full,docs/examples": "tests/experiment/test_own_candidate.py compares and times one",
+    "learning_rates=": "tests/experiment/test_rates.py",
+    "lengths=512,1024,4096": "the next benchmark of docs/kernels.md differs in its lengths",
+    "unit=layer": "tests/commands/test_bench_layers.py",
+    "trainer.devices=2": "processes; tests/training/test_ranks.py starts them",
+    "sample_rate=8000": "tests/recipes/test_demo_recipe.py prepares one",
+    "format=onnx": "tests/model/test_export_model.py exports them",
     "wsj": "a licensed corpus",
     "recipe=questions": "a fine-tuned model; tests/recipes/test_questions.py runs it with tiny ones",
     "compare model=": "a trained model; tests/experiment/test_exchanged_phones.py runs one",

@@ -104,8 +104,6 @@ ALL_THAT_DRAWS = [
             pytest.param(kills, overrides, marks=pytest.mark.slow)
             for kills, overrides in (
                 ([3], []),
-                ([6], []),
-                ([7, 11], []),
                 ([6, 10, 12], []),
                 ([5], ["trainer.precision=bf16", "trainer.max_steps=8"]),
                 ([6], ["data.concatenate_s=4", "data.concatenate_epochs=2", "trainer.max_steps=11"]),
