@@ -252,7 +252,7 @@ def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_p
     assert "training" in changes()
     assert "training" not in changes(f"features.floor={2.0**-23}")
     older["options"]["optimizer.weight_decay"] = 0.25  # the default at the time
-    put(plan.folder, dataclasses.replace(training, settings=older), "done")
+    put(plan.folder, dataclasses.replace(training, settings=older), "done", result={"run": "run"})
     assert "training" in changes()
 
 
