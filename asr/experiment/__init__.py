@@ -1,1 +1,1 @@
-"""Comparison of attention mechanisms under one protocol: from candidates to error rates, costs and advice."""
+"""Compares attention mechanisms under one protocol: from candidates to error rates, costs and advice."""

@@ -21,14 +21,14 @@ from asr.measure import LEAST_ROUNDS, in_turns, quartiles, time_of, torch_thread
 from asr.model.encoder import Encoder
 from asr.training.options import TrainConfig
 
-MATTERS = 0.95  # an approximation must take at most this share of full attention's time, beyond the noise
-WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
+MATTERS = 0.95  # maximum time of a recommended approximation relative to full attention, beyond the noise
+WORTH = 0.9  # maximum time of a coarser approximation relative to a closer one
 EXACT = "full"
 REST = "rest"  # an encoder step without the mixing of attention
 QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
-# From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
-# `near` by the exchange tables of Whisper and of generated questions (docs/attention.md); local attention
-# sees no distant key. Mechanisms that none of them compares count as coarser than these.
+# From closest to full attention to coarsest: by tables 1 and 4 of *Fast Transformers with Clustered
+# Attention*; `near` by the exchange tables of Whisper and of generated questions (docs/attention.md); local
+# attention sees no distant keys. Other mechanisms count as coarser than these.
 NEARNESS = ("full", "shared-full", "near", "oracle-top", "i-clustered", "lsh", "clustered", "local")
 
 
@@ -41,9 +41,9 @@ class MechanismCost:
         step_s: seconds per training step by length (encoder positions): attention in all layers and the rest
             of the encoder, which is the same for all mechanisms. Extrapolated beyond the longest measurement.
         attention_share: attention's fraction of the step at the longest of these lengths.
-        epoch_s: seconds per epoch, summed over all utterances at their own lengths.
+        epoch_s: seconds per epoch, summed over all utterances at their lengths.
         memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
-        rounds: number of rounds of the measurement, where they are fewest.
+        rounds: smallest number of rounds of a measurement.
         noise_s: quartiles of `epoch_s` over the rounds.
     """
 
@@ -56,10 +56,10 @@ class MechanismCost:
     noise_s: tuple[float, float]
 
     def faster_than(self, other: "MechanismCost", share: float) -> bool:
-        """Return whether it is shown to take at most this share of the other's time.
+        """Return whether this mechanism demonstrably takes at most `share` of the other's time.
 
-        That takes enough rounds for quartiles, and an upper quartile within this share of the other's lower
-        one: a saving near the limit would be there in one measurement and gone in the next.
+        This needs enough rounds for quartiles, and an upper quartile of at most `share` of the other's lower
+        quartile: a saving near the limit would appear in one measurement and vanish in the next.
         """
         enough = min(self.rounds, other.rounds) >= LEAST_ROUNDS
         return enough and self.noise_s[1] <= share * other.noise_s[0]
@@ -69,8 +69,8 @@ def usual_mechanisms(positions_95: int) -> list[str]:
     """Return the mechanisms worth measuring: every exchangeable one, in the order of the table.
 
     Args:
-        positions_95: 95th percentile of lengths in encoder positions, which the number of clusters follows,
-            except that of `near`: Whisper's results hardly change between `near-25` and `near-100`.
+        positions_95: 95th percentile of lengths in encoder positions; determines the number of clusters,
+            except for `near`: Whisper's results hardly change between `near-25` and `near-100`.
     """
     clusters = 100 if positions_95 > 400 else 25
     numbers = {
@@ -99,14 +99,14 @@ def measure(
     memory_at: int,
     advance: Callable[[str], None],
 ) -> list[Evaluation]:
-    """Return the rows of mechanisms, forward and backward, and of the `REST` of an encoder step.
+    """Return the rows of mechanisms, forward and backward, and of the rest (`REST`) of an encoder step.
 
     Args:
         options: mechanisms and how to measure them.
         training: model sizes and frame budget.
-        at: lengths in encoder positions, each in a batch that fills the frame budget; longer ones than
-            `longest` are measured there.
-        memory_at: one of these lengths, where memory is measured, if at all.
+        at: lengths in encoder positions, each in a batch that fills the frame budget; `longest` replaces
+            longer ones.
+        memory_at: one of these lengths, at which memory is measured, if at all.
         advance: called with a description of the next measurement.
     """
     names, longest, device = options.attentions, options.longest, options.device
@@ -134,11 +134,11 @@ def expect(
 ) -> list[MechanismCost]:
     """Extrapolate from lengths to an epoch.
 
-    Beyond the longest row the cost per position is constant, except that of attention in mechanisms with
-    quadratic time, which grows with the length.
+    Beyond the longest row, the cost per position is constant, except for quadratic attention, where it grows
+    with the length.
 
     Args:
-        rows: what `measure` returns.
+        rows: result of `measure`.
         training: model sizes and frame budget.
         lengths: [utterances] encoder positions of each utterance.
         at: lengths to report, ascending.
@@ -199,7 +199,7 @@ def rest_row(problem: Problem, training: TrainConfig, threads: int) -> Evaluatio
 
 
 class NoMixing(nn.Module):
-    """Replaces a mechanism: values stay in place, gradients still reach queries and keys."""
+    """Replaces a mechanism: values aren't mixed, but gradients still reach queries and keys."""
 
     def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, *_: object, **others: object) -> Tensor:
         """Return the sum of queries, keys and values."""
@@ -227,7 +227,7 @@ def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
     def rank(entry: MechanismCost) -> tuple[int, bool, float]:
         spec = parse_name(entry.name)
         place = NEARNESS.index(spec.mechanism) if spec.mechanism in NEARNESS else len(NEARNESS)
-        by_hashes = spec.arguments.get("grouping") == "hash"  # with as many clusters, coarser than by keys
+        by_hashes = spec.arguments.get("grouping") == "hash"  # coarser than by keys with as many clusters
         return place, by_hashes, entry.epoch_s
 
     ordered = sorted(expected, key=rank)
@@ -245,7 +245,7 @@ def reason(
 
     Args:
         expected: all mechanisms.
-        taken: the recommended one.
+        taken: the recommended mechanism.
         frames_95, positions_95: 95th percentile of lengths in feature frames and in encoder positions.
         device: `cpu` or `cuda`.
     """

@@ -1,4 +1,4 @@
-"""Operations on random input as an experiment: one row for each name, length and pass."""
+"""Measures operations on random input as an experiment: a row for each name, length and pass."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from asr.records.run_folder import RunFolder
 from asr.training.config import run_options, train_options
 
 GIB, MIB = 2**30, 2**20
-NEAR = 0.97  # share of the batch expected to fit that is tried first at a length
+NEAR = 0.97  # fraction of the expected largest batch that is tried first at a length
 
 
 def bench_options(given: Given) -> BenchOptions:
@@ -43,7 +43,7 @@ def bench_options(given: Given) -> BenchOptions:
     figure = values.get("figure")
     drawn = config.flat(config.group_values("figure", figure)) if figure else {}
     options = config.parse(BenchOptions, drawn | values)
-    # As they are written: `name@2` is no mechanism's name.
+    # As written: `name@2` isn't the name of a mechanism.
     options.attentions = given_variants(
         options.attentions, lambda names: [*map(own.load, alternatives(names))]
     )
@@ -114,7 +114,7 @@ def has_own_parameters(name: str) -> bool:
 
 
 def groups_queries(name: str) -> bool:
-    """Return whether a mechanism has groups of queries, which are measured alone by passes=grouping."""
+    """Return whether a mechanism groups queries, which passes=grouping measures separately."""
     if name.startswith("peer:"):
         return False
     return issubclass(class_named(mechanism_of(name)), ClusteredAttention)
@@ -140,7 +140,7 @@ def time_in_turns(
         wanted = split_threads(Variant.read(name).attention)[1] or threads
         if torch.get_num_threads() != wanted:
             torch.set_num_threads(wanted)
-            once()  # wakes the threads, which would slow the timed call
+            once()  # wakes the threads, which would otherwise slow the timed call
         return once()
 
     with torch_threads(threads):
@@ -156,7 +156,7 @@ def time_in_turns(
 def row_of(
     name: str, problem: Problem, passes: str, taken: Sequence[Seconds] = (), error: str | None = None
 ) -> Evaluation:
-    """Return the row of an operation that took these times, or that could not run."""
+    """Return the row of an operation, with its times or the error that stopped it."""
     wall_s, cpu_s = [x.wall_s for x in taken], [x.cpu_s for x in taken]
     return Evaluation(
         candidate=problem.unit,
@@ -183,21 +183,21 @@ def _medians_of_parts(taken: Sequence[Seconds], clock: str) -> dict[str, float]:
 
 
 class Bench:
-    """Measures what the options ask for; an interrupted measurement with the same options continues.
+    """Measures the operations in the options; an interrupted measurement with the same options continues.
 
-    Results so far lie beside the results file, in `<name>.unfinished.jsonl`.
+    Results so far are kept beside the results file, in `<name>.unfinished.jsonl`.
 
     Args:
         options: options of `asr bench`.
 
     Attributes:
-        rows: what has been measured; operations of which not one sequence fits into memory have failed.
+        rows: measured operations; an operation has failed if not even one sequence fits into memory.
         reused: number of results from an interrupted benchmark.
-        precision: precision that runs, with the reason.
-        kernels: which mechanisms run without compiled kernels, and why; empty: none.
+        precision: precision in use, with the reason.
+        kernels: sentence about mechanisms that run without compiled kernels, with the reason; may be empty.
 
     Raises:
-        UserError: an unknown name, a missing device, or the largest batch where memory can't be measured.
+        UserError: an unknown name, a missing device, or batch=max if memory can't be measured.
     """
 
     def __init__(self, options: BenchOptions) -> None:
@@ -211,7 +211,7 @@ class Bench:
             options, device=device, precision=self.precision.name, frames=self.preset.frames
         )
         self.names = measured_names(options)
-        # Those that the user runs without kernels say so in their names.
+        # Mechanisms that the user asks to run without kernels say so in their names.
         plain = [x for x in self.names if not x.startswith("peer:") and "@reference" not in x]
         self.kernels = missing_kernels(map(mechanism_of, plain), device)
         self.clock = options.clock if device == "cpu" else "wall"
@@ -220,7 +220,7 @@ class Bench:
         settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
         # Times and sizes depend on the machine and on the libraries, too.
         machine = {"device": options.device, "torch": torch.__version__, "processor": processor()}
-        # An interruption in the last of several hours must not lose the others.
+        # An interruption in the last hour must not lose the hours before.
         self.job = Job(
             Path(options.out).with_suffix(".unfinished.jsonl"), identity("bench", settings, **machine)
         )
@@ -270,7 +270,7 @@ class Bench:
         return [asdict(row) for row in time_in_turns(problems, passes, self.clock, *limits)]
 
     def _peak(self, name: str, length: int, passes: str) -> tuple[int, int] | None:
-        """Return the batch, as asked for, and its peak memory in bytes; None if not one sequence fits."""
+        """Return the batch, as requested, and its peak memory in bytes; None if no sequence fits."""
         if self.options.batch != "max":
             batch = int(self.options.batch)
             return batch, peak_memory_bytes(name, self._problem(length, batch), passes)
@@ -293,7 +293,7 @@ class Bench:
         return Problem(*setup, batch=batch, length=length, preset=self.preset, loss=x.loss)
 
     def results(self) -> Results:
-        """Return what has been measured, with what it was measured on."""
+        """Return all measurements, with a description of the machine."""
         options, environment, model = self.options, describe_environment(), self.options.unit == "model"
         candidate = Candidate(options.unit, options.baseline, seeds=[options.seed], source="random weights")
         if model:

@@ -1,4 +1,4 @@
-"""Candidates of a comparison: what sets each one's training apart, and which mechanisms it can run with."""
+"""Candidates of a comparison: how each one's training differs, and which mechanisms it can run with."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from asr.training.config import check_determined, sizes, train_options
 from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
-OWN_KEYS = tuple(x.name for x in fields(CandidateOptions))  # the others are read by `asr train`
-LAYERWISE = "layers"  # in place of a family, with a mechanism for each layer
+OWN_KEYS = tuple(x.name for x in fields(CandidateOptions))  # other keys are options of `asr train`
+LAYERWISE = "layers"  # family of models with a mechanism for each layer
 
 
 def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainConfig]]:
@@ -34,7 +34,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
     Raises:
         UserError: an unknown key or mechanism, a duplicate label, circular finetuning, or finetuning of a
-            candidate of another size or that has several budgets.
+            candidate that has another size or several budgets.
     """
     protocol = flat(to_dict(settled(train_options(request.shared))))
     asked = entries(request)
@@ -73,10 +73,10 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
 
 def entries(request: Request) -> list[dict[str, Any]]:
-    """Return the options of each candidate by key, `attentions` with each of `frames` and `layers` first.
+    """Return the options of each candidate by key; first `attentions`, with each of `frames` and `layers`.
 
     Raises:
-        UserError: an entry of `candidates` is no candidate.
+        UserError: an entry of `candidates` isn't a candidate.
     """
     options = request.options
     axes: dict[str, Sequence[Any]] = {
@@ -92,7 +92,7 @@ def entries(request: Request) -> list[dict[str, Any]]:
 
 
 def is_exchangeable(variant: str) -> bool:
-    """Return whether a variant's mechanism, or that of every layer, belongs to the softmax family."""
+    """Return whether a variant's mechanism, or every layer's, belongs to the softmax family."""
     runs = layer_runs(Variant.read(variant).attention)
     return all(issubclass(mechanism_class(x.mechanism), SoftmaxMechanism) for x, _ in runs)
 
@@ -100,9 +100,9 @@ def is_exchangeable(variant: str) -> bool:
 def can_run(trained: str, other: str) -> bool:
     """Return whether a model trained with one mechanism can run as another variant.
 
-    Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) run
-    only models trained with tied keys, and causal models run only with causal mechanisms. Models with another
-    attention run only with that.
+    Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) can
+    only run models trained with tied keys, and causal models only run with causal mechanisms. Models with any
+    other attention only run with theirs.
     """
     other = Variant.read(other).attention
     if trained == other:
@@ -113,7 +113,7 @@ def can_run(trained: str, other: str) -> bool:
 
 
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
-    """Return the variants to evaluate a candidate in, its own first."""
+    """Return the variants in which to evaluate a candidate, its own first."""
     names = dict.fromkeys([candidate.attention, *wanted])
     return [name for name in names if can_run(candidate.attention, name)]
 
@@ -133,7 +133,7 @@ def _keys(entry: Any) -> dict[str, Any]:
     entry = {str(key): value for key, value in flat(entry).items()}
     if "attention" not in entry:
         raise UserError(f"candidate {entry}: expected an attention")
-    # They would be without effect: a comparison sets them itself.
+    # They would have no effect, because a comparison sets them itself.
     for key in entry.keys() & {"seed", "run", "resume"}:
         raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
     given = {key: value for key, value in entry.items() if key in OWN_KEYS}
@@ -155,7 +155,7 @@ def _plan(
         if request.options.budget_clock != STEPS:
             entry["trainer.budget"] = budget
     changes = {key: value for key, value in entry.items() if key not in OWN_KEYS}
-    if entry.get("init_from"):  # perhaps a label; LoRA is refused without initial weights
+    if entry.get("init_from"):  # may be a label; LoRA is refused without initial weights
         changes["init_from"] = str(entry["init_from"])
     training = settled(train_options(request.shared | changes | {"attention": name}))
     layer_names(name, training.model.layers)

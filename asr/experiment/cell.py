@@ -1,6 +1,6 @@
-"""Cells of a comparison: the jobs that train, evaluate and time, each in a folder of its own.
+"""Cells of a comparison: the jobs that train, evaluate and time, each in its own folder.
 
-The program is no part of their identity, so a commit throws none away. A cell that is done never runs again.
+The program isn't part of their identity, so a commit invalidates none. A finished cell never runs again.
 """
 
 import json
@@ -15,8 +15,8 @@ from asr.files import atomic_path, digest, read_record
 from asr.records.job import BEGUN, Job, Journal
 
 JOURNAL = "job.jsonl"
-STATE = "state.json"  # what earlier versions wrote instead
-GRACE_S = 30.0  # for a training to end its step and write a resume point
+STATE = "state.json"  # written by earlier versions instead of a journal
+GRACE_S = 30.0  # time for a training to end its step and write a resume point
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Cell:
     Attributes:
         name: folder, relative to the comparison's.
         kind: training | evaluation | timing.
-        settings: everything the outcome depends on, as plain data.
+        settings: everything that the outcome depends on, as plain data.
         needs: name of the cell that must be done first; empty: none.
-        unkeyed: options for the worker that the outcome does not depend on.
+        unkeyed: options for the worker that don't affect the outcome.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Hash of kind and settings, 16 hex digits, by which the settings of other cells name it."""
+        """Hash of kind and settings, 16 hex digits; the settings of other cells refer to it."""
         return digest(json.dumps([self.kind, self.settings], sort_keys=True), 16)
 
     def job(self, folder: Path) -> Job:
@@ -49,7 +49,7 @@ class Cell:
         return Job(folder / self.name / JOURNAL, identity, beside=beside)
 
     def plan(self, folder: Path) -> None:
-        """Write the journal for a worker, in place of that of an earlier attempt."""
+        """Write the journal for a worker, replacing that of an earlier attempt."""
         self.job(folder).begin()
         (folder / self.name / STATE).unlink(missing_ok=True)
 
@@ -64,7 +64,7 @@ class Cell:
 
 
 def read_state(folder: Path, name: str) -> Journal:
-    """Return the journal of a cell, whatever its settings; an empty one if it wasn't planned."""
+    """Return the journal of a cell, whatever its settings; an empty one if the cell wasn't planned."""
     path = folder / name / JOURNAL
     found = Journal(path)
     if not path.exists() and (earlier := path.with_name(STATE)).exists():
@@ -78,14 +78,14 @@ def read_state(folder: Path, name: str) -> Journal:
 
 
 def stored_cell(name: str, state: Journal) -> Cell:
-    """Return a cell as its journal describes it."""
+    """Return the cell that a journal describes."""
     settings = dict(state.identity)
     return Cell(name, settings.pop("command", ""), settings, **state.beside)
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Where a training is.
+    """Location of a training.
 
     Attributes:
         run: run folder, relative to the comparison's.
@@ -97,7 +97,7 @@ class TrainingResult:
 
 
 def training_result(state: Journal) -> TrainingResult | None:
-    """Return where a training is; None if it isn't done."""
+    """Return the location of a training; None if it isn't done."""
     return state.result(TrainingResult) if state.status == "done" else None
 
 
@@ -107,7 +107,7 @@ def trained_run(folder: Path, name: str) -> Path:
 
 
 def code_entry(*attentions: str) -> dict[str, Any]:
-    """Return an entry of a cell's settings: digests of the files of mechanisms that are the user's own."""
+    """Return an entry of a cell's settings: digests of the files of the user's mechanisms."""
     code = code_digests(*attentions)
     return {"code": code} if code else {}
 
@@ -115,14 +115,14 @@ def code_entry(*attentions: str) -> dict[str, Any]:
 def as_stored(folder: Path, cell: Cell, defaults: Mapping[str, Any]) -> Cell:
     """Return a cell with its settings on disk, if they mean the same.
 
-    They do if they differ only by options that the program has lost since, or gained with the values that
-    stood for them before: these leave results as they were, as any change of the program that keeps a key.
-    Keys don't simply leave out defaults, because a default that changes later has to change them.
+    They do if they differ only in options that the program has lost since, or gained with the values that it
+    used before: these don't affect results, like any change of the program that keeps a key. Keys don't
+    simply omit defaults, because a default that changes later has to change them.
 
     Args:
         folder: folder of the comparison.
-        cell: cell with the options of this program.
-        defaults: values of these options where stored ones lack them, by dotted name.
+        cell: cell with the options of this version.
+        defaults: values to assume for options that stored settings lack, by dotted name.
     """
     before = stored_cell(cell.name, read_state(folder, cell.name)).settings
     old, new = flat(before), flat(cell.settings)

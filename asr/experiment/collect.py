@@ -67,7 +67,7 @@ def collect(plan: Plan) -> Results:
 
 
 def kernels_notice(plan: Plan) -> str:
-    """Return a sentence on the mechanisms that lack compiled kernels; empty if none does."""
+    """Return a sentence about the mechanisms that lack compiled kernels; empty if none does."""
     names = [x.attention for x in plan.candidates]
     names += [Variant.read(variant).attention for *_, variant in plan.evaluations]
     return missing_kernels(names, pick_device(plan.options.device))
@@ -129,7 +129,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
 
 
 def enter_run(training: Training, folder: Path) -> None:
-    """Enter what a finished run measured into its training."""
+    """Enter the measurements of a finished run into its training."""
     run = RunFolder(folder)
     summary, about = run.read_summary(), run.read_environment()
     training.backend, training.commit = about.backend, about.commit
@@ -187,7 +187,7 @@ def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], ForwardTimes], dict
 
 
 def _timing(folder: Path, cell: Cell) -> TimingResult | None:
-    """Return what a timing cell measured; None if it isn't done."""
+    """Return the result of a timing cell; None if it isn't done."""
     state = cell.state(folder)
     return state.result(TimingResult) if state.status == "done" else None
 

@@ -1,7 +1,8 @@
-"""Cost of an optimiser step: measured for all candidates in turns, and the steps that fit in a time.
+"""Cost of an optimiser step, measured for all candidates in turns, and how many steps fit in a time.
 
-On a shared machine, the same training takes a different number of steps in the same CPU time. A measurement
-in turns is disturbed alike for all candidates, so steps in proportion to it compare them at equal time.
+On a shared machine, the same training takes a different number of steps in the same CPU time each time. A
+measurement in turns is disturbed equally for all candidates, so steps in proportion to it compare them at
+equal time.
 """
 
 import statistics
@@ -24,10 +25,10 @@ from asr.training.options import TrainConfig
 from asr.training.run import build_task
 
 COSTS = "step_costs.json"
-BATCHES = 20  # batches to measure each candidate's step on, after one to warm up
-PASSES = 9  # over the batches; fewer once ENOUGH_S per candidate or a twentieth of the budget is spent
+BATCHES = 20  # number of batches on which each candidate's step is measured, after a warm-up batch
+PASSES = 9  # maximum over the batches; they end after ENOUGH_S per candidate or a twentieth of the budget
 ENOUGH_S = 20.0  # CPU time: planning many candidates should take minutes, not hours
-# Options that a step's cost doesn't depend on, and seeds and steps, with which every candidate trains.
+# Options that don't affect a step's cost, and seed and number of steps, which differ between trainings.
 UNKEYED = (*affecting(TrainConfig, "place"), "seed", "trainer.max_steps", "optimizer.learning_rate")
 
 
@@ -42,13 +43,13 @@ class StepTimer:
         lightning.seed_everything(0, verbose=False)
         self.accumulate, self.threads = options.trainer.accumulate, options.trainer.threads
         self.half, self.clip = options.trainer.precision == "bf16", options.trainer.clip or float("inf")
-        # Joined to full length at once: steps of the first epochs cost less than those that follow.
+        # Utterances are joined to full length at once, because steps of the first epochs would cost less.
         here = replace(options, data=replace(options.data, workers=0, concatenate_epochs=0))
         self.task, self.data = build_task(here, resuming=False)
         self.loads = options.data.workers == 0 or isinstance(self.data, NumberedBatches)
         self.task.train()
         self.restart()
-        # Without a learning rate, so that neither the weights nor the times of later steps depend on it.
+        # With a learning rate of 0, steps change neither weights nor the times of later steps.
         unchanging = replace(options.optimizer, learning_rate=0.0)
         self.optimizer = build_optimizer(dict(self.task.model.named_parameters()), unchanging)
 
@@ -59,7 +60,7 @@ class StepTimer:
     def step(self) -> Seconds | None:
         """Return the time of an optimiser step; None: no more batches.
 
-        Loading counts if the training process does it. One batch stands for all that a step accumulates.
+        Loading counts if the training process does it. One batch represents all that a step accumulates.
         """
         # As many threads as the training has, not as this process has.
         with torch_threads(self.threads):
@@ -72,7 +73,7 @@ class StepTimer:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
                 losses = self.task.losses(batch)[0]
             losses.sum().backward()
-            # From here on once a step, however many batches it accumulates.
+            # The following happens once per step, however many batches it accumulates.
             between = now()
             torch.nn.utils.clip_grad_norm_(self.task.parameters(), self.clip)
             self.optimizer.step()
@@ -87,14 +88,14 @@ def steps_within(
     """Return the number of optimiser steps of each candidate that fit in its time, at least 1.
 
     The costs are stored in the comparison's folder, so that a resumed comparison has the same steps. A
-    candidate that is added later is measured beside a known one, whose stored cost sets the scale.
-    Candidates with the same options, which differ in their time alone, are measured once.
+    candidate that is added later is measured together with a known one, whose stored cost sets the scale.
+    Candidates that differ only in their time are measured once.
 
     Args:
         seconds: CPU time by label of the candidate.
         trainings: training options by label of the candidate.
         folder: folder of the comparison.
-        store: store the costs.
+        store: whether to store the costs.
 
     Raises:
         UserError: a candidate would train on a GPU.
@@ -116,7 +117,7 @@ def steps_within(
         scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
         stored |= {keys[label]: scale * measured[label] for label in missing}
         if store:
-            # Another process may have measured meanwhile, and trained with the steps that follow from it.
+            # Another process may have measured meanwhile, and started trainings with its numbers of steps.
             stored |= _stored(path)
             write_record(stored, path)
     return {label: max(1, int(seconds[label] / stored[keys[label]])) for label in trainings}
@@ -129,12 +130,12 @@ def _stored(path: Path) -> dict[str, float]:
 def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -> dict[str, float]:
     """Return the CPU seconds of a training step of each candidate: means over the same batches.
 
-    Every batch is measured in several passes, unless steps are long. Its median is free of what disturbs a
-    single step, which a mean of short steps is not.
+    Every batch is measured in several passes, unless steps are long. Unlike a mean of short steps, a batch's
+    median isn't affected by a single disturbance.
 
     Args:
         trainings: training options by label of the candidate.
-        most_s: CPU time per candidate in which all passes but the first have to fit.
+        most_s: CPU time per candidate for all passes except the first.
     """
     timers = {
         label: StepTimer(replace(options, trainer=replace(options.trainer, max_steps=BATCHES + 1)))

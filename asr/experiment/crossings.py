@@ -1,4 +1,4 @@
-"""How much faster an operation is than its baseline, and from which length on: here, and as papers report."""
+"""Speed-up of operations over their baseline, and from which length they are faster, here and in papers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def causal_form(name: str) -> str | None:
 
 
 def rival(name: str, baseline: str, names: Sequence[str]) -> str:
-    """Return what a mechanism is compared with: the baseline, or its causal form if both are causal."""
+    """Return the name to compare a mechanism with: the baseline, or its causal form if both are causal."""
     causal = causal_form(baseline) if baseline in names else None
     is_causal = not name.startswith("peer:") and parse_name(mechanism_of(name)).arguments.get("causal")
     return causal if causal and is_causal and causal in names else baseline
@@ -51,11 +51,11 @@ def position_us(row: Evaluation, clock: str) -> float:
 
 
 def speed_ups(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[float | None]:
-    """Return the baseline's time per position divided by that of each row; None where it did not run.
+    """Return the baseline's time per position divided by each row's; None if the baseline didn't run.
 
     Args:
         rows: operations that ran, at any lengths and passes.
-        baseline: name that the others are compared with.
+        baseline: name of the baseline.
         clock: `cpu` or `wall`.
     """
     times = {(row.split, row.variant): position_us(row, clock) for row in rows}
@@ -68,7 +68,7 @@ def speed_ups(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[flo
 
 
 def fastest_by_length(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[str]:
-    """Return what is fastest at each length, in words; operations with overlapping quartiles are level.
+    """Return the fastest operation at each length, in words; operations with overlapping quartiles are level.
 
     Arguments as in `crossings`.
 
@@ -103,11 +103,11 @@ def fastest_by_length(rows: Sequence[Evaluation], baseline: str, clock: str) -> 
 
 
 def crossing(ratios: Mapping[int, float]) -> str:
-    """Return in words from which length on a mechanism is faster than its baseline.
+    """Return, in words, the length from which a mechanism is faster than its baseline.
 
     Args:
-        ratios: the baseline's time divided by the mechanism's, by length. Between two lengths, both
-            logarithms are interpolated linearly.
+        ratios: the baseline's time divided by the mechanism's, by length. Between two lengths, the logarithms
+            of both are interpolated linearly.
 
     Example:
         >>> crossing({512: 0.5, 1024: 2.0}), crossing({512: 1.5, 1024: 2.0}), crossing({512: 2.0, 1024: 0.5})
@@ -127,11 +127,11 @@ def crossing(ratios: Mapping[int, float]) -> str:
 
 
 def crossings(rows: Sequence[Evaluation], baseline: str, clock: str) -> dict[str, str]:
-    """Return from which length on each mechanism is faster than its baseline, here and in its paper.
+    """Return in words from which length each mechanism is faster than its baseline, here and in its paper.
 
     Args:
         rows: operations that ran, in the same pass.
-        baseline: name that the others are compared with.
+        baseline: name of the baseline.
         clock: `cpu` or `wall`.
     """
     names = list(dict.fromkeys(row.variant for row in rows))

@@ -37,7 +37,7 @@ def _pairs(results: Results, systems: list[System]) -> Iterator[tuple[System, Sy
     owns = [system for system in systems if results.own(system[0]) == system[1]]
     yield from combinations(owns, 2)
     for label in dict.fromkeys(label for label, _ in systems):
-        # A model as it was trained comes last, so that a difference says what the exchange changes.
+        # The model as it was trained comes second, so that a difference is the effect of the exchange.
         of_model = [system for system in systems if system[0] == label]
         yield from combinations(sorted(of_model, key=lambda system: system in owns), 2)
 
@@ -45,7 +45,7 @@ def _pairs(results: Results, systems: list[System]) -> Iterator[tuple[System, Sy
 def _difference(
     first: dict[int, Measured], second: dict[int, Measured], metric: str, unit: str
 ) -> Estimate | None:
-    """Return the difference over the seeds that both systems have; None without one."""
+    """Return the difference over the seeds that both systems have; None if they have none in common."""
     pairs = [(first[seed], second[seed]) for seed in first if seed in second]
     pairs = [pair for pair in pairs if all(metric in evaluation.rates for evaluation, _ in pair)]
     if not pairs:

@@ -1,7 +1,7 @@
-"""Other programs that run the encoder of a Whisper folder: rows that are timed in turns with ours.
+"""Other programs that run the encoder of a Whisper folder, timed in turns with ours.
 
-Each takes the same features and returns states, from which the same decoder reads texts and likelihoods. So
-rows differ by the encoder alone.
+Each takes the same features and returns states, from which the same decoder computes texts and likelihoods,
+so rows differ only in the encoder.
 """
 
 import tempfile
@@ -49,7 +49,7 @@ def engine_version(name: str) -> str:
 
 
 def unavailable(names: Sequence[str]) -> dict[str, str]:
-    """Return why engines can't run here, for those that can't."""
+    """Return the engines that can't run here, with the reasons."""
     reasons = {}
     for name in names:
         if not engine_version(name):
@@ -61,7 +61,7 @@ def unavailable(names: Sequence[str]) -> dict[str, str]:
 
 
 def build_encoder(name: str, folder: Path) -> Encode:
-    """Return the encoder of a folder of transformers in an engine, with as many threads as PyTorch has.
+    """Return the encoder of a transformers folder in an engine, with as many threads as PyTorch has.
 
     Args:
         name: one of `ENGINES` in `asr.experiment.options`.

@@ -1,7 +1,7 @@
 """Runs a trained model in several variants: measures, intervals, times and ratios to a baseline.
 
-The variants take turns on each batch, so that other load affects all of them alike. What each makes of a
-batch is stored at once, so that an interrupted experiment continues.
+The variants take turns on each batch, so that other load affects all of them alike. Their outputs are stored
+batch by batch, so that an interrupted experiment continues.
 """
 
 import itertools
@@ -36,8 +36,8 @@ from asr.records.run_folder import RunFolder
 from asr.scoring.statistics import Interval, Values, bootstrap, percentiles, ratio_interval
 from asr.training.options import recipe_module
 
-FORMAT = 2  # of the journal; another one when what is kept of a batch changes its meaning
-WRITTEN = str.maketrans(":* ", "-x-")  # in names of files
+FORMAT = 2  # of the journal; increases when stored outputs change their meaning
+WRITTEN = str.maketrans(":* ", "-x-")  # replaces characters in file names
 Advance = Callable[[str], None]
 
 
@@ -55,7 +55,7 @@ def run_exchange(request: Request) -> tuple[Path, Results]:
         console.print(f"skipped peers={name}: {reason}")
         options.peers.remove(name)
     with locked(folder, "asr compare"):
-        # All are opened before hours of work on one.
+        # All are opened before hours of work on the first.
         runs = [Exchange(workload, options, folder) for workload in workloads(request)]
         for run in runs:
             total = len(run.batches) * len(run.variants)
@@ -74,10 +74,10 @@ def _advance(bars: Progress, bar: TaskID, what: str) -> None:
 
 
 def workloads(request: Request) -> list[Exchanged]:
-    """Return what the model runs on: recordings, or the tasks of a recipe's module `workload`.
+    """Return the workloads of the model: recordings, or the tasks of a recipe's module `workload`.
 
-    That module defines `workloads(options, own)`, given the options of the comparison and those of the
-    recipe, an object of `WorkloadOptions` in its module `options`.
+    That module defines `workloads(options, own)`; its arguments are the options of the comparison and the
+    recipe's, an object of `WorkloadOptions` in its module `options`.
     """
     if request.recipe is None:
         from asr.experiment.transcription import Transcription
@@ -90,7 +90,7 @@ def workloads(request: Request) -> list[Exchanged]:
 
 
 def label_of(source: str) -> str:
-    """Return the label of a model: name of its folder or repository, with that of the recipe for a run."""
+    """Return the label of a model: the name of its folder or repository; for a run, also the recipe."""
     path = Path(source)
     run = RunFolder(path).options.exists()
     return "/".join(path.parts[-2:]) if run else next(x for x in reversed(path.parts) if "{" not in x)
@@ -99,12 +99,12 @@ def label_of(source: str) -> str:
 def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
     """Return full attention, the baseline, all combinations of the axes, and the single variants.
 
-    A greedy search adds its own to full attention.
+    A greedy search starts with full attention only, and adds variants itself.
 
     Args:
         options: options of the comparison; names of mechanisms are canonical.
         layers: number of layers, for `sweep=layers`.
-        frames: the model's own schedule of frame rates.
+        frames: the model's schedule of frame rates.
     """
     crossed: list[Variant] = []
     if options.sweep == LAYERS:
@@ -128,7 +128,7 @@ def file_of(folder: Path, name: str, variant: str) -> Path:
 
 
 def swept(attentions: Sequence[str], layers: int) -> list[str]:
-    """Return every mechanism but full attention in one layer at a time.
+    """Return every mechanism, except full attention, in one layer at a time.
 
     Example:
         >>> swept(["full", "local-8"], 2)
@@ -151,12 +151,12 @@ class Exchange:
         folder: output folder.
 
     Attributes:
-        workload, variants, runners: what is measured.
+        workload, variants, runners: workload, its variants, and their runners.
         batches: indices of the items in each batch.
         search: steps of a search over layers, if there was one, as JSON data.
 
     Raises:
-        UserError: a variant that the model can't run in.
+        UserError: the model can't run in a variant.
     """
 
     def __init__(self, workload: Exchanged, options: CompareConfig, folder: Path) -> None:
@@ -172,7 +172,7 @@ class Exchange:
                 workload.use(variant)  # refuses before the first step
 
     def add(self, variants: Sequence[Variant]) -> None:
-        """Take further variants; raise UserError for one that the model can't run in."""
+        """Add variants; raise UserError for one that the model can't run in."""
         for name in dict.fromkeys(x.precision for x in variants if x.precision):
             pick_precision(name, self.workload.device)  # refuses what the device lacks, and warns
         for variant in variants:
@@ -188,9 +188,9 @@ class Exchange:
         return len(keys - self.journal.stored.keys())
 
     def _work(self) -> dict[str, Any]:
-        """Return everything that the stored outputs and times depend on, but the variant and the batch.
+        """Return everything that stored outputs and times depend on, except variant and batch.
 
-        As for other cells of a comparison, the program is no part of it: no commit discards finished work.
+        As for cells of a comparison, the program isn't part of it: a commit doesn't invalidate finished work.
         """
         return {
             "command": "compare",
@@ -211,10 +211,10 @@ class Exchange:
     def measure(self, what: str = "") -> None:
         """Run the variants in turn on each batch; store output, time and peak memory of each.
 
-        A variant that can't run, for want of memory, is left out; `errors` says why.
+        A variant that can't run because memory runs out is left out; see `errors`.
 
         Args:
-            what: words beside the progress, after the name of the workload.
+            what: text after the workload's name in the progress display.
         """
         try:
             with progress() as bars:
@@ -231,12 +231,12 @@ class Exchange:
     def _measure_batch(
         self, number: int, items: list[Any], variants: list[Variant], advance: Advance
     ) -> None:
-        self.workload.use(Variant(FULL))  # before the inputs, which no variant changes
+        self.workload.use(Variant(FULL))  # first, so that inputs don't depend on an earlier variant
         inputs = self.workload.batch(items)
-        # Also where nothing is compared with it: the first pass over a batch takes longer.
+        # Run even if nothing is compared with it, because the first pass over a batch takes longer.
         reference = self.workload.reference(self._checked(self.workload.run(inputs), Variant(FULL)), items)
         device = self.workload.device
-        full_s = None  # in the same turns: times of another day are no measure
+        full_s = None  # time in the same turns: times of another day aren't comparable
         for variant in [Variant(FULL), *(x for x in variants if x != Variant(FULL))]:
             kept: list[Any] = []
 
@@ -296,7 +296,7 @@ class Exchange:
 
     @property
     def errors(self) -> dict[Variant, str]:
-        """Why variants couldn't run."""
+        """Reasons why variants couldn't run."""
         return {variant: runner.error for variant, runner in self.runners.items() if runner.error}
 
     def evaluations(self, label: str, clock: str) -> list[Evaluation]:
@@ -345,7 +345,7 @@ class Exchange:
         return list(found.values())
 
     def outcome(self, variant: Variant) -> Outcome:
-        """Score what a variant made of all items; write its predictions."""
+        """Score a variant's output for all items; write its predictions."""
         entries = [self.journal.stored[key] for key in self._keys(variant)]
         kept: list[Any] = [None] * len(self.workload.items)
         for batch, entry in zip(self.batches, entries, strict=True):
@@ -372,7 +372,7 @@ class Exchange:
 
 
 def _key(variant: Variant, what: str | int) -> str:
-    """Return the key of a variant's batch in the journal; another program's names its version."""
+    """Return the key of a variant's batch in the journal; for another program, with its version."""
     is_peer = variant.attention.startswith(ENGINE)
     program = [engine_version(variant.attention.removeprefix(ENGINE))] if is_peer else []
     return " ".join([str(variant), *program, str(what)])
@@ -383,7 +383,7 @@ def _entry(value: float, interval: Interval | None) -> dict[str, Any]:
 
 
 def collect(request: Request, runs: Sequence[Exchange]) -> Results:
-    """Return the results of all workloads, whose forward passes are stored."""
+    """Return the results of all workloads; their forward passes have been stored."""
     options, label = request.options, label_of(request.options.model)
     clock = usual_clock(options.device)
     workload = runs[0].workload

@@ -1,4 +1,4 @@
-"""Comparisons described by a file: the papers' grids in conf/plan/, or a user's own."""
+"""Comparisons described by a file: the papers' grids in conf/plan/, or the user's."""
 
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,12 +18,12 @@ NONE = "null"  # in place of a figure
 
 @dataclass(frozen=True)
 class Paper:
-    """Published figures of the same grid, as the file writes them.
+    """Published figures of the same grid, as written in the file.
 
     Attributes:
         title: table and unit.
         columns: names of the columns.
-        rows: figures by label of the candidate; `null` where the paper has none.
+        rows: figures by label of the candidate; `null` if the paper has none.
         epochs: epochs until convergence by label or mechanism of the candidate, for estimates of time.
     """
 
@@ -33,21 +33,21 @@ class Paper:
     epochs: dict[str, str] = field(default_factory=dict)
 
     def epochs_of(self, candidate: Candidate) -> float | None:
-        """Return the epochs until convergence of a candidate; None where the paper has none."""
+        """Return a candidate's epochs until convergence; None if the paper doesn't give them."""
         found = self.epochs.get(candidate.label, self.epochs.get(candidate.attention))
         return float(found) if found and not candidate.finetuned_from else None
 
 
 def with_grid(given: Given) -> tuple[dict[str, Any], Paper | None]:
-    """Add the options of the file that `plan=` names to the given ones, which win.
+    """Add the options of the file named by `plan=` to the given ones, which take precedence.
 
-    A length of training overrides one of another kind.
+    A given length of training replaces the file's, even of another kind.
 
     Returns:
         All options by dotted key, and the paper's figures if the file has them.
 
     Raises:
-        UserError: no such file, or it holds no options.
+        UserError: the file is missing or contains no options.
     """
     own = by_key(given)
     if not own.get("plan"):
@@ -57,13 +57,13 @@ def with_grid(given: Given) -> tuple[dict[str, Any], Paper | None]:
     paper = _paper(path) if values.pop("paper", None) is not None else None
     replaced = set(own)
     if replaced & LENGTHS.keys():
-        # One length alone may be set, so the file's goes whatever its kind.
+        # Only one length may be set, so the file's is dropped, whatever its kind.
         replaced |= LENGTHS.keys() if "budget" in own else {*LENGTHS, "budget_clock"}
     return {key: value for key, value in flat(values).items() if key not in replaced} | own, paper
 
 
 def _paper(path: Path) -> Paper:
-    """Read the entry `paper` as text: a figure such as 5.60 would lose its zero as a number."""
+    """Read the entry `paper` as text, because a figure such as 5.60 would lose its zero as a number."""
     where = f"{path}: paper"
     paper = build(Paper, yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)["paper"], where)
     for figure in [*chain.from_iterable(paper.rows.values()), *paper.epochs.values()]:

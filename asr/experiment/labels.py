@@ -30,7 +30,7 @@ class Labels:
         trainings: training options by label of the candidate.
 
     Raises:
-        UserError: a split other than dev and test, or one without files; a precision for evaluation.
+        UserError: a split is neither dev nor test, or has no files; or a precision is given for evaluation.
     """
 
     def __init__(self, options: CompareConfig, trainings: Mapping[str, TrainConfig]) -> None:
@@ -119,7 +119,7 @@ def read_items(splits: list[str], trainings: Mapping[str, TrainConfig]) -> dict[
     Raises:
         UserError: a split other than dev and test, or one without files.
     """
-    known: dict[str, NumberedBatches] = {}  # by the options that the data depend on
+    known: dict[str, NumberedBatches] = {}  # key: options that the data depend on
     found = {}
     for label, training in trainings.items():
         key = data_key(training)

@@ -23,18 +23,18 @@ from asr.experiment.options import CompareConfig
 from asr.experiment.processes import POLL_S, run_cells, show_progress
 from asr.parallel import ray_cluster
 
-FOREVER_MIN = 60 * 24 * 365  # submitit ends local jobs after five minutes unless it is told otherwise
+FOREVER_MIN = 60 * 24 * 365  # submitit's default ends local jobs after five minutes
 
 
 @dataclass
 class Submission:
-    """Cells that one process is to run, called on the machine that it was given to.
+    """Cells for one process; called on the machine that runs them.
 
     Attributes:
         folder: folder of the comparison.
-        cells: those of one model.
-        host: machine that submitted them; errors on other machines name these.
-        code: files and modules of the user's own that the cells need.
+        cells: cells of one model.
+        host: machine that submitted them; on other machines, errors name the machine.
+        code: the user's files and modules that the cells need.
     """
 
     folder: Path
@@ -57,20 +57,20 @@ class Submission:
                 cell.job(self.folder).end(error=f"{platform.node()}: {state.error}", seconds=state.seconds)
 
     def checkpoint(self) -> Any:
-        """Return what submitit runs when SLURM has interrupted it and queues it again."""
+        """Return the work that submitit queues again after SLURM has interrupted it."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 class Handle(Protocol):
-    """What has been submitted: submitit's job, the future of Ray's task, or cells that have run here."""
+    """A submission: submitit's job, the future of a Ray task, or cells that have run here."""
 
     def done(self) -> bool:
         """Return whether it has ended."""
 
     def exception(self) -> BaseException | None:
-        """Return why it failed, once it has ended."""
+        """Return the exception with which it failed, once it has ended."""
 
 
 Submit = Callable[[Submission], Handle]
@@ -83,8 +83,8 @@ def launch(
 
     Args:
         folder: folder of the comparison, shared by all machines.
-        options: `launcher` and its options; without one, groups run here, one after the other.
-        groups: cells that one process runs.
+        options: `launcher` and its options; without a launcher, groups run here, one after another.
+        groups: groups of cells, each for one process.
         advance: see `run_cells`.
 
     Raises:
@@ -103,7 +103,7 @@ def launch(
         running = [(submit(Submission(folder.absolute(), cells)), cells) for cells in groups]
         while running:
             show_progress(folder, [cell for _, cells in running for cell in cells], advance)
-            # One call of done(): what ended between two would be forgotten, and its cells never fail.
+            # done() is asked once per round: a job that ended between two calls would be lost.
             ended = [(handle, cells) for handle, cells in running if handle.done()]
             for handle, cells in ended:
                 _end(folder, cells, handle.exception(), advance)
@@ -114,7 +114,7 @@ def launch(
 
 @contextmanager
 def _refusals(options: CompareConfig) -> Iterator[None]:
-    """Name the launcher in errors of its library."""
+    """Add the launcher's name to errors of its library."""
     try:
         yield
     except ImportError as error:

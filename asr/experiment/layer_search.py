@@ -1,9 +1,9 @@
-"""A greedy search over the layers of a model: which of them bear which mechanism and which frame rate.
+"""A greedy search for the mechanism and the frame rate that each layer of a model tolerates.
 
-It starts from full attention at the model's own frame rates. Each step measures every remaining change of one
-layer, in turns, and keeps the one that saves the most time for the Kullback–Leibler divergence that it adds.
-Changes that exceed the limit, or aren't shown to be faster, aren't tried again: divergence grows with further
-changes, and time left to save shrinks. The search ends when no change is left.
+It starts from full attention at the model's frame rates. Each step measures every remaining change of one
+layer, in turns, and keeps the change that saves the most time per Kullback–Leibler divergence that it adds.
+Changes that exceed the limit, or aren't demonstrably faster, aren't tried again: divergence grows with
+further changes, and the remaining time shrinks. The search ends when no change is left.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,20 +17,20 @@ from asr.experiment.variant import Variant
 from asr.experiment.workload import Outcome
 
 DIVERGENCE = "kl"
-LEAST = 1e-9  # nats; what a change adds can be nothing, or less
+LEAST = 1e-9  # nats, a lower bound: a change may add no divergence, or reduce it
 
 Change = tuple[int, str | int]  # index of a layer, with its mechanism or factor
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What each layer runs: a mechanism, and a frame for so many of the encoder's."""
+    """The mechanism of each layer, and the number of encoder frames per frame of each layer."""
 
     attentions: tuple[str, ...]
     factors: tuple[int, ...]
 
     def changed(self, change: Change) -> "Layers":
-        """Return them with a change."""
+        """Return the layers with a change."""
         layer, value = change
         if isinstance(value, str):
             names = [*self.attentions[:layer], value, *self.attentions[layer + 1 :]]
@@ -39,7 +39,7 @@ class Layers:
         return replace(self, factors=tuple(factors))
 
     def variant(self, own: tuple[int, ...]) -> Variant:
-        """Return the variant of a model that has factors of its own."""
+        """Return the variant for a model whose factors are `own`."""
         frames = "" if self.factors == own else joined_factors(self.factors)
         return Variant(joined_name(self.attentions), frames)
 
@@ -55,12 +55,12 @@ def search_layers(
     """Search for the fastest variant of a model within a limit.
 
     Args:
-        measure: function of variants and the number of the step, from 0, that returns what they were measured
-            to be; None for those that can't run.
-        attentions, factors: mechanisms and factors of frames to try in each layer.
+        measure: maps variants and the number of the step, from 0, to outcomes; None for variants that can't
+            run.
+        attentions, factors: mechanisms and frame factors to try in each layer.
         layers: number of layers.
-        frames: the model's own schedule of frame rates.
-        limit: highest mean divergence from full attention in nats.
+        frames: the model's schedule of frame rates.
+        limit: maximum mean divergence from full attention in nats.
 
     Returns:
         `limit`, `chosen`: text of the variant, and `steps`: `tried` and `chosen` of each, as texts.
@@ -90,7 +90,7 @@ def search_layers(
 
 
 def _gain(outcome: Outcome, current: Outcome, limit: float) -> float:
-    """Return the share of time that a change saves, per divergence that it adds; 0 if it isn't worth it."""
+    """Return the fraction of time that a change saves per divergence that it adds; 0 if it isn't worth it."""
     divergence = outcome.values[DIVERGENCE]
     ratio, (_, high) = outcome.time(current)
     if divergence > limit or high >= 1:

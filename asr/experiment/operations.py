@@ -1,4 +1,4 @@
-"""What runs on random input: mechanisms alone, transformer layers, and models with their training steps."""
+"""Operations on random input: mechanisms alone, transformer layers, and models with their training steps."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from asr.model.encoder import Encoder
 from asr.model.head import Head
 from asr.model.options import BlockConfig
 
-TRAINING_UTTERANCES = 1000  # to estimate the denominator of loss=mmi from
+TRAINING_UTTERANCES = 1000  # from which the denominator of loss=mmi is estimated
 PARTS = ("forward", "loss", "backward", "optimiser")
 
 
@@ -29,9 +29,9 @@ def build_operation(name: str, problem: Problem) -> Attend:
     """Return the function of a problem's inputs that a name stands for.
 
     Args:
-        name: a variant (`i-clustered-100`, of a model also `full frames=1,2*8 precision=bf16`), perhaps with
-            a backend of its mechanism (`i-clustered-100@reference`), or `peer:` and a name that `build_peer`
-            takes. A trailing number of threads (`@2`) is ignored.
+        name: a variant (`i-clustered-100`; for models also `full frames=1,2*8 precision=bf16`), perhaps with
+            a backend (`i-clustered-100@reference`); or `peer:` and a name for `build_peer`. A trailing number
+            of threads (`@2`) is ignored.
         problem: shapes.
 
     Raises:
@@ -52,7 +52,7 @@ def build_operation(name: str, problem: Problem) -> Attend:
     if not mechanism.needs_shared_keys:
         return mechanism
     root = problem.head_dim**0.5
-    # Keys are made here from the queries, so that the time includes their normalisation.
+    # Keys are computed here from the queries, so that the time includes their normalisation.
     return lambda q, k, v: mechanism(q, torch.nn.functional.normalize(q, dim=-1) * root, v)
 
 
@@ -64,7 +64,7 @@ def _as_variant(problem: Problem, name: str) -> Problem:
 
 
 def split_threads(name: str) -> tuple[str, int | None]:
-    """Split a trailing number of threads off a name; None without one.
+    """Split a name into name and trailing number of threads; None without one.
 
     Example:
         >>> split_threads("clustered-100@2"), split_threads("clustered-100@native")
@@ -75,7 +75,7 @@ def split_threads(name: str) -> tuple[str, int | None]:
 
 
 class Layer(nn.Module):
-    """A transformer layer, or its self-attention alone, of whose input all positions are valid.
+    """A transformer layer, or its self-attention alone; all positions of its input are valid.
 
     Args:
         name: mechanism.
@@ -110,7 +110,7 @@ class StepSeconds(Seconds):
 class MeasuredModel(nn.Module):
     """Features to log-probabilities of the outputs, with loss and optimiser; all positions are valid.
 
-    The optimiser is RAdam (Vyas et al. 2020, section 4): what parameters cost is the same for all mechanisms.
+    The optimiser is RAdam (Vyas et al. 2020, section 4): parameters cost the same with all mechanisms.
 
     Args:
         name: mechanism in every layer.
@@ -172,10 +172,10 @@ def run_once(attend: Attend, inputs: Sequence[Tensor], target: Tensor, passes: s
     """Run a pass and return its time.
 
     Args:
-        attend: what `build_operation` returns.
-        inputs, target: what `Problem.tensors` returns.
-        passes: `forward`; `grouping`: the groups of clustered attention alone; or `forward+backward`, which
-            computes the gradients of the inputs and of a layer's parameters, and trains a model.
+        attend: result of `build_operation`.
+        inputs, target: results of `Problem.tensors`.
+        passes: `forward`; `grouping`: only the groups of clustered attention; or `forward+backward`, which
+            computes the gradients of the inputs and of a layer's parameters, or trains a model.
     """
     device = str(target.device)
     if passes == GROUPING:

@@ -16,7 +16,7 @@ from asr.search.options import SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
 
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
-# With one thread, CPU time per wall-clock time shows whether the machine was busy, see `Conditions`.
+# With one thread, CPU time per wall-clock time shows whether the machine was busy; see `Conditions`.
 TIMING_THREADS = 1  # of timed forward passes
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 LARGEST_SEED = 2**32 - 1  # NumPy seeds are 32 bits wide
@@ -24,7 +24,7 @@ STEPS = "steps"
 FULL, LAYERS, GREEDY = "full", "layers", "greedy"
 # Conditions: candidates are trained here, or a trained model is given.
 TRAINED, FOUND = ("data", ("",)), ("data",)
-# Options for the length of training, and the options of training that they set.
+# Options for the length of training, with the training options that they set.
 LENGTHS = {"budget": "trainer.budget", "steps": "trainer.max_steps", "epochs": "trainer.max_epochs"}
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 OWN = "own"
@@ -43,19 +43,19 @@ LARGEST_BATCH = 1_000_000
 
 @dataclass
 class CandidateOptions:
-    """What sets a candidate apart, beside options of training."""
+    """Options of a candidate, in addition to training options."""
 
     attention: str = option(MISSING, help="mechanism", affects="result", suggested=MECHANISMS)
     label: str = option("", help="name; empty: the mechanism and what differs", affects="result")
     seeds: list[int] = option(
-        [], help="one training each; empty: those of all", affects="result", maximum=LARGEST_SEED
+        [], help="one training each; empty: as for all candidates", affects="result", maximum=LARGEST_SEED
     )
     init_from: str = option(
         "", help="run, or label of another candidate, whose model is finetuned", affects="result"
     )
 
     def check(self) -> None:
-        """Raise UserError for a seed that is given twice."""
+        """Raise UserError for a repeated seed."""
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds={self.seeds}: expected distinct seeds")
 
@@ -247,7 +247,7 @@ class CompareConfig(SearchOptions):
     decode: list[str] = option(
         [], help="further options of asr decode, e.g. [checkpoint=best]", affects="result", only=TRAINED
     )
-    # The ranges of two equally fast models are disjoint in 1 % of all cases with 5 repeats, in 10 % with 3.
+    # The ranges of two equally fast models are disjoint in 1 % of cases with 5 repeats, in 10 % with 3.
     timing_repeats: int = option(
         5,
         help="timed forward passes per model; tables show their median and range",
@@ -352,7 +352,7 @@ class CompareConfig(SearchOptions):
             self._check_sweep([name for name in given if (self.sweep, name) != (GREEDY, "frames")])
 
     def _check_sweep(self, wrong: list[str]) -> None:
-        """Raise UserError for other axes than those of a sweep, or without a mechanism or factor to try."""
+        """Raise UserError for axes that a sweep doesn't have, or without a mechanism or factor to try."""
         if wrong:
             raise UserError(f"{wrong[0]}=: has no effect with sweep={self.sweep}")
         tried = bool(set(self.attentions) - {FULL} or self.frames)
@@ -392,7 +392,7 @@ class TurnOptions:
 
 @dataclass
 class AdviceConfig(TurnOptions):
-    """What to measure, and how."""
+    """Mechanisms to measure, and how."""
 
     attentions: list[str] = option(
         [],
@@ -419,7 +419,7 @@ class AdviceConfig(TurnOptions):
 
 @dataclass
 class BenchOptions(TurnOptions):
-    """What to run on random input, and how."""
+    """Operations to run on random input, and how."""
 
     figure: str = option(
         "",

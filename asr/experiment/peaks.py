@@ -14,26 +14,27 @@ from asr.experiment.random_input import Problem
 from asr.measure import peak_allocated_bytes, peak_resident_bytes, status_bytes
 from asr.parallel import ProcessKilled, in_new_process
 
-STEEPEST = 16  # attempts grow at most by this factor of what the last one's memory suggests
-FULL = 0.95  # share of the memory above which no larger batch is tried
+STEEPEST = 16  # attempts exceed the size that the last one's memory suggests at most by this factor
+FULL = 0.95  # fraction of the memory above which no larger batch is tried
 
 
 class TooLarge(UserError):
-    """A call that needs more memory than its limit."""
+    """A call needs more memory than its limit."""
 
 
 def peak_memory_bytes(
     name: str, problem: Problem, passes: str = "forward+backward", limit: int | None = None
 ) -> int:
-    """Return the peak memory of one call, less the memory held before it: parameters and input.
+    """Return the peak memory of one call, minus the memory in use before it: parameters and input.
 
-    Measured on the CPU as the resident set of a fresh process (Linux only), on a GPU by PyTorch's allocator.
+    On the CPU, it is measured as the resident set of a new process (Linux only); on a GPU, by PyTorch's
+    allocator.
 
     Args:
-        name: a name that `build_operation` takes.
+        name: a name for `build_operation`.
         problem: shapes.
         passes: as in `run_once`.
-        limit: bytes that the call may take; None: as many as there are.
+        limit: maximum number of bytes for the call; None: no limit.
 
     Raises:
         TooLarge: the call needs more than the limit.
@@ -59,7 +60,7 @@ def _allocated(name: str, problem: Problem, passes: str, limit: int | None) -> i
     try:
         inputs, grad = problem.tensors()
         if problem.unit == "model":
-            run_once(attend, inputs, grad, passes)  # the optimiser's state is held from the first step on
+            run_once(attend, inputs, grad, passes)  # the optimiser allocates its state in the first step
         return peak_allocated_bytes(partial(run_once, attend, inputs, grad, passes), problem.device)
     except torch.OutOfMemoryError:
         if limit is None:
@@ -71,8 +72,8 @@ def _resident(name: str, problem: Problem, passes: str, limit: int | None) -> in
     """Return the peak of this process's memory; None if an allocation failed because of the limit."""
     torch.set_num_threads(1)
     attend = build_operation(name, problem)
-    # A small call first, because code and libraries are loaded when they first run. A peer takes no other
-    # lengths than its own; the optimiser of a model holds its state from this call on.
+    # A small call first, because code and libraries are loaded on first use, and a model's optimiser
+    # allocates its state. A peer takes no other length than the one it was built for.
     small = replace(problem, length=64, batch=1)
     first = attend if problem.unit == "model" else build_operation(name, small)
     run_once(first, *small.tensors(), passes)
@@ -80,8 +81,8 @@ def _resident(name: str, problem: Problem, passes: str, limit: int | None) -> in
     if limit is not None:
         import resource  # Windows has none, and no /proc to measure with
 
-        # Twice the limit, in virtual memory, not all of which becomes resident: a call that needs far more
-        # fails here instead of exhausting the machine.
+        # Virtual memory is limited to twice as much, because not all of it becomes resident: a call that
+        # needs far more fails here instead of exhausting the machine.
         ceiling = status_bytes("VmData") + 2 * limit
         resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
     try:
@@ -97,8 +98,8 @@ def largest_batch(
 ) -> tuple[int, int] | None:
     """Return the largest batch that fits into memory, and its peak in bytes.
 
-    Memory is close to linear in the batch, so each attempt continues the line through the last two that
-    fitted. A batch that takes more than 95 % of the limit is accepted as the largest.
+    Memory is almost linear in the batch, so each attempt extrapolates from the last two that fitted. A batch
+    that takes more than 95 % of the limit counts as the largest.
 
     Args:
         peak_bytes: peak memory of a batch; None if it doesn't fit.
@@ -124,9 +125,9 @@ def largest_batch(
         most, size = fits
         if refused == most + 1 or size > FULL * limit:
             return fits if most else None
-        # Allocations are rounded, so that two close batches may need the same memory.
+        # Allocations are rounded, so two close batches may need the same memory.
         slope = max((size - before[1]) / (most - before[0]), size / most / STEEPEST) if most else limit
-        # Nothing is seen of what fits into pages that the process holds already.
+        # Memory that fits into pages of the process isn't noticed.
         guess = most + int((limit - size) / max(slope, 1)) if size or not most else STEEPEST * most
         if refused and guess >= refused:
             guess = (most + refused) // 2

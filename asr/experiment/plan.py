@@ -41,7 +41,7 @@ from asr.training.sizes import settled
 
 SEARCH = dict.fromkeys(key.partition(".")[0] for key in affecting(SearchOptions, "result"))
 NEEDS_SPEECH = ("metric", "decode", *SEARCH)
-RATES = "learning_rates"  # folder of the trainings that try learning rates, in that of the comparison
+RATES = "learning_rates"  # folder, in the comparison's, of the trainings that try learning rates
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Plan:
         request: options and shared overrides.
         folder: output folder.
         protocol: training options that all candidates share.
-        candidates: parents before the models finetuned from them.
-        workload: what the models are evaluated on.
+        candidates: candidates; parents come before the models finetuned from them.
+        workload: workload on which the models are evaluated.
         decoding: search options for all evaluations.
         trainings: cells by candidate and seed.
         evaluations: cells by candidate, seed, split and variant.
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def options(self) -> CompareConfig:
-        """Return the comparison's own options."""
+        """Return the options of the comparison."""
         return self.request.options
 
     def cells(self) -> Iterator[Cell]:
@@ -81,7 +81,7 @@ class Plan:
         yield from self.evaluations.values()
 
     def run_folder(self, label: str, seed: int) -> Path:
-        """Return the run folder of a training, its own or a reused one."""
+        """Return the run folder of a training: new or reused."""
         cell = self.trainings[label, seed]
         if found := training_result(cell.state(self.folder)):
             return Path(os.path.relpath(self.folder / found.run))
@@ -92,7 +92,7 @@ def make_plan(request: Request) -> Plan:
     """Plan a comparison.
 
     Raises:
-        UserError: invalid candidates, a mechanism that fits no candidate, or a missing manifest.
+        UserError: invalid candidates, a mechanism that no candidate can run with, or a missing manifest.
     """
     options = request.options
     protocol = settled(train_options(request.shared))
@@ -132,7 +132,7 @@ def make_plan(request: Request) -> Plan:
     planned = []  # with all options of this program, as finished runs have them
     for candidate in candidates:
         options_of = training_options[candidate.label]
-        # Not the digests of the common data, because a candidate may have data of its own.
+        # Per candidate, because a candidate may have its own data.
         digests = workload.digests(candidate.label, options_of)
         for seed in candidate.seeds:
             planned.append(_training(candidate, options_of, seed, trainings, digests))
@@ -166,7 +166,7 @@ def make_plan(request: Request) -> Plan:
 
 
 def in_precisions(candidate: Candidate, options: CompareConfig) -> list[str]:
-    """Return the variants of a candidate in further precisions, with its own mechanism."""
+    """Return the variants of a candidate in further precisions, with the mechanism it was trained with."""
     further = (x for x in options.precisions if x != options.precision)
     return [str(Variant(candidate.attention, precision=x)) for x in further]
 
@@ -175,7 +175,7 @@ def settle_changes(plan: Plan) -> list[str]:
     """Refuse or discard cells with other settings; return a message for each discarded cell.
 
     Raises:
-        UserError: a cell has other settings and `changed` is `refuse`; nothing has been discarded then.
+        UserError: a cell has other settings and `changed` is `refuse`; then nothing has been discarded.
     """
     messages: dict[str, str] = {}
     for cell in plan.cells():
@@ -209,7 +209,7 @@ def settle_changes(plan: Plan) -> list[str]:
 
 
 def _is_untouched(folder: Path, state: Journal) -> bool:
-    """Return whether a cell was planned, but its worker has written nothing yet."""
+    """Return whether a cell was planned, but its worker hasn't written anything yet."""
     known = (JOURNAL, STATE, "cell.json")  # the last two by earlier versions
     return state.status == "missing" and all(path.name in known for path in folder.glob("*"))
 
@@ -219,7 +219,7 @@ def _is_done(plan: Plan, name: str) -> bool:
 
 
 def _check_checkpoints(run: Path) -> None:
-    """Raise UserError if a checkpoint of a finished run is damaged or from another run."""
+    """Raise UserError if a checkpoint of a finished run is damaged or belongs to another run."""
     if path := checkpoint.foreign(run):
         raise UserError(
             f"{path}: expected a checkpoint of the run in {run}, found one of another run or damaged; "
@@ -262,7 +262,7 @@ def _training(
 def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict[str, Path]:
     """Return the finished runs to use instead of training, by cell name.
 
-    A cell keeps the run that it has adopted before, as long as the run has the cell's settings.
+    A cell keeps a run that it has adopted, as long as the run has the cell's settings.
 
     Args:
         folder: folder of the comparison.
@@ -287,7 +287,7 @@ def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict
 def timing_cells(plan: Plan) -> list[Cell]:
     """Return a cell per split that times every candidate in all its variants.
 
-    The model is that of the first seed whose evaluation is done, because times don't depend on weights.
+    The model of the first seed with a finished evaluation is timed, because times don't depend on weights.
     """
     timed: dict[tuple[str, str, str], Cell] = {}
     for (label, _, split, variant), cell in plan.evaluations.items():
@@ -297,7 +297,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
     cells = []
     for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
         models = [
-            # The key is the training's, because forward times do not depend on the search.
+            # The key is the training's, because forward times don't depend on the search.
             {"label": label, "variant": variant, "training": cell.needs, "key": keys[cell.needs]}
             for (label, on, variant), cell in timed.items()
             if on == split
@@ -312,6 +312,6 @@ def timing_cells(plan: Plan) -> list[Cell]:
         settings |= code_entry(*(Variant.read(str(model["variant"])).attention for model in models))
         settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
         if models:
-            # One cell for all models, so that one machine times them: machines may differ.
+            # One cell for all models, so that the same machine times all of them.
             cells.append(Cell(f"timings/{split}", "timing", settings))
     return cells

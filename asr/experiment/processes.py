@@ -8,8 +8,8 @@ from pathlib import Path
 from asr.config import user_code
 from asr.experiment.cell import GRACE_S, Cell, log_path, read_fraction
 
-CODE = "--code="  # before what the worker loads first
-POLL_S = 0.3  # each look reads a small file of every cell, on a cluster's shared file system
+CODE = "--code="  # prefix of files and modules that the worker loads first
+POLL_S = 0.3  # each poll reads a small file per cell, perhaps on a cluster's shared file system
 
 
 def run_cells(
@@ -34,7 +34,7 @@ def run_cells(
 
 
 def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
-    """Return the command of a worker, which runs cells one after the other."""
+    """Return the command of a worker, which runs cells one after another."""
     code = [f"{CODE}{source}" for source in user_code.sources()]
     return [sys.executable, "-m", "asr.experiment.worker", *code, str(folder), *(cell.name for cell in cells)]
 
@@ -44,7 +44,7 @@ def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float]
     path = log_path(folder, cells[0].name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as log:
-        # In a session of its own, the worker does not receive Ctrl-C; this process stops it.
+        # In a separate session, the worker doesn't receive Ctrl-C; this process stops it.
         process = subprocess.Popen(
             worker_command(folder, cells),
             stdin=subprocess.PIPE,
@@ -59,7 +59,7 @@ def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float]
                 except subprocess.TimeoutExpired:
                     show_progress(folder, cells, advance)
         finally:
-            # Not killed at once: a training first ends its step and writes a resume point.
+            # Terminated, not killed: a training first ends its step and writes a resume point.
             process.terminate()
             try:
                 process.wait(GRACE_S)

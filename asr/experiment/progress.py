@@ -1,4 +1,4 @@
-"""Progress of a comparison, and the time that it or a training takes: the plan first, then the display."""
+"""Progress of a comparison, and estimates of the time that it or a training takes."""
 
 import math
 import time
@@ -28,19 +28,19 @@ from asr.training.sizes import reasons, settled
 if TYPE_CHECKING:  # loads Lightning
     from asr.experiment.costs import StepTimer
 
-LINE_EVERY_S = 60.0  # outside a terminal, where lines pile up in a log
-STEPS = 4  # timed for the estimate, after one to warm up
-ENOUGH_S = 2.0  # enough timed steps; longer ones are timed less often
+LINE_EVERY_S = 60.0  # interval between lines outside a terminal, where they accumulate in a log
+STEPS = 4  # number of steps timed for the estimate, after a warm-up step
+ENOUGH_S = 2.0  # timing ends after this time, so fewer long steps are timed
 
 
 @dataclass
 class Running:
-    """Progress of a running cell since its first known fraction, which a resumed training starts with.
+    """Progress of a running cell since its first known fraction, above 0 for a resumed training.
 
     Attributes:
         kind: kind of the cell.
         started: time of the first known fraction.
-        first: that fraction.
+        first: first known fraction.
         fraction: completed fraction, 0 to 1.
     """
 
@@ -50,7 +50,7 @@ class Running:
     fraction: float
 
     def whole_s(self) -> float | None:
-        """Return the expected duration of the whole cell; None as long as it is unknown."""
+        """Return the expected duration of the whole cell in seconds; None while it is unknown."""
         done = self.fraction - self.first
         return (time.monotonic() - self.started) / done if done > 0.02 else None
 
@@ -58,13 +58,13 @@ class Running:
 class CellProgress:
     """Shows a bar for the comparison and one for the running cell on a terminal, lines elsewhere.
 
-    The remaining time assumes that a missing cell takes as long as the finished ones of its kind, a training
-    in proportion to its budget. None is shown with a launcher, which runs several cells at once.
+    The remaining time assumes that a missing cell takes as long as the finished ones of its kind, and a
+    training, in proportion to its budget. It isn't shown with a launcher, which runs several cells at once.
 
     Args:
         plan: plan of the comparison.
-        console: console to print on.
-        later: number of trainings like these that follow the plan.
+        console: console to print to.
+        later: number of similar trainings that follow the plan.
     """
 
     def __init__(self, plan: Plan, console: Console, later: int = 0) -> None:
@@ -75,7 +75,7 @@ class CellProgress:
         self.waiting = {cell.name: cell for cell in cells if cell.name not in self.done}
         self.running: dict[str, Running] = {}
         self.later, self.budgets_s = later, _budgets_s(plan)
-        self.spent: dict[str, list[tuple[float, float]]] = {}  # seconds and size of finished cells, by kind
+        self.spent: dict[str, list[tuple[float, float]]] = {}  # by kind: seconds and size of finished cells
         for cell in cells:
             if cell.name in self.done and (seconds := cell.state(plan.folder).seconds):
                 self._spend(cell, seconds)
@@ -116,7 +116,7 @@ class CellProgress:
             self._line(f"{cell.name}: {shown}  {left}")
 
     def _drop_dependants(self, failed: str) -> None:
-        """Forget the cells that need a failed cell, because they will not run."""
+        """Forget the cells that need a failed cell, because they won't run."""
         for name in [name for name, cell in self.waiting.items() if cell.needs == failed]:
             del self.waiting[name]
             self._drop_dependants(name)
@@ -128,10 +128,10 @@ class CellProgress:
         )
 
     def _left(self) -> str:
-        """Return the remaining time in words; empty as long as it is unknown."""
+        """Return the remaining time in words; empty while it is unknown."""
         if self.parallel:
             return ""
-        # Seconds per second of budget, or per cell. A budget is a guess until something is known.
+        # Seconds per second of budget, or per cell. Before a training has finished, its budget is used.
         rates = {"training": 1.0} if self.budgets_s else {}
         left_s = 0.0
         waiting = dict(self.waiting)
@@ -139,7 +139,7 @@ class CellProgress:
             if whole_s := running.whole_s():
                 left_s += whole_s * (1 - running.fraction)
                 rates[running.kind] = whole_s / self.budgets_s.get(name, 1.0)
-                waiting.pop(name, None)  # timings are no cells of the plan
+                waiting.pop(name, None)  # timings aren't cells of the plan
         for kind, spent in self.spent.items():
             rates[kind] = sum(seconds for seconds, _ in spent) / sum(size for _, size in spent)
         for cell in waiting.values():
@@ -159,7 +159,7 @@ class CellProgress:
 
 
 def _budgets_s(plan: Plan) -> dict[str, float]:
-    """Return the time budgets of trainings by cell, those of steps measured beforehand included."""
+    """Return the time budgets of trainings by cell, including budgets in measured steps."""
     found: dict[str, float] = {}
     for candidate in plan.candidates:
         given = plan.options.budget[0] if plan.options.budget else ""
@@ -170,9 +170,9 @@ def _budgets_s(plan: Plan) -> dict[str, float]:
 
 
 def print_grid(request: Request, console: Console) -> None:
-    """Print what sets each candidate apart, if they have own options, and the paper's figures.
+    """Print how candidates differ, if they have options of their own, and the paper's figures.
 
-    This needs no data.
+    No data are needed.
 
     Raises:
         UserError: invalid candidates.
@@ -191,11 +191,11 @@ def print_grid(request: Request, console: Console) -> None:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print state and expected time of every training, alike ones in one row, and the number of evaluations.
+    """Print state and expected time of every training, similar ones in a row, and the number of evaluations.
 
-    The expected time of a training is its time budget, or else the time of a finished one of the same
-    candidate, or else extrapolated from a few steps, which run now. A training until convergence is taken to
-    need as many epochs as in the paper. The table names the source.
+    The expected time of a training is its time budget; without one, the time of a finished training of the
+    same candidate; or else extrapolated from a few steps, which run now. A training until convergence is
+    assumed to need as many epochs as in the paper. The table names the source.
     """
     columns = ("training", "state", "steps per epoch", "epoch", "time per training", "based on")
     rows: list[tuple[str, ...]] = []
@@ -240,8 +240,8 @@ class TrainingTime:
         epoch_steps: optimiser steps per epoch.
         epoch_s: duration of an epoch in seconds.
         seconds: duration of the training.
-        source: what the durations are based on.
-        at_most: whether the training may stop earlier, because it stops when it has converged.
+        source: basis of the durations, in words.
+        at_most: whether the training may stop earlier, when it has converged.
     """
 
     epoch_steps: int
@@ -259,7 +259,7 @@ class TrainingTime:
 def _expected(plan: Plan, candidate: Candidate, cells: list[Cell]) -> TrainingTime:
     """Return the expected cost of each training of a candidate."""
     states = [cell.state(plan.folder) for cell in cells]
-    done = [x.seconds for x in states if x.status == "done" and x.seconds]  # reused runs have no time
+    done = [x.seconds for x in states if x.status == "done" and x.seconds]  # reused runs have no duration
     values = cells[0].settings["options"] | {"init_from": cells[0].needs}
     options = train_options_from(nested(values), cells[0].name)
     options.init_from = ""  # not trained yet; steps from random weights take as long
@@ -275,7 +275,7 @@ def _expected(plan: Plan, candidate: Candidate, cells: list[Cell]) -> TrainingTi
 
 
 def _timed(options: TrainConfig) -> tuple["StepTimer", TrainingTime]:
-    """Return the expected cost of a training, extrapolated from a few steps, and what has taken them."""
+    """Return the timer of a few steps, and the expected cost of a training, extrapolated from them."""
     from asr.experiment.costs import StepTimer  # loads Lightning
 
     timer, trainer = StepTimer(options), options.trainer
@@ -298,7 +298,7 @@ def _timed(options: TrainConfig) -> tuple["StepTimer", TrainingTime]:
 
 
 def print_training(options: TrainConfig) -> None:
-    """Print what a training would be and how long it takes.
+    """Print what would be trained and the expected time.
 
     Raises:
         UserError: invalid options or data.
@@ -326,9 +326,9 @@ def _paper_table(paper: Paper) -> Table:
 
 
 def _timed_steps(timer: "StepTimer", trainer: TrainerConfig) -> tuple[int, float, float]:
-    """Time a few steps; return their number, and seconds and CPU share of a step.
+    """Time a few steps; return their number, and a step's seconds and CPU share.
 
-    For training on a GPU, none is timed, and the last two are NaN.
+    For training on a GPU, none is timed, and both are NaN.
     """
     if trainer.accelerator == "cuda" or (trainer.accelerator == "auto" and torch.cuda.is_available()):
         return 0, math.nan, math.nan

@@ -16,15 +16,15 @@ FRAMES_PER_LABEL = 12  # after subsampling
 
 @dataclass(frozen=True)
 class Problem:
-    """What an operation is, and the random normal input that it gets.
+    """An operation's sizes, and its normally distributed random input.
 
     Attributes:
         heads, head_dim: H and D of mechanisms and layers; the model size of a layer is their product.
         precision: type of input and parameters, `fp32`, `bf16` or `fp16`; in models, of the matrix products.
         device: device of input and parameters.
         seed: seed of input and parameters.
-        unit: what is measured: a `mechanism` alone, a transformer `layer` or a whole `model`.
-        feedforward: hidden size of a layer's feed-forward part; 0: self-attention alone, with projections.
+        unit: `mechanism` alone, transformer `layer` or whole `model`.
+        feedforward: hidden size of a layer's feed-forward part; 0: only self-attention, with projections.
         batch, length: number of sequences, B, and their length, N (for models: T frames).
         preset, loss: architecture and loss of a model.
     """
@@ -38,7 +38,7 @@ class Problem:
     feedforward: int = 0
     batch: int = field(kw_only=True)
     length: int = field(kw_only=True)
-    # Mutable, so left out of the hash; equality, by which problems share their input, includes them.
+    # Mutable, so not part of the hash; but part of equality, by which problems share their input.
     preset: ModelConfig = field(default_factory=ModelConfig, hash=False)
     loss: LossConfig = field(default_factory=LossConfig, hash=False)
 
@@ -53,7 +53,7 @@ class Problem:
         return max(1, self.length // self.preset.subsampling // FRAMES_PER_LABEL)
 
     def tensors(self) -> tuple[list[Tensor], Tensor]:
-        """Return the inputs, and what the backward pass starts from.
+        """Return the inputs, and the tensor from which the backward pass starts.
 
         For a mechanism these are q, k, v and the gradient of the output, all [B, H, N, D]; for a layer x and
         gradient, [B, N, M]; for a model features [B, T, F] and labels [B, U].
@@ -72,9 +72,9 @@ class Problem:
 
 
 def markov_labels(utterances: int, count: int, generator: torch.Generator) -> Tensor:
-    """Return [utterances, count] labels; the next label's rank, given the last, has probability ∝ 1 / rank.
+    """Return labels [utterances, count]; each follows the previous one with probability ∝ 1 / rank.
 
-    Independent labels would give the n-grams of `loss=mmi` no structure to keep.
+    Independent labels would have no n-gram structure for `loss=mmi`.
     """
     ranked = torch.rand(VOCABULARY, VOCABULARY - 1, generator=generator).argsort(dim=1) + 1
     chance = 1 / torch.arange(1, VOCABULARY).double()

@@ -1,7 +1,7 @@
-"""Learning rates tuned per candidate: each rate trains once, and the lowest error on dev decides.
+"""Tunes the learning rate of each candidate: trains once with each rate; the lowest dev error decides.
 
-The trainings are a comparison in the folder `learning_rates/` of the other, which uses the run at the chosen
-rate as that of its first seed. Nothing is evaluated in it, so test has no influence.
+These trainings are another comparison, in the folder `learning_rates/` of the main one, which uses the run at
+the chosen rate for its first seed. It evaluates nothing, so the test set has no influence.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from asr.experiment.run import run_plan
 def with_tuned_rates(request: Request, console: Console) -> Request:
     """Train every candidate with each rate of `learning_rates`; return the comparison at the chosen rates.
 
-    With `dry_run`, trainings that are missing are listed, and the comparison keeps its own rate.
+    With `dry_run`, missing trainings are listed, and the comparison keeps its rate.
 
     Raises:
-        UserError: a candidate that sets its rate itself or starts from another one, or without any training
-            that has ended with an error on dev.
+        UserError: a candidate sets its rate itself, starts from another candidate, or has no training that
+            ended with a dev error.
     """
     trials, labels, later = _trials(request)
     if request.options.dry_run:
@@ -55,8 +55,11 @@ def _without_rates(request: Request) -> Request:
 
 
 def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]], int]:
-    """Return the plan of the trainings that try the rates, candidate and rate by label there, and how many
-    trainings follow: those of all seeds but the first.
+    """Plan the trainings that try the rates.
+
+    Returns:
+        The plan; candidate and rate by label in the plan; and the number of trainings that follow: all seeds
+        but the first.
     """
     asked = entries(request)
     for entry in asked:
@@ -83,7 +86,7 @@ def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]], int]:
         request.options,
         attentions=[],
         candidates=trials,
-        # The steps that fit in it are known, and part of the trials.
+        # The steps that fit in the budget are known, and part of the trials.
         budget=[] if request.options.budget_clock == STEPS else request.options.budget,
         evaluate=["own"],
         folder=str(plan.folder / RATES),
@@ -95,9 +98,9 @@ def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]], int]:
 
 
 def choose(results: Results, labels: dict[str, tuple[str, float]]) -> list[TriedRate]:
-    """Return the tried rates; of each candidate's, the one with the lowest error on dev is chosen.
+    """Return the tried rates; for each candidate, the rate with the lowest dev error is chosen.
 
-    Where errors are equal, as they are at the start of a training, the lower loss decides.
+    If errors are equal, as at the start of training, the lower loss decides.
     """
     tried: dict[str, list[TriedRate]] = {}
     for training in results.trainings:

@@ -1,4 +1,4 @@
-"""What `Results` consist of: the models of a comparison, and what was measured with each of them."""
+"""The parts of `Results`: the models of a comparison, and the measurements of each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,18 +30,18 @@ class SplitData:
 
 @dataclass
 class Candidate:
-    """A model, trained here or found, described by what sets it apart.
+    """A model, trained here or existing before, described by its differences from the protocol.
 
     Attributes:
         label: unique name, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
         attention: mechanism used in training, e.g. `i-clustered-200:topk=16`; `full` for a published model.
         mechanism: family of the mechanism, e.g. `i-clustered`; empty for a model that wasn't trained here.
-        size: clusters, rounds or classes in the mechanism's name; None if it has none.
-        layers: encoder layers.
+        size: number of clusters, rounds or classes in the mechanism's name; None if it has none.
+        layers: number of encoder layers.
         subsampling: feature frames per encoder frame.
         overrides: options that differ from the protocol, by dotted name.
         finetuned_from: label or run folder of the initial model.
-        seeds: one training each.
+        seeds: random seeds, one training each.
         budget: training time, if the comparison has several; empty: the same for all.
         source: folder or name of a model that wasn't trained here.
     """
@@ -60,7 +60,7 @@ class Candidate:
 
     @property
     def model(self) -> str:
-        """Return the label without the budget: candidates that differ in it alone share this."""
+        """Return the label without the budget; candidates that differ only in their budget share it."""
         return self.label.removesuffix(f", {self.budget}")
 
 
@@ -128,7 +128,7 @@ class Training:
             dev_<unit>_per_<item>.
         peak_memory_mib: peak memory of the process.
         peak_gpu_memory_mib: peak of PyTorch's GPU allocator; None without a GPU.
-        backend: backend that ran: native | reference.
+        backend: backend of attention: native | reference.
         commit: program version at the start of training; None outside a checkout.
         hardware: description of the machine that started the training.
         curve: one point per validation.
@@ -175,13 +175,13 @@ class Training:
 
 @dataclass(frozen=True)
 class TriedRate:
-    """A learning rate that a candidate was trained with to choose one.
+    """A learning rate with which a candidate was trained, to choose one.
 
     Attributes:
         candidate: label of the candidate.
         rate: peak learning rate.
         dev_error: lowest error rate on dev, or other validation measure; None if the training failed.
-        dev_loss: loss on dev there.
+        dev_loss: loss on dev at this error rate.
         train_cpu_s, train_s: CPU and wall-clock time of the training's steps.
         chosen: whether the comparison trains with it.
     """
@@ -203,17 +203,17 @@ class Evaluation:
     Only the first seed that was evaluated is timed; other seeds have None.
 
     Attributes:
-        candidate, seed: the model.
+        candidate, seed: label of the candidate, and seed of its training.
         split: key of `Results.data`; dev or test without recordings.
         variant: how the model runs, as the text of `Variant`.
         decoder: greedy | beam | prefix; empty without a search.
-        folder: folder with hyp.jsonl and score.json, or with the journal alone.
+        folder: folder with hyp.jsonl and score.json, or only with the journal.
         status: done | failed | missing.
         error: one line if the evaluation failed.
-        rates: measures by name: rate, interval, length, and of error rates (per, wer, cer, official, …)
+        rates: measures by name: rate, interval and length; for error rates (per, wer, cer, official, …) also
             substitutions, deletions and insertions.
-        ratios: rates divided by those of the protocol's baseline: rate, and interval on the same resampled
-            items; `time`: ratio of times, with quartiles over batches.
+        ratios: rates divided by the baseline's: rate, and interval on the same resampled items; `time`: ratio
+            of times, with quartiles over batches.
         forward_s: median wall-clock time of a forward pass, or of the `passes` named.
         forward_cpu_s: median CPU time of a forward pass, or of the `passes` named.
         forward_repeats_s: wall-clock time of each repeat.
@@ -222,13 +222,13 @@ class Evaluation:
         audio_s: duration of the split.
         utterances: number of utterances or items in the split.
         decode_s: time of loading, forward pass and search.
-        backend: backend that ran: native | reference.
+        backend: backend of attention: native | reference.
         beam: search options in effect, including tuned weights; None for greedy search.
-        closed: whether the vocabulary of the search has all words of the references.
+        closed: whether the vocabulary of the search contains all words of the references.
         constant: whether the model recognised the same, or nothing, in all utterances.
         command: command that repeats the evaluation.
-        length: positions of each sequence of random input, whose number is `utterances`; 0: other data.
-        passes: what ran on random input: forward | forward+backward | grouping.
+        length: positions in each of the `utterances` sequences of random input; 0: other data.
+        passes: passes on random input: forward | forward+backward | grouping.
         parts_s: medians of the parts of a training step.
     """
 
@@ -265,7 +265,7 @@ class Evaluation:
         return self.length * (self.utterances or 0)
 
     def seconds(self, clock: str) -> float | None:
-        """Return the median time by the `wall` or `cpu` clock; None if it was not timed."""
+        """Return the median time by the `wall` or `cpu` clock; None if it wasn't timed."""
         return self.forward_cpu_s if clock == "cpu" else self.forward_s
 
     def repeats_s(self, clock: str) -> list[float]:
@@ -275,11 +275,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ItemErrors:
-    """What differences between systems are computed from: entries of an evaluation's result.
+    """Errors of single items, from which differences between systems are computed.
 
     Attributes:
         errors: errors (or bits) of each utterance or item by metric, in the order of their ids.
-        lengths: reference tokens of each.
+        lengths: number of reference tokens of each.
     """
 
     errors: dict[str, list[float]] = field(default_factory=dict)
@@ -288,12 +288,12 @@ class ItemErrors:
 
 @dataclass(frozen=True)
 class Difference:
-    """Error rate of a system minus that of another one; see `asr.scoring.statistics.paired_difference`.
+    """Error rate of a system minus another's; see `asr.scoring.statistics.paired_difference`.
 
     Attributes:
-        split, metric: what was measured.
-        first, second: candidate and variant.
-        estimate: difference with its interval; its count is the number of seeds that both have.
+        split, metric: split and metric of the error rates.
+        first, second: candidate and variant of each system.
+        estimate: difference with its interval; its count is the number of common seeds.
     """
 
     split: str
@@ -325,7 +325,7 @@ class Conditions:
     CPU_SHARE = 0.95  # a single-threaded pass that never waits for a CPU reaches 0.99
 
     def cpu_share(self) -> float | None:
-        """Return CPU time per wall-clock time; None unless one thread on the CPU did the work."""
+        """Return CPU time per wall-clock time; None unless a single thread on the CPU did the work."""
         return (
             self.cpu_s / self.wall_s if self.device == "cpu" and self.threads == 1 and self.wall_s else None
         )
@@ -339,9 +339,9 @@ class Conditions:
 
 @dataclass(frozen=True)
 class ForwardTimes:
-    """Forward passes of a model; `error`: one line if it can't run, and then there are no times.
+    """Forward passes of a model; `error`: reason in one line if it can't run; then there are no times.
 
-    The other attributes are those of `Evaluation`.
+    For the other attributes, see `Evaluation`.
     """
 
     forward_s: float | None
@@ -353,7 +353,7 @@ class ForwardTimes:
 
 @dataclass(frozen=True)
 class TimingResult:
-    """What a timing cell measured: the times of each of its models in order, and the conditions."""
+    """Result of a timing cell: the times of its models, in order, and the conditions."""
 
     times: list[ForwardTimes]
     conditions: Conditions

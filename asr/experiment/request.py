@@ -1,4 +1,4 @@
-"""A comparison's command line: its own options, and those of training and decoding for all candidates."""
+"""A comparison's command line: options of the comparison, and of training and decoding all candidates."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ TRAINING_SET_HERE = {
     **{training: f"{own}=…" for own, training in LENGTHS.items()},
     "trainer.budget_clock": "budget_clock=…",
 }
-# Options of an exchange that belong to training where models are trained, under the same name.
+# Options of an exchange whose names are training options if models are trained.
 IN_TRAINING = ("model", "seed", "backend")
 SEARCHED = tuple(entry.name for entry in fields(SearchOptions))
 # Decoding options that asr compare takes under their own names, and those that it sets itself. By hand:
@@ -47,8 +47,9 @@ DECODING_SET_HERE = {
     "attention": "evaluate=[…]",
     "output": "folder=…",
 }
-# Options that don't change hypotheses, left out of a cell's key. Device and checkpoint stay in it: cells have
-# times, and no digest of the weights. So does what a comparison sets itself: it says which data are decoded.
+# Options that don't change hypotheses, and so aren't part of a cell's key. Device and checkpoint are part of
+# it, because cells have times, and no digest of the weights; so are options that a comparison sets itself,
+# which tell what data are decoded.
 UNKEYED_DECODING = tuple(
     x
     for x in affecting(DecodeOptions, "cost", "place")
@@ -62,12 +63,12 @@ class Request:
 
     Attributes:
         options: options of the comparison.
-        shared: options of training that all candidates share, by dotted key.
+        shared: training options that all candidates share, by dotted key.
         command: all overrides as given.
         paper: published figures of the plan; None if there are none.
-        tried: learning rates that the candidates have been trained with to choose theirs.
-        recipe: options of the recipe that brings the task of a trained model, its `WorkloadOptions`; None:
-            the model transcribes, or models are trained.
+        tried: learning rates with which candidates were trained to choose theirs.
+        recipe: `WorkloadOptions` of the recipe with the task of a trained model; None: the model transcribes,
+            or models are trained.
     """
 
     options: CompareConfig
@@ -101,7 +102,7 @@ def parse(given: Given) -> Request:
     options = config.parse(CompareConfig, own)
     config.check_effect(options, own.keys() & command.keys(), defaults=True)
     if not options.launcher:  # the machines that it starts may have other devices
-        # With what `auto` stands for, cells of machines that differ don't share a key.
+        # `auto` is resolved, so that cells of different machines don't share a key.
         device = pick_device(options.device)
         options.precision = pick_precision(options.precision, device, recognising=True).name
     for key, value in shared.items():
@@ -158,11 +159,11 @@ def _parse_exchange(values: dict[str, Any], command: list[str]) -> Request:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How every model is decoded.
+    """Decoding of every model.
 
     Attributes:
         options: options of `asr decode` without split, data, mechanism and output. Search weights come from
-            the command line or the defaults, never from a run folder; they are open if tuned.
+            the command line or the defaults, never from a run folder; they are None if they will be tuned.
         files: hashes of the files that the search reads, by option: `beam.lm`, `beam.lexicon`,
             `beam.hotwords`.
     """
@@ -171,13 +172,13 @@ class Decoding:
     files: dict[str, str]
 
     def settings(self) -> dict[str, Any]:
-        """Return what the outcome of an evaluation depends on, as plain data."""
+        """Return the options that the outcome of an evaluation depends on, as plain data."""
         defaults = DecodeOptions()
         fixed = {name: getattr(defaults, name) for name in UNKEYED_DECODING}
         return {"options": to_dict(self.options) | fixed} | ({"files": self.files} if self.files else {})
 
     def unkeyed(self) -> dict[str, Any]:
-        """Return the options that the outcome does not depend on."""
+        """Return the options that don't affect the outcome."""
         return {name: getattr(self.options, name) for name in UNKEYED_DECODING}
 
     def overrides(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Results of a comparison: one record for tables, figures and the report, stored as results.json.
+"""Results of a comparison: a record for tables, figures and the report, stored as results.json.
 
 Paths of runs and evaluations are relative to the folder of results.json; manifests are stored as given on the
 command line.
@@ -53,7 +53,7 @@ class Results:
         conditions: load on the machine during timing, by split.
         differences: paired differences of error rates.
         tried: learning rates that were tried to choose each candidate's, if any.
-        drawn: what the recipe's own figure draws.
+        drawn: data for the recipe's figure.
     """
 
     command: list[str]
@@ -79,7 +79,7 @@ class Results:
 
     @property
     def unit(self) -> str:
-        """Return what a split consists of: `utterances`, or `items` without recordings."""
+        """Return the name of a split's items: `utterances`, or `items` without recordings."""
         return "utterances" if self.data else "items"
 
     def candidate(self, label: str) -> Candidate:
@@ -103,7 +103,7 @@ class Results:
         Args:
             label: label of the candidate.
             split: name of the split.
-            variant: how the model runs; None: as it was trained.
+            variant: variant in which the model runs; None: as it was trained.
         """
         wanted = variant or self.own(label)
         return [
@@ -117,7 +117,7 @@ class Results:
         return evaluation.variant == self.own(evaluation.candidate)
 
     def exchanges(self, split: str) -> bool:
-        """Return whether models run on a split in another way than they were trained."""
+        """Return whether models run on a split in other ways than they were trained."""
         return any(x.split == split and not self.is_own(x) for x in self.evaluations)
 
     def variants(self) -> list[str]:
@@ -127,8 +127,8 @@ class Results:
     def systems(self, split: str) -> dict[str, System]:
         """Return the systems of a split that compete in time and errors, by name.
 
-        They are the models as they were trained and the variants that keep their attention, such as another
-        precision; another attention is compared with the model's own alone. All variants of a model that
+        They are the models as they were trained, and variants that keep the attention, such as another
+        precision; another attention is only compared with the model as trained. All variants of a model that
         wasn't trained here compete.
         """
         found = dict.fromkeys(
@@ -139,7 +139,7 @@ class Results:
         return {self.name_of(system): system for system in order if self._competes(system)}
 
     def name_of(self, system: System) -> str:
-        """Return a system's name: `near-25`, `near-25, precision=bf16`; the variant of one model found."""
+        """Return a system's name, such as `near-25, precision=bf16`; for an existing model, the variant."""
         label, variant = system
         if not self.was_trained(label):
             return variant if len(self.candidates) == 1 else f"{label}, {variant}"
@@ -147,7 +147,7 @@ class Results:
         return f"{label}, {changed}" if changed else label
 
     def was_trained(self, label: str) -> bool:
-        """Return whether a candidate was trained here, rather than found."""
+        """Return whether a candidate was trained here, rather than existing before."""
         return any(x.candidate == label for x in self.trainings)
 
     def _competes(self, system: System) -> bool:
@@ -184,8 +184,9 @@ class Results:
         return over_seeds([rate["rate"] for rate in found])
 
     def unlearned(self, label: str, split: str, metric: str, variant: str | None = None) -> bool:
-        """Return whether a candidate has learned nothing: it makes as many errors as there are tokens, or
-        recognises the same in all utterances.
+        """Return whether a candidate has learned nothing.
+
+        It then makes at least as many errors as there are tokens, or recognises the same in all utterances.
         """
         rate = self.error_rate(label, split, metric, variant)
         constant = all(x.constant for x in self.evaluations_of(label, split, variant))
@@ -193,14 +194,14 @@ class Results:
         return rate is not None and errors and (rate.value >= 1 or constant)
 
     def closed(self, split: str, metric: str) -> bool:
-        """Return whether rates are those of a search whose vocabulary has all words of the references."""
+        """Return whether rates are from a search whose vocabulary contains all words of the references."""
         restricted = metric != "per" or self.protocol.get("decoder") == "beam"
         return restricted and any(x.closed for x in self.evaluations if x.split == split)
 
     def difference(self, first: System, second: System, split: str, metric: str) -> Estimate | None:
         """Return the first system's error rate minus the second's, paired over seeds and utterances.
 
-        None for systems without a common seed, and for exchanges of different candidates.
+        Return None for systems without a common seed, and for exchanges of different candidates.
         """
         for x in self.differences:
             if (x.split, x.metric) == (split, metric) and {x.first, x.second} == {first, second}:
@@ -210,8 +211,9 @@ class Results:
     def level(self, first: System, second: System, split: str, metric: str) -> bool:
         """Return whether the measurement shows no difference between two systems.
 
-        It shows none if the interval of their paired difference includes zero. Without one, as for official
-        rates of a single seed, which have no errors per utterance, their own intervals must not overlap.
+        It shows none if the interval of their paired difference includes zero. If there is no such interval,
+        as for official rates of a single seed, which have no errors per utterance, it shows none if the
+        systems' intervals overlap.
         """
         found = self.difference(first, second, split, metric)
         if found and found.interval:
@@ -233,7 +235,7 @@ class Results:
     def forward_time(self, label: str, split: str, variant: str | None = None) -> Estimate | None:
         """Return the seconds of a forward pass over a split with the range of its repeats.
 
-        The protocol's clock decides between wall-clock and CPU time. None if the pass was not timed.
+        The protocol's clock decides between wall-clock and CPU time. Return None if the pass wasn't timed.
         """
         for x in self.evaluations_of(label, split, variant):
             median = x.seconds(self.clock)
@@ -242,7 +244,7 @@ class Results:
         return None
 
     def ratio(self, system: System, split: str, name: str) -> Estimate | None:
-        """Return a measure, or `time`, divided by the baseline's; None where it wasn't compared with one."""
+        """Return a measure, or `time`, divided by the baseline's; None if it wasn't compared with one."""
         for x in self.evaluations_of(system[0], split, system[1]):
             if found := x.ratios.get(name):
                 over = "batches" if name == "time" else self.unit
@@ -250,11 +252,11 @@ class Results:
         return None
 
     def time(self, system: System, split: str) -> Estimate | None:
-        """Return what systems compete in: time relative to the baseline, if there is one, or else seconds."""
+        """Return the time by which systems compete: relative to a baseline if there is one, or in seconds."""
         return self.ratio(system, split, "time") or self.forward_time(system[0], split, system[1])
 
     def front(self, split: str, metric: str = "") -> list[str]:
-        """Return the names of the systems on the Pareto front of time and a measure, the fastest first."""
+        """Return the names of the systems on the Pareto front of time and a measure, fastest first."""
         metric = metric or next(iter(self.metrics(split)), "")
         systems, points = self.systems(split), {}
         for name, system in systems.items():
@@ -268,7 +270,7 @@ class Results:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per evaluation with its training, if it had one here, or per training alone."""
+        """Return a row per evaluation, with its training if it was here; or a row per training."""
         of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
         trainings = {(x.candidate, x.seed): x for x in self.trainings}
         evaluations: dict[tuple[str, int], list[Evaluation]] = {model: [] for model in trainings}

@@ -11,11 +11,11 @@ from asr.training.config import run_options
 
 
 def suits(folder: Path, work: dict[str, Any] | None, settings: dict[str, Any]) -> bool:
-    """Return whether a run has the settings of a cell and checkpoints of its own.
+    """Return whether a run has the settings of a cell, and its checkpoints are its own.
 
     Args:
         folder: run folder.
-        work: what `read_run` returns for it.
+        work: result of `read_run` for the folder.
         settings: settings of the cell.
     """
     data = dict(settings["data"])
@@ -24,14 +24,14 @@ def suits(folder: Path, work: dict[str, Any] | None, settings: dict[str, Any]) -
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
-    """Return what the finished training in a folder depended on, which `suits` compares.
+    """Return all that the finished training in a folder depended on, for `suits`.
 
-    None if there is none, or one of another version, or one that had another plan for a part of its steps.
+    Return None if there is none, another version wrote it, or it had another plan for a part of its steps.
     """
     try:
         run = RunFolder(folder)
         summary, environment, options = run.read_summary(), run.read_environment(), run_options(run)
-    except (UserError, OSError):  # perhaps another program's files, which may hold anything
+    except (UserError, OSError):  # may be another program's files
         return None
     trainer = options.trainer
     may_stop = trainer.early_stopping or trainer.stop_at is not None or trainer.budget
@@ -49,5 +49,5 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 
 
 def finished_runs(place: Path) -> list[tuple[Path, dict[str, Any] | None]]:
-    """Return the finished trainings in a folder, at any depth, with what they depended on."""
+    """Return the finished trainings in a folder, at any depth, with the results of `read_run`."""
     return [(run.path, read_run(run.path)) for run in RunFolder.finished(place)]

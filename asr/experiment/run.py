@@ -1,7 +1,7 @@
-"""Runs the plan of a comparison: stages of cells in processes of their own, each cell at most once.
+"""Runs the plan of a comparison: stages of cells in separate processes, each cell at most once.
 
 A trained model is evaluated at once, or, with a launcher, after the trainings of its stage. Forward passes
-are timed at the end, with nothing beside them.
+are timed at the end, while nothing else runs.
 """
 
 import os
@@ -24,15 +24,15 @@ def run_plan(plan: Plan, console: Console, later: int = 0) -> Results:
 
     Args:
         plan: plan of the comparison.
-        console: console to print on.
-        later: number of trainings that follow the plan, for the time left.
+        console: console to print to.
+        later: number of trainings that follow the plan, for the remaining time.
 
     Raises:
         UserError: cells exist with other settings, or another process runs the same comparison.
     """
     with locked(plan.folder, "asr compare"):
         for line in settle_changes(plan):
-            # Labels may hold brackets, which would be taken for markup.
+            # Labels may contain brackets, which would be interpreted as markup.
             console.print(line, markup=False)
         _adopt(plan, console)
         progress = CellProgress(plan, console, later)
@@ -49,7 +49,7 @@ def run_plan(plan: Plan, console: Console, later: int = 0) -> Results:
 
 
 def _adopt(plan: Plan, console: Console) -> None:
-    """Mark trainings as done that reuse a finished run."""
+    """Mark trainings that reuse a finished run as done."""
     for cell in plan.trainings.values():
         if cell.name in plan.reused and not cell.is_done(plan.folder):
             run = plan.reused[cell.name]
@@ -60,7 +60,7 @@ def _adopt(plan: Plan, console: Console) -> None:
 
 
 def _training_stages(plan: Plan) -> Iterator[list[Cell]]:
-    """Yield the trainings in stages, each of which needs only earlier ones; one by one without a launcher."""
+    """Yield the trainings in stages that need only earlier ones; without a launcher, one by one."""
     if not plan.options.launcher:
         yield from ([cell] for cell in plan.trainings.values())
         return

@@ -53,7 +53,7 @@ class Speech:
         decoding: search options for all evaluations.
 
     Raises:
-        UserError: a manifest is missing, two have the same name, or sclite is, for metric=official.
+        UserError: a manifest is missing, two have the same name, or sclite is missing for metric=official.
     """
 
     def __init__(self, protocol: TrainConfig, options: CompareConfig, decoding: Decoding) -> None:
@@ -68,7 +68,7 @@ class Speech:
         self.splits = list(dict.fromkeys(map(split_name, options.splits)))
 
     def digests(self, label: str, training: TrainConfig) -> dict[str, str]:
-        """Return the digests of a training's inputs, those of its run's environment.json, and of its lexicon.
+        """Return the digests of a training's inputs, as in its run's environment.json, and of its lexicon.
 
         Raises:
             UserError: a manifest, or another file or folder of the training, is missing.
@@ -90,7 +90,7 @@ class Speech:
             raise UserError(f"evaluate=[{variant}]: only Whisper runs with fewer; train with layers=")
         settings["options"] |= {"split": split, "data": manifest} | how.options()
         settings |= {"training": training.key, "data": data[split].hash} | code_entry(how.attention)
-        # Scoring rules and references beside the manifest change the rates, but not its digest.
+        # Scoring rules and references beside the manifest change the rates, but not the manifest's digest.
         settings |= {"reference": reference_digests(Path(manifest))}
         settings |= {"official": True} if self.official else {}
         settings |= {"threads": training.settings["options"]["trainer.threads"]}
@@ -175,7 +175,7 @@ class SpeechPasses:
         self.batches = len(self.plans)
 
     def inputs(self, number: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return normalised features and frames, by the front end that makes them."""
+        """Return normalised features and frames, by the front end that computes them."""
         plan = BatchPlan(tuple(self.plans[number].tolist()))
         batches: dict[int, Batch] = {}  # by sample rate
         found = {}

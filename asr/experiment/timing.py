@@ -22,16 +22,16 @@ Name = TypeVar("Name")
 
 @dataclass
 class Runner:
-    """A system that has turns.
+    """A system that takes turns.
 
     Attributes:
         forward: passes the inputs of a batch through the model, which is in evaluation mode on its device,
             and returns its outputs.
         input_key: systems with the same key have the same inputs.
-        prepare: called before every turn, untimed: what systems that share a model exchange in it.
-        warm: whether it has run before; its first run, which loads code and builds masks, is not timed.
+        prepare: called before every turn, untimed: switches a model that several systems share.
+        warm: whether it has run before; the first run, which loads code and builds masks, isn't timed.
         taken: total time over all batches, per repeat.
-        error: reason why the model cannot run; it is skipped from then on.
+        error: reason why the model can't run; it is then skipped.
     """
 
     forward: Callable[..., Any]
@@ -44,7 +44,7 @@ class Runner:
     def turn(
         self, inputs: tuple[Any, ...], device: str, keep: Callable[[Any], None] | None = None
     ) -> Seconds:
-        """Return the time of a run on a batch; a model that can't run takes none from then on.
+        """Return the time of a run on a batch; a model that can't run is skipped from then on.
 
         Args:
             inputs: arguments of `forward`.
@@ -79,9 +79,9 @@ def in_turns_on(
 
     Args:
         inputs: inputs of the batch by `Runner.input_key`; systems without inputs have no turn.
-        runners: systems by name; those that haven't run yet have a turn before, which doesn't count.
+        runners: systems by name; systems that haven't run yet first have an uncounted turn.
         device: device of all systems.
-        repeats: turns of each.
+        repeats: number of turns of each.
         keep: called, untimed, with name and outputs after every counted turn.
     """
     here = {name: runner for name, runner in runners.items() if runner.input_key in inputs}
@@ -107,7 +107,7 @@ class Passes(Protocol):
     batches: int
 
     def inputs(self, number: int) -> dict[str, tuple[Any, ...]]:
-        """Return the inputs of a batch by `Runner.input_key`; models without inputs have no such batch."""
+        """Return the inputs of a batch by `Runner.input_key`; models without inputs don't have this batch."""
 
 
 @torch.inference_mode()
@@ -124,7 +124,7 @@ def forward_times(
         advance: called with the completed fraction.
 
     Returns:
-        The times of each model, and the load on the machine meanwhile.
+        The times of each model, and the load on the machine during the measurement.
     """
     runners = passes.runners
     for runner in runners:
@@ -156,10 +156,10 @@ def _row(runner: Runner) -> ForwardTimes:
 
 
 class OtherProcesses:
-    """Measures how many CPUs other processes have kept busy since it was created.
+    """Measures how many CPUs other processes have kept busy since this object was created.
 
-    Compares the busy time of all CPUs in /proc/stat with the CPU time of this process. Unlike the load
-    average, it does not remember what ran before.
+    It compares the busy time of all CPUs in /proc/stat with the CPU time of this process. Unlike the load
+    average, it isn't affected by earlier work.
 
     Args:
         stat: file in the format of /proc/stat.
@@ -170,11 +170,11 @@ class OtherProcesses:
         self.started = self._read()
 
     def conditions(self, device: str, taken: Seconds) -> Conditions:
-        """Return the state of the machine since then, in which timed work took this long."""
+        """Return the state of the machine since then, given the time of the timed work."""
         return Conditions(device, torch.get_num_threads(), taken.wall_s, taken.cpu_s, self.cpus())
 
     def cpus(self) -> float | None:
-        """Return the mean number of busy CPUs; None where /proc/stat is missing."""
+        """Return the mean number of busy CPUs; None if /proc/stat is missing."""
         wall_s, busy_s, own_s = (now - then for now, then in zip(self._read(), self.started, strict=True))
         if busy_s <= 0 or wall_s <= 0:  # no such file, or a sandbox that does not fill it in
             return None

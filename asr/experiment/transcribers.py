@@ -1,6 +1,6 @@
-"""Models of speech as the workload of transcription sees them: Whisper, and models with a CTC head.
+"""Speech models for the workload of transcription: Whisper, and models with a CTC head.
 
-Each runs in any `Variant`, and is judged against its own output under full attention.
+Each runs in any `Variant`, and is compared with its own output under full attention.
 """
 
 import re
@@ -25,7 +25,7 @@ from asr.search.greedy import greedy_search
 from asr.text.normalise import normalise
 from asr.text.tokenizer import Tokenizer
 
-# Measure by name: what `judged` sums up, and what it is a sum over; empty: the mean over inputs.
+# By name of a measure: the amount of `judged`, and what it is divided by; empty: number of inputs.
 Measures = dict[str, tuple[str, str]]
 
 
@@ -33,8 +33,8 @@ class Transcriber(Protocol):
     """The interface of `WhisperTranscriber` and `CTCTranscriber`.
 
     Attributes:
-        error: error rate: `wer`, or `per` of a model of phones.
-        measures: measures beside the error rate.
+        error: error rate: `wer`, or `per` for phone models.
+        measures: measures in addition to the error rate.
         device: device of the weights.
         rate: sample rate in Hz.
         layers: number of layers whose attention is exchanged.
@@ -49,22 +49,22 @@ class Transcriber(Protocol):
     frames: str
 
     def digest(self) -> list[str]:
-        """Return hashes of all that decides on the output."""
+        """Return hashes of everything that affects the output."""
 
     def spoken(self, texts: list[str]) -> list[str]:
-        """Return the words or phones of the transcripts of an input's utterances, as they are compared."""
+        """Return the words or phones to compare, from the transcripts of an input's utterances."""
 
     def heard(self, text: str) -> list[str]:
-        """Return the words or phones of a recognised text, as they are compared."""
+        """Return the words or phones to compare, from a recognised text."""
 
     def length(self, duration_s: float) -> int:
-        """Return the encoder positions of an input."""
+        """Return the number of encoder positions of an input."""
 
     def check(self, ident: str, longest_s: float, text: str) -> None:
-        """Raise UserError for an input whose longest utterance or whose transcript, if any, is too long."""
+        """Raise UserError if the longest utterance of an input, or its transcript, is too long."""
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """Run as a variant from now on, in its precision or else this one."""
+        """Run in a variant from now on, in the variant's precision if it has one, else in `precision`."""
 
     def batch(self, audio: list[Samples]) -> dict[str, Tensor]:
         """Return the input of a batch."""
@@ -73,15 +73,15 @@ class Transcriber(Protocol):
         """Return the output of the part whose time is measured."""
 
     def own_texts(self, output: Any) -> list[str]:
-        """Return the transcripts that a decoder follows where recordings have none."""
+        """Return the model's transcripts, which replace those that recordings lack."""
 
     def reference(self, output: Any, texts: list[str]) -> Any:
-        """Return what `judged` compares with, given the output under full attention."""
+        """Return the data that `judged` compares with, from the output under full attention."""
 
     def judged(self, output: Any, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
         """Return the transcript of each input, and amounts for the measures.
 
-        Without transcripts, those alone that compare with full attention.
+        Without transcripts, return only amounts that compare with full attention.
         """
 
 
@@ -108,19 +108,19 @@ class WhisperTranscriber:
         self._peer, self._peers = "", dict[str, Encode]()
 
     def spoken(self, texts: list[str]) -> list[str]:
-        """Return the words, utterance by utterance: two numerals that meet are not one number."""
+        """Return the words, utterance by utterance, so that adjacent numerals don't become one number."""
         return [word for text in texts for word in self.heard(text)]
 
     def heard(self, text: str) -> list[str]:
-        """Return the words by Whisper's own rules."""
+        """Return the words by Whisper's rules."""
         return self.model.normalise(text).split()
 
     def length(self, duration_s: float) -> int:
-        """Return the encoder positions of an input: always the same number."""
+        """Return the number of encoder positions, the same for every input."""
         return self.model.positions
 
     def check(self, ident: str, longest_s: float, text: str) -> None:
-        """Raise UserError for an utterance longer than an input, or a transcript longer than the decoder."""
+        """Raise UserError if an utterance exceeds an input, or a transcript the decoder's positions."""
         if longest_s > self.model.longest_s:
             raise UserError(
                 f"utterance {ident!r}: expected at most {self.model.longest_s:g} s, Whisper's longest input, "
@@ -147,7 +147,7 @@ class WhisperTranscriber:
         return self.model.encode(**inputs)
 
     def own_texts(self, output: Tensor) -> list[str]:
-        """Return the transcripts that greedy search finds."""
+        """Return the transcripts found by greedy search."""
         return self.model.transcripts(output)
 
     def reference(self, output: Tensor, texts: list[str]) -> tuple[list[str], list[tuple[Tensor, Tensor]]]:
@@ -158,9 +158,9 @@ class WhisperTranscriber:
     def judged(self, output: Tensor, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums over its forced tokens.
 
-        `nll` (nats), `correct` (most probable tokens that are right) and `divergence` (Kullback–Leibler, from
-        full attention's distribution to this one's, nats) are sums over `tokens`; `difference` is the norm of
-        the encoder states' difference to full attention's, divided by that of the latter.
+        `nll` (nats), `correct` (number of tokens that are the most probable) and `divergence`
+        (Kullback–Leibler, from full attention's distribution to this one's, nats) are sums over `tokens`;
+        `difference` is the norm of the difference from full attention's encoder states, relative to theirs.
         """
         followed, of_full = reference
         kept: list[dict[str, Any]] = []
@@ -183,15 +183,15 @@ class WhisperTranscriber:
 
 
 class CTCTranscriber:
-    """A model with a CTC head, timed with it; greedy search. See `Transcriber`.
+    """A model with a CTC head, which is timed, too; searched greedily. See `Transcriber`.
 
     Args:
-        model, tokenizer: what `Recognizer.load` gives.
-        source: where they come from, for messages.
-        phones: function from a transcript to its phones, for a model of phones.
+        model, tokenizer: model and tokenizer, from `Recognizer.load`.
+        source: their source, for messages.
+        phones: maps a transcript to its phones, for a phone model.
 
     Raises:
-        UserError: another topology than CTC.
+        UserError: the topology isn't CTC.
     """
 
     measures: ClassVar[Measures] = {
@@ -219,24 +219,24 @@ class CTCTranscriber:
         return [self.model.digest(), self.tokenizer.digest]
 
     def spoken(self, texts: list[str]) -> list[str]:
-        """Return phones, but for noises and unknown words, or `plain_words`."""
+        """Return phones without noises and unknown words, or `plain_words`."""
         if self.phones:
             return [phone for text in texts for phone in scored_phones(self.phones(text))]
         return [word for text in texts for word in plain_words(text)]
 
     def heard(self, text: str) -> list[str]:
-        """Return the same of a recognised text."""
+        """Return the same for a recognised text."""
         return scored_phones(text.split()) if self.phones else plain_words(text)
 
     def length(self, duration_s: float) -> int:
-        """Return the encoder frames of an input."""
+        """Return the number of encoder frames of an input."""
         return max(1, self.model.encoder_frames(duration_s))
 
     def check(self, ident: str, longest_s: float, text: str) -> None:
-        """Do nothing: inputs have any length."""
+        """Do nothing, because inputs may have any length."""
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """See `Transcriber`; raise UserError for a number of layers or another program: Whisper's only."""
+        """See `Transcriber`; raise UserError for a number of layers or another program, for Whisper only."""
         if variant.attention.startswith(ENGINE):
             raise UserError(f"peers={variant.attention.removeprefix(ENGINE)}: expected a Whisper folder")
         if variant.layers:
@@ -261,7 +261,7 @@ class CTCTranscriber:
         return [own[:frames] for own, frames in zip(log_probs[-1], frames_B.tolist(), strict=True)]
 
     def own_texts(self, output: list[Tensor]) -> list[str]:
-        """Return empty transcripts: frames are compared, which no transcript changes."""
+        """Return empty transcripts, because frames are compared, which don't depend on transcripts."""
         return [""] * len(output)
 
     def reference(self, output: list[Tensor], texts: list[str]) -> list[Tensor]:
@@ -278,7 +278,7 @@ class CTCTranscriber:
         `changed` counts frames with another best output than under full attention.
 
         Raises:
-            UserError: a transcript that is longer than its frames, or that the vocabulary can't write.
+            UserError: a transcript needs more frames, or can't be written with the vocabulary.
         """
         kept = []
         for index, (log_TV, full_TV) in enumerate(zip(output, reference, strict=True)):
@@ -292,7 +292,7 @@ class CTCTranscriber:
         return kept
 
     def _recognised(self, log_TV: Tensor, text: str) -> dict[str, Any]:
-        """Return the transcript, and the likelihood of the true one."""
+        """Return the recognised transcript, and the likelihood of the true one."""
         labels, frames = self.tokenizer.encode(text), torch.tensor([len(log_TV)])
         sizes = frames, torch.tensor([len(labels)])
         targets = torch.tensor([labels])
@@ -308,7 +308,7 @@ class CTCTranscriber:
 
 
 def plain_words(text: str) -> list[str]:
-    """Return the words of a text in lower case without punctuation; tags and hyphenated words are several.
+    """Return the words of a text in lower case without punctuation; hyphens and tags separate words.
 
     Example:
         >>> plain_words("It's 10, Mr. X-Y!")

@@ -1,4 +1,4 @@
-"""Transcription as the workload of an exchange: utterances of manifests, alone or joined to longer inputs."""
+"""Transcription as the workload of an exchange: utterances of manifests, single or joined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,18 +30,18 @@ from asr.text.tokenizer import PhoneTokenizer
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
 
-PAUSE_S = 0.5  # between utterances that are one input
-LONGEST_S = 30.0  # of Whisper
+PAUSE_S = 0.5  # between utterances that are joined to an input
+LONGEST_S = 30.0  # longest input of Whisper
 
 
 @dataclass(frozen=True)
 class JoinedInput:
-    """Utterances that are one input of the model, joined with pauses.
+    """Utterances joined with pauses to one input of the model.
 
     Attributes:
-        number: position among the inputs, which decides on the pauses.
+        number: position among the inputs; determines the pauses.
         cuts: utterances.
-        length: encoder positions.
+        length: number of encoder positions.
     """
 
     number: int
@@ -60,16 +60,16 @@ class JoinedInput:
 
 
 class Transcription:
-    """Transcripts of recordings by Whisper or a CTC model, and the transcripts of the manifest forced on it.
+    """Transcription of recordings by Whisper or a CTC model; also scores the manifest's transcripts.
 
-    A greedy search reads no transcript of the manifest: it compares variants with full attention alone, along
+    A greedy search doesn't use the manifest's transcripts: it compares variants only with full attention, on
     the model's own transcripts. See `asr.experiment.workload.Exchanged`.
 
     Args:
         options: options of the comparison.
 
     Raises:
-        UserError: a missing or broken manifest, a model of another kind, or an input that is too long for it.
+        UserError: a manifest is missing or broken, the model is of another kind, or an input is too long.
     """
 
     timed, decoder = "encoder", "greedy"
@@ -83,14 +83,14 @@ class Transcription:
             refuse(options, ["splits"], f"with data={options.data}, only with a prepared folder")
         self.name = split_name(options.data) if alone else "+".join(dict.fromkeys(options.splits))
         cuts = [cut for path in self.paths for cut in read_cuts(path, require_text=self.labelled)]
-        # Without a limit, no utterance has room for another.
+        # Without join_s, no utterance has room for another.
         groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)
         joined = [[cuts[index] for index in group] for group in groups][: options.examples or None]
         self.model, self.source = opened(options, self.paths[0].parent, cuts), options.model
         self.device, self.layers, self.frames = self.model.device, self.model.layers, self.model.frames
         self.items: Sequence[JoinedInput] = [self._input(*numbered) for numbered in enumerate(joined)]
         self.examples = self.units = len(self.items)
-        self._own_texts: dict[tuple[int, ...], list[str]] = {}  # by numbers of the inputs of a batch
+        self._own_texts: dict[tuple[int, ...], list[str]] = {}  # key: numbers of the inputs in a batch
 
     def _input(self, number: int, cuts: "list[MonoCut]") -> JoinedInput:
         duration_s = sum(cut.duration for cut in cuts) + PAUSE_S * (len(cuts) - 1)
@@ -100,7 +100,7 @@ class Transcription:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Return what the outputs depend on, besides the variant."""
+        """Return all that the outputs depend on, besides the variant."""
         names = ("join_s", "language", "examples", "precision")
         given = {name: getattr(self.options, name) for name in names}
         return {
@@ -127,7 +127,7 @@ class Transcription:
         texts = self._texts(items)
         if texts is None:
             numbers = tuple(speech.number for speech in items)
-            # Once: a search goes over each batch many times.
+            # Computed once, because a search goes over each batch many times.
             texts = self._own_texts.get(numbers) or self.model.own_texts(output)
             self._own_texts[numbers] = texts
         return self.model.reference(output, texts)
@@ -151,7 +151,7 @@ class Transcription:
         return Scored(measures, {"predictions": predictions})
 
     def _errors(self, kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Statistic]:
-        """Return the error rate; enter reference, words and errors of each input into what was found."""
+        """Return the error rate; add reference, words and errors of each input to `found`."""
         references = [
             self.model.spoken([cut.supervisions[0].text for cut in speech.cuts]) for speech in self.items
         ]
@@ -169,7 +169,7 @@ class Transcription:
         return {self.model.error: pooled([count.errors for count in counts], lengths)}
 
     def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return nothing: the report draws measures and times alone."""
+        """Return no data, because the report draws only measures and times."""
         return {}
 
 
@@ -182,7 +182,7 @@ def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Tra
         cuts: utterances.
 
     Raises:
-        UserError: it is none that transcribes, or an option has no effect with it.
+        UserError: the model can't transcribe, or an option has no effect with it.
     """
     folder = local_folder(options.model)
     if is_whisper(folder):

@@ -1,4 +1,4 @@
-"""How a model runs: what can be exchanged in a trained or published model without training it again."""
+"""Variants of a model: what can be exchanged in a trained or published model without training it again."""
 
 import re
 from collections.abc import Callable
@@ -14,9 +14,9 @@ _AXES = re.compile(r" (?=\w+=)")
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run a model. Its text names a system beside the model: `near-25 frames=1,2*3`.
+    """A way to run a model. Model and text of the variant name a system: `near-25 frames=1,2*3`.
 
-    Another axis is another field here, and what `Recognizer.load`, or the workload's model, does with it.
+    A further axis is a field here, with its implementation in `Recognizer.load` or the workload's model.
     """
 
     attention: str = option("", help="mechanism, or one for each layer", affects="result")
@@ -36,16 +36,16 @@ class Variant:
         return " ".join([self.attention, *(f"{name}={value}" for name, value in axes if value)])
 
     def options(self) -> dict[str, str]:
-        """Return the options of `Recognizer.load` that it sets."""
+        """Return the options of `Recognizer.load` that the variant sets."""
         return {name: x for name in ("attention", "frames", "precision") if (x := getattr(self, name))}
 
     def overrides(self) -> list[str]:
-        """Return it as options of a command."""
+        """Return the variant as options of a command."""
         return [f"{name}={value}" for name, value in self.options().items()]
 
     @classmethod
     def read(cls, text: str) -> "Variant":
-        """Return the variant of a text that `str` gave; see `given_variants` for those of users.
+        """Return the variant of a text from `str`; for the user's texts, see `given_variants`.
 
         Example:
             >>> Variant.read("full*3,near-25*9 frames=1,2*11 precision=bf16")
@@ -62,7 +62,7 @@ def attention_only(text: str) -> str:
     """Return the mechanism of a variant that changes nothing else.
 
     Raises:
-        UserError: it changes more, which needs recordings.
+        UserError: the variant changes more, which needs recordings.
     """
     variant = Variant.read(text)
     if text != variant.attention:
@@ -71,14 +71,14 @@ def attention_only(text: str) -> str:
 
 
 def given_variants(texts: list[str], names: Callable[[list[str]], list[str]] = canonical) -> list[str]:
-    """Return the canonical texts of variants that the user gives.
+    """Return the canonical texts of the user's variants.
 
     Args:
         texts: variants.
-        names: function from mechanisms as they are given to those that they stand for.
+        names: maps the user's names of mechanisms to the mechanisms that they stand for.
 
     Raises:
-        UserError: an unknown mechanism, option or precision, or a number of layers that is none.
+        UserError: an unknown mechanism, option or precision, or an invalid number of layers.
     """
     found = []
     for text in texts:

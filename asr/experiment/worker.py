@@ -1,7 +1,7 @@
-"""The worker process of a comparison, which runs cells one after the other.
+"""The worker process of a comparison, which runs cells one after another.
 
-`python -m asr.experiment.worker [--code=<file or module> …] <folder> <cell> …` ends when its parent's death
-closes its standard input.
+`python -m asr.experiment.worker [--code=<file or module> …] <folder> <cell> …` ends when its standard input
+is closed by its parent's death.
 """
 
 import os
@@ -56,9 +56,9 @@ def main(arguments: list[str]) -> None:
 
 
 def work(folder: Path, cell: Cell) -> None:
-    """Run a cell; its journal says how it ended.
+    """Run a cell, and record the outcome in its journal.
 
-    Lightning starts the other ranks of a training like this process; they write nothing.
+    Lightning starts the other ranks of a training with this command, too; they don't write to the journal.
     """
     job = cell.job(folder)
     print(f"=== {cell.name}", flush=True)
@@ -67,7 +67,7 @@ def work(folder: Path, cell: Cell) -> None:
         while is_locked(folder / cell.name) and time.monotonic() < until:
             time.sleep(POLL_S)  # the worker of a comparison that was killed ends its step
         write_fraction(folder / cell.name / "fraction", 0.0)
-    else:  # a rank that ends early would mark the cell as done for the others
+    else:  # another rank may end early, when the cell isn't done yet
         job = Job(None, job.identity)
     function = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind]
 
@@ -94,7 +94,7 @@ class FractionWriter(lightning.Callback):
 
 
 def _check_code(cell: Cell) -> None:
-    """Raise UserError if a mechanism's code isn't loaded, or not as it was when the comparison began."""
+    """Raise UserError if a mechanism's code isn't loaded, or has changed since the comparison began."""
     models = [cell.settings, cell.settings.get("options", {}), *cell.settings.get("models", [])]
     for model in models:
         if name := Variant.read(model.get("variant", "")).attention or model.get("attention"):
@@ -141,8 +141,8 @@ def _time(folder: Path, cell: Cell) -> dict[str, Any]:
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin: reading it holds its lock while data loaders fork, and a forked process deadlocks
-    # when it closes its stdin.
+    # Not through sys.stdin: reading it would hold its lock while data loaders fork, and a forked process
+    # would deadlock when it closes stdin.
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What an experiment evaluates on: recordings, the items of recipes, or the task of a trained model."""
+"""Interfaces of workloads: recordings, the items of recipes, or the task of a trained model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Workload(Protocol):
         """Return the cell that evaluates a variant of a candidate's training."""
 
     def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
-        """Return what the times of these evaluations' models depend on, besides the models."""
+        """Return all that the times of these evaluations' models depend on, besides the models."""
 
     def command(self, split: str) -> tuple[str, list[str]]:
         """Return the command that repeats an evaluation, and its options besides split and variant."""
@@ -49,7 +49,7 @@ class Workload(Protocol):
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> Passes:
-        """Return the models of a timing cell, given as run folder and variant, and their input."""
+        """Return the models of a timing cell, given by run folder and variant, with their inputs."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Scored:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a variant was measured to be.
+    """Measurements of a variant.
 
     Attributes:
         values: measures by name.
-        samples: their values on resampled units, the same for all variants.
+        samples: measures on resampled units, which are the same for all variants.
         seconds: time of each batch.
-        relative: time of each batch divided by that of full attention in the same turns.
+        relative: time of each batch divided by full attention's in the same turns.
     """
 
     values: dict[str, float]
@@ -84,7 +84,7 @@ class Outcome:
     def time(self, other: "Outcome") -> tuple[float, Interval]:
         """Return its time as a ratio to another variant's, with quartiles over batches.
 
-        The other one may have been measured on another day: both are compared by way of full attention.
+        The other variant may have been measured on another day: both are compared via full attention.
         """
         ratios = self.relative / other.relative
         low, _, high = quartiles(ratios)
@@ -100,9 +100,9 @@ class Exchanged(Protocol):
         timed: part of the model whose time is measured: `encoder` or `model`.
         decoder: `greedy`, or empty without a search.
         device: device of the model.
-        layers, frames: number of layers whose attention is exchanged, and the model's own frame rates.
-        items: inputs of the model; `length` of each is its number of positions.
-        examples: number of examples, each of which has one input or more.
+        layers, frames: number of layers whose attention is exchanged, and the model's frame rates.
+        items: inputs of the model; each has its number of positions as `length`.
+        examples: number of examples, each with one or more inputs.
         units: number of units that are resampled: examples, or groups of them.
     """
 
@@ -118,7 +118,7 @@ class Exchanged(Protocol):
     units: int
 
     def settings(self) -> dict[str, Any]:
-        """Return what the outputs depend on, besides the variant: options, and digests of model and data."""
+        """Return all that outputs depend on, besides the variant: options, and digests of model and data."""
 
     def use(self, variant: Variant) -> None:
         """Run the model in a variant from now on; raise UserError if it can't."""
@@ -130,13 +130,13 @@ class Exchanged(Protocol):
         """Return the output of the part whose time is measured."""
 
     def reference(self, output: Any, items: list[Any]) -> Any:
-        """Return what `keep` compares with, given the output under full attention."""
+        """Return the data that `keep` compares with, from the output under full attention."""
 
     def keep(self, output: Any, items: list[Any], reference: Any) -> list[Any]:
-        """Return what measures and predictions need of each item's output, as JSON data."""
+        """Return the data that measures and predictions need from each item's output, as JSON data."""
 
     def score(self, kept: list[Any]) -> Scored:
-        """Return measures and predictions, given what was kept of each item."""
+        """Return measures and predictions, given the kept data of each item."""
 
     def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return what the recipe's own figure draws, as JSON data."""
+        """Return the data of the recipe's figure, as JSON data."""

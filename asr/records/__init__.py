@@ -1,1 +1,1 @@
-"""What work leaves on disk: results by key to resume from, shards to join, run folders."""
+"""Files of work on disk: journals to resume from, shards to join, run folders."""

@@ -1,4 +1,4 @@
-"""hypotheses.jsonl: what a model in training hears in a few development utterances, at every validation."""
+"""hypotheses.jsonl: hypotheses of a few development utterances, from every validation of a training."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Heard:
     Attributes:
         step: number of optimiser steps before the validation.
         id: utterance.
-        reference, hypothesis: text, or phones for a model of phones.
+        reference, hypothesis: text; phones for a phone model.
     """
 
     step: int
@@ -29,7 +29,7 @@ def read_heard(path: Path) -> list[Heard]:
     A last line without a line break is ignored: it is being written, or its writer was killed.
 
     Raises:
-        UserError: a line is no hypothesis.
+        UserError: a line isn't a hypothesis.
     """
     if not path.exists():
         return []

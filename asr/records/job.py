@@ -1,4 +1,4 @@
-"""A job: work that resumes after any interruption, found again by all that its results depend on.
+"""A job: work that resumes after any interruption, identified by all that its results depend on.
 
 Its journal is a JSON Lines file: a format mark with the identity of the job, then each item's key, result and
 digest; a last line marks it as done, or says why it failed. A job may be divided into shards, each with a
@@ -34,15 +34,15 @@ DIGITS = 8  # of a line's digest
 
 
 def identity(function: str, settings: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
-    """Return what identifies work: function, program, options that affect the results, digests of the inputs.
+    """Return the identity of work: function, program, options that affect the results, digests of the inputs.
 
-    The program is a part, because results of two versions must not be mixed; at most one interrupted
-    command's work is lost. What must outlive a commit, as a training does, gives a `program` of its own.
+    The program is included, because results of two versions must not be mixed; this loses the work of at most
+    one interrupted command. Work that must outlive a commit, such as training, passes another `program`.
 
     Args:
-        function: name of what is done, such as a command's.
+        function: name of the work, e.g. of a command.
         settings: options that affect the results, as plain data.
-        inputs: digests of what the results depend on besides.
+        inputs: digests of everything else that the results depend on.
     """
     code = user_code.all_digests()
     program = {"program": source_digest(), **({"code": code} if code else {})}
@@ -52,7 +52,7 @@ def identity(function: str, settings: Mapping[str, Any], **inputs: Any) -> dict[
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the entries in which two descriptions of work differ, by dotted name: before and now.
 
-    A missing entry equals None, so that a new option whose default is None changes nothing.
+    A missing entry equals None, so a new option with the default None makes no difference.
 
     Example:
         >>> differences({"seed": 0, "beam": {"size": 5}}, {"seed": 0, "beam": {"size": 8}, "lm": "3-gram"})
@@ -63,16 +63,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 class Job:
-    """Results of items by key, stored one by one; they are found again by a job with the same identity.
+    """Results of items by key, stored one by one; a job with the same identity reuses them.
 
     A key identifies an item: its position in a list that the job's inputs determine, the path and state of a
     file (`file_state`), or a description.
 
     Args:
-        path: journal; None: results stay in memory. The journal of another job is begun anew.
-        identity: what the results depend on, as plain data; see `identity`.
+        path: journal; None: results stay in memory. The journal of another job is replaced.
+        identity: all that the results depend on, as plain data; see `identity`.
         shard: part of the items; its journal is locked until this object or the process ends.
-        beside: what another process needs for the work, but the results don't depend on.
+        beside: further data that another process needs for the work, but that doesn't affect the results.
 
     Attributes:
         stored: results so far, by key.
@@ -99,7 +99,7 @@ class Job:
         self.stored: dict[str, Any] = {}
         self.record: dict[str, Any] | None = None
         self._file: TextIO | None = None
-        self._whole = False  # whether the file is known to hold all that is stored
+        self._whole = False  # whether the file is known to contain all of `stored`
         if path and shard:
             self._lock(path)
         if path and path.exists():
@@ -127,7 +127,7 @@ class Job:
                 raise
 
     def _resume(self, path: Path) -> None:
-        """Take what the journal holds; say in a line why, if it isn't all."""
+        """Read the results in the journal; print a line if some can't be used."""
         journal = Journal(path)
         changed = differences(journal.identity, self.identity)
         if journal.identity and not changed:
@@ -142,18 +142,18 @@ class Job:
         print(f"{path}: begun anew: {reason}", file=sys.stderr)
 
     def add(self, key: str, result: Any) -> Any:
-        """Store a result (JSON data) and return it as it will be read back: tuples become lists."""
+        """Store a result (JSON data), and return it as it would be read back: tuples become lists."""
         line = json.dumps([key, result])
         if self.path:
-            # Line-buffered, so that a killed process loses nothing; without fsync, which takes longer than
-            # many results, so that a power failure loses the last ones, which are then computed again.
+            # Line-buffered, so that a killed process loses nothing. No fsync, which would take longer than
+            # computing many results: after a power failure, the last ones are computed again.
             self._open(self.path).write(_marked(line))
         self.stored[key] = found = json.loads(line)[1]
         return found
 
     def _open(self, path: Path) -> TextIO:
         if self._file is None:
-            if not self._whole:  # the end of the file may be torn
+            if not self._whole:  # the last line may be incomplete
                 with atomic_text(path) as file:
                     shard = self.shard and [self.shard.index, self.shard.count]
                     head = {"format": FORMAT, "job": self.identity, "shard": shard}
@@ -168,7 +168,7 @@ class Job:
         return self.stored[key] if key in self.stored else self.add(key, compute())
 
     def positions(self, keys: Iterable[str]) -> dict[int, Any]:
-        """Return the stored results by position of their keys; equal keys share one."""
+        """Return the stored results by position of their keys; equal keys share a result."""
         return {position: self.stored[key] for position, key in enumerate(keys) if key in self.stored}
 
     def close(self) -> None:
@@ -179,10 +179,10 @@ class Job:
             self._file = None
 
     def finish(self, record: Mapping[str, Any]) -> None:
-        """Mark a shard as done, and say how to join the shards; remove the journal of undivided work.
+        """Mark a shard as done, and print how to join the shards; remove the journal of undivided work.
 
         Args:
-            record: further data, which `read_shards` returns.
+            record: further data for `read_shards`.
         """
         if self.shard is None:
             self.record = dict(record)
@@ -196,16 +196,16 @@ class Job:
         )
 
     def begin(self) -> None:
-        """Write the journal anew, without results, for another process, which will do the job."""
+        """Replace the journal by one without results, for another process that will do the job."""
         self.stored.clear()
         if self.path:
             self._open(self.path)
             self.close()
 
     def run(self, work: Callable[[], Mapping[str, Any]]) -> None:
-        """Do a job without items; an exception becomes its error.
+        """Do a job without items; record an exception as its error.
 
-        The record has the `result`, which `Journal.result` reads, or the `error` in one line, and `seconds`.
+        The record has the `result`, for `Journal.result`, or the `error` in one line; and `seconds`.
         """
         self.add(BEGUN, None)
         started = time.monotonic()
@@ -224,27 +224,28 @@ class Job:
             self.close()
 
     def remove(self) -> None:
-        """Remove the journal, once the results are elsewhere."""
+        """Remove the journal, after the results have been written elsewhere."""
         self.close()
         self._whole = False
         if self.path:
             self.path.unlink(missing_ok=True)
             if self.path.parent.name == FOLDER:
-                with suppress(OSError):  # it has shards of other work
+                with suppress(OSError):  # the folder has shards of other work
                     self.path.parent.rmdir()
 
 
 class Journal:
-    """What a journal holds; nothing without a file.
+    """The content of a journal; empty without a file.
 
     Args:
-        path: file, which may be missing.
+        path: file; may be missing.
 
     Attributes:
-        identity, shard, beside: those of its job; empty, None if another version or program wrote the file.
+        identity, shard, beside: arguments of its `Job`; empty or None if another version or program wrote the
+            file.
         stored: results by key, up to a damaged line.
         record: further data of a job that is done or has failed; None before.
-        damaged: what is wrong with the file; a torn last line is an interruption, no damage.
+        damaged: description of damage; an incomplete last line is an interruption, not damage.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -287,16 +288,16 @@ class Journal:
 
     @property
     def error(self) -> str | None:
-        """Why the job failed, in one line; None if it didn't."""
+        """Reason why the job failed, in one line; None if it didn't."""
         return (self.record or {}).get("error")
 
     @property
     def seconds(self) -> float:
-        """How long the job took; 0 as long as it isn't done."""
+        """Duration of the job in seconds; 0 until it is done."""
         return float((self.record or {}).get("seconds", 0.0))
 
     def result(self, schema: type[Schema]) -> Schema:
-        """Return the result of a job without items that is done, as the dataclass that it was.
+        """Return the result of a finished job without items, as the dataclass `schema`.
 
         Entries that the dataclass lacks are ignored.
         """
@@ -305,7 +306,7 @@ class Journal:
 
 
 def _marked(line: str) -> str:
-    """Return the line of an entry, a JSON list, with its digest as a further item.
+    """Return the line of an entry, a JSON list, with its digest appended.
 
     >>> _marked('["a", 3]')
     '["a", 3, "2fd5d831"]\\n'
@@ -317,7 +318,7 @@ def read_shards(folder: Path) -> Job:
     """Return the union of the shards in a folder, with the record of the first.
 
     Raises:
-        UserError: there is no shard, one is missing, unfinished, damaged or of another job.
+        UserError: there are no shards, or one is missing, unfinished, damaged or belongs to another job.
     """
     paths = sorted((folder / FOLDER).glob("*-of-*.jsonl"))
     if not paths:

@@ -12,7 +12,7 @@ COLUMNS = {"step", "loss", "dev_loss"}
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """What was logged at a step; None: nothing.
+    """Values logged at a step; None: not logged.
 
     Attributes:
         step: number of optimiser steps before this one.
@@ -36,7 +36,7 @@ def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[Metric
 
     Args:
         path: file.
-        growing: ignore a last line without a line break, which may be half written.
+        growing: whether to ignore a last line without a line break, which may be incomplete.
 
     Raises:
         OSError: the file can't be read.
@@ -64,10 +64,10 @@ def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[Metric
 
 
 def parse_metrics(text: str, path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Return the columns of a metrics.csv, and its rows as they are written: by column, a number or nothing.
+    """Return the columns of a metrics.csv, and its rows as written: a number or nothing for each column.
 
     Raises:
-        UserError: the file has no such columns, or a row isn't as they are.
+        UserError: a column is missing, or a row doesn't fit the columns.
     """
     try:
         columns, *lines = csv.reader(text.splitlines())

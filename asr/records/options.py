@@ -1,4 +1,4 @@
-"""The option of commands whose work can be divided into shards."""
+"""The option `shard` of commands whose work can be divided."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class ShardOptions:
-    """The option of commands whose work can be divided."""
+    """The option `shard` of commands whose work can be divided."""
 
     shard: str = option(
         "",

@@ -1,4 +1,4 @@
-"""Results of items that make the texts of output files, in one process or joined from shards."""
+"""Results of items, which make up the output files, from one process or joined from shards."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from asr.errors import UserError
 from asr.files import write_text
 from asr.records.job import Job
 
-# What the items that failed are, by command.
+# Description of failed items, by command.
 FAILED = {
     "decode": "utterances could not be decoded",
     "align": "utterances could not be aligned",
@@ -22,8 +22,8 @@ class Result:
     """The result of an item.
 
     Attributes:
-        files: its text in each output file, by path relative to the output folder.
-        error: message of the error that it raised.
+        files: the item's text in each output file, by path relative to the output folder.
+        error: message of the item's error, if any.
         seconds: durations by name, which are summed over the items.
     """
 
@@ -36,9 +36,9 @@ class Results:
     """Results of a job's items by position.
 
     Args:
-        job: where they are stored.
-        keys: key of each item of all shards; empty: an item that is never taken for finished.
-        again: whether items that failed before are tried again.
+        job: job that stores them.
+        keys: key of each item, over all shards; an item with an empty key never counts as finished.
+        again: whether to retry items that failed before.
 
     Attributes:
         found: results by position.
@@ -55,7 +55,7 @@ class Results:
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item."""
         if key := self.keys[position]:
-            # What is read back, so that texts are held in memory once.
+            # The copy that the job stores, so that texts are in memory once.
             result = Result(*self.job.add(key, astuple(result)))
         self.found[position] = result
 

@@ -1,6 +1,6 @@
 """The run folder: names of its files, and schemas of its JSON files.
 
-Unknown entries of a file are ignored and most missing ones have defaults, so that runs of other versions of
+Unknown entries of a file are ignored, and most missing ones have defaults, so that runs of other versions of
 the program, which may have taken days, stay usable.
 """
 
@@ -27,20 +27,20 @@ BEST = re.compile(r"best-(\d+(?:\.\d+)?)(?:-loss(-?\d+\.\d+))?(?:-.*)?")  # stem
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnvironment:
-    """What a run was started with: environment.json.
+    """The environment of a run at its start: environment.json.
 
     Attributes:
         run: identity of the run, which its checkpoints share.
         commit: version of the program; None outside a checkout.
-        data: digests of the training and development data, of the recordings that augment, and of the files
+        data: digests of the training and development data, of recordings for augmentation, and of the files
             of the search that selects checkpoints.
         start: digest of the initial weights; empty if they are random.
-        replanned: whether a resumed run had another plan before, e.g. fewer steps, at whose end the learning
-            rate was low.
+        replanned: whether the run had another plan before it resumed, e.g. fewer steps, at the end of which
+            the learning rate was low.
         attention: mechanism.
-        backend: backend that runs it.
+        backend: backend of attention.
         code: digests of the files of mechanisms from outside the program, by module.
-        tokenizer, lexicon, label_ngram: digests of what the labels depend on; None without.
+        tokenizer, lexicon, label_ngram: digests of what the labels depend on; None if not used.
         machine, processor, cores, threads, gpus: hardware.
     """
 
@@ -64,17 +64,17 @@ class RunEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSummary:
-    """Outcome and cost of a finished training, as its first process measured them: training.json.
+    """Outcome and cost of a finished training, measured by its first process: training.json.
 
     Attributes:
         frames: feature frames without padding.
-        train_s, train_cpu_s: time of training steps with the wait for data, and CPU time meanwhile.
+        train_s, train_cpu_s: wall-clock and CPU time of training steps, including the wait for data.
         data_wait_share: fraction of `train_s` spent waiting for data.
         peak_memory_mib, peak_worker_memory_mib: peak memory of this process, and of the largest loader
-            (Windows doesn't tell: None and 0).
+            (on Windows: None and 0).
         peak_gpu_memory_mib: peak of PyTorch's allocator; None without a GPU.
         steps, planned_steps: optimiser steps taken, and planned (0: until a time budget is spent).
-        budget_s, budget_clock: time budget, `wall` or `cpu`; None without.
+        budget_s, budget_clock: time budget, and `wall` or `cpu`; None without a budget.
         parameters: number of trained parameters.
         epochs: passes over the training data, fractional.
         dev_error_rate: last validation measure.
@@ -105,16 +105,16 @@ class TrainingSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRecord:
-    """How hypotheses were made, in the entries that are read again: decode.json.
+    """Origin of hypotheses: the entries of decode.json that are read again.
 
     Attributes:
         decode_s: time of loading, forward pass and search; None if unknown.
         manifest: manifest of the split.
-        backend: backend that ran.
+        backend: backend of attention.
         beam: search options in effect; None for greedy search.
         lexicon: digest of the lexicon.
         pronunciations: counts of reference words by the origin of their pronunciation.
-        known_words: counts of reference words that the search could find; None: it can spell any.
+        known_words: counts of reference words in the search's vocabulary; None: it can spell any word.
         word_filter: the recipe's scoring rules.
     """
 
@@ -142,9 +142,9 @@ class RunFolder:
         heard: hypotheses.jsonl, a few dev utterances at every validation, see `Heard`.
         augmented: examples of augmented utterances, with augment.examples.
         left_out: left_out.tsv, the utterances excluded from training.
-        tuned: weights of decoders that `tune=` has found.
+        tuned: decoder weights tuned by `tune=`.
         checkpoints: folder of the checkpoints.
-        last, previous: the resume point, and the one before.
+        last, previous: the resume point, and the previous one.
         average: average of the best checkpoints.
     """
 
@@ -166,7 +166,7 @@ class RunFolder:
 
     @classmethod
     def finished(cls, place: Path, levels: str = "**") -> Iterator["RunFolder"]:
-        """Yield the folders of finished trainings below a place; `levels`: pattern of the folders between."""
+        """Yield the folders of finished trainings below `place`; `levels`: pattern of folders in between."""
         yield from map(cls, sorted(path.parent for path in place.glob(f"{levels}/training.json")))
 
     def decoded(self, split: str, system: str) -> Path:
@@ -182,7 +182,7 @@ class RunFolder:
         return sorted(self.checkpoints.glob("*.ckpt"))
 
     def best(self) -> list[Path]:
-        """Return the best checkpoints, the best first."""
+        """Return the best checkpoints, best first."""
         return sorted((x for x in self.saved() if BEST.fullmatch(x.stem)), key=best_measures)
 
     def best_at(self, error_rate: float, loss: float, step: int) -> Path:
@@ -197,7 +197,7 @@ class RunFolder:
                 name of a file in `checkpoints/` with or without its suffix.
 
         Raises:
-            UserError: no such checkpoint, with those that exist.
+            UserError: the checkpoint doesn't exist; the message lists existing ones.
         """
         files = {file.stem: file for file in self.saved()}
         if not files:
@@ -221,8 +221,8 @@ class RunFolder:
         """Return the content of config.yaml.
 
         Raises:
-            FileNotFoundError: there is none.
-            UserError: it isn't YAML with a mapping at its top level.
+            FileNotFoundError: the file is missing.
+            UserError: the file isn't YAML with a mapping at its top level.
         """
         return config.load_yaml(self.options)
 
@@ -251,11 +251,10 @@ def best_name(error_rate: float, loss: float, step: int) -> str:
 
 
 def best_measures(path: Path) -> tuple[float, float, str]:
-    """Return what the best checkpoints are sorted by, from the file's name.
+    """Return the sort key of the best checkpoints, from the file's name: error rate, loss, stem.
 
-    Error rate, then loss: an untrained model recognises nothing, as a model does for its first steps, so that
-    their error rates are equal. As numbers, because the loss of MMI may be negative, and users may rename
-    checkpoints.
+    The loss breaks ties: in their first steps, models recognise nothing, so error rates are equal. Both are
+    compared as numbers, because the loss of MMI may be negative, and users may rename checkpoints.
 
     Example:
         >>> best_measures(Path(f"{best_name(0.31, -2.5, 900)}.ckpt"))[:2]
