@@ -1,1 +1,1 @@
-"""Report of a comparison: one self-contained HTML page, with every figure as PNG and PDF."""
+"""Report of results: one self-contained HTML page, with every figure as PNG and PDF."""

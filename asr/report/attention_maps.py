@@ -22,8 +22,8 @@ class AttentionMaps:
 
     Attributes:
         heads: layer, head and difference between the mechanisms; see `differing_heads`.
-        weights_NN: for each of them, [N, N] by mechanism; rows are queries, columns are keys. With fewer
-            frames in a layer, rows and columns recur.
+        weights_NN: for each head, weights [N, N] by mechanism; rows are queries, columns are keys. Where a
+            layer has fewer frames than the encoder's output, its rows and columns are repeated.
         spectrogram_TF: log-mel features, [T, F].
         labels: labels of the transcript with their spans among the N encoder frames.
         frame_s: duration of an encoder frame.
@@ -40,14 +40,14 @@ class AttentionMaps:
 def attention_maps(
     recognizer: Recognizer, audio: Tensor, text: str, names: Sequence[str], layer: int = 0, head: int = 0
 ) -> AttentionMaps:
-    """Return the weights of heads under each mechanism, on the queries and keys of a trained model.
+    """Return the weights of some heads under each mechanism, on a trained model's queries and keys.
 
     Args:
         recognizer: model of the softmax family.
         audio: [samples] waveform.
         text: transcript.
         names: mechanisms, see `build_mechanism`.
-        layer, head: numbers from 1; 0: where the mechanisms differ most, see `differing_heads`.
+        layer, head: numbers from 1; 0: those where the mechanisms differ most, see `differing_heads`.
 
     Raises:
         UserError: no such layer or head, or audio too short for its transcript.
@@ -67,7 +67,7 @@ def attention_maps(
 
     def weights(name: str, at: int, place: int) -> Tensor:
         own = layers[at - 1](name)[place - 1]
-        for axis in range(2):  # a position of the layer stands for several frames of the encoder
+        for axis in range(2):  # one position of the layer may cover several frames of the encoder's output
             own = own.repeat_interleave(factors[at - 1], axis).narrow(axis, 0, count)
         return own
 
@@ -84,10 +84,10 @@ def attention_maps(
 def approximation_errors(
     model: AcousticModel, utterances: Sequence[Tensor], names: Sequence[str]
 ) -> list[dict[str, float | int | str]]:
-    """Return the L1 distance of the weights from those of full attention, by layer and mechanism.
+    """Return the L1 distance between the weights and full attention's, by layer and mechanism.
 
-    The sum over keys of |w − w_full|, between 0 and 2, is averaged over queries, heads and utterances. The
-    input of every layer is the one under the model's own mechanism, so that errors do not accumulate.
+    The sum of |w − w_full| over keys, between 0 and 2, is averaged over queries, heads and utterances. The
+    model runs with the mechanism it was trained with, so that errors don't accumulate over layers.
 
     Args:
         model: model of the softmax family.
@@ -114,15 +114,16 @@ def approximation_errors(
 
 
 def layer_weights(model: AcousticModel, audio: Tensor) -> list[Callable[[str], Tensor]]:
-    """Return a function for every layer that maps a mechanism to its dense weights, [H, N, N].
+    """Return, for every layer, a function from a mechanism's name to its dense weights [H, N, N].
 
     Raises:
-        UserError: the audio is shorter than a frame; the functions: see `SelfAttentionLayer.weights`.
+        UserError: the audio is shorter than a frame. For errors of the functions see
+            `SelfAttentionLayer.weights`.
     """
     found: list[Callable[[str], Tensor]] = []
 
     def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...], bias: dict[str, Any]) -> None:
-        # All mechanisms get the same queries and keys, so the errors that earlier layers pass on don't show.
+        # All mechanisms get the same queries and keys, so no errors of earlier layers are included.
         found.append(lambda name: layer.weights(name, arguments[0], **bias)[0])
 
     hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in model.attention_layers()]

@@ -1,18 +1,18 @@
-"""Axes: minimum span of a linear axis, choice of a logarithmic axis, and its round labels."""
+"""Axes: minimum span of linear ones, when to use logarithmic ones, and round labels for those."""
 
 import math
 from collections.abc import Sequence
 
 import altair as alt
 
-LEAST_SPAN = 0.2  # least span / centre of a linear axis: a difference of 0.2 % must not fill it
-SPREAD = 3.0  # ratio of largest to smallest value above which a linear axis crowds the small ones
+LEAST_SPAN = 0.2  # minimum of span / centre on a linear axis, so that tiny differences don't fill it
+SPREAD = 3.0  # largest / smallest value above which a linear axis would crowd the small values
 TICKS = 4  # minimum number of labels, if round numbers allow it
 STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))  # round numbers per decade, from few to many
 
 
 def extent(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a linear axis: the range of the values, widened if they hardly differ.
+    """Return the ends of a linear axis: the range of the values, or a wider one if they hardly differ.
 
     Example:
         >>> extent([2.0, 9.0]), extent([99.8, 100.2]), extent([0.0])
@@ -36,7 +36,7 @@ def needs_log(values: Sequence[float]) -> bool:
 
 
 def log_axis(values: Sequence[float], number: str = "~g") -> alt.Axis:
-    """Return an axis with these labels; without `tickCount` Vega would drop some of them."""
+    """Return a logarithmic axis labelled at `log_ticks`; without `tickCount` Vega would drop some labels."""
     return alt.Axis(values=list(values), tickCount=len(values), format=number)
 
 

@@ -1,4 +1,4 @@
-"""What a page shows: a list of functions, each results → figures and tables."""
+"""Content of a page: a list of functions, each of which turns results into figures and tables."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """Where results lie, for what is drawn from the files beside them.
+    """Folder and options for drawings that need files besides the results.
 
     Attributes:
-        folder: base of the paths in the results; None: only what the results themselves hold is drawn.
-        options: what the user asks for.
+        folder: base of the paths in the results; None: draw nothing that needs other files.
+        options: options of the report.
     """
 
     folder: Path | None = None
@@ -32,25 +32,25 @@ Drawing = Callable[[Results, Place], Iterable[Item | None]]
 
 
 def once(draw: Callable[[Results], Item | None]) -> Drawing:
-    """Return a drawing of the whole results."""
+    """Return a drawing that calls `draw` once for all results."""
     return lambda results, _: [draw(results)]
 
 
 def per_split(*draws: Callable[[Results, str], Item | None]) -> Drawing:
-    """Return a drawing of each split in turn."""
+    """Return a drawing that calls the functions for each split in turn."""
     return lambda results, _: [draw(results, split) for split in results.splits() for draw in draws]
 
 
 def drawn(results: Results, drawings: Iterable[Drawing], place: Place | None = None) -> Iterator[Item]:
-    """Yield what the drawings show, in their order."""
+    """Yield the figures and tables of all drawings, in order."""
     for draw in drawings:
         yield from (item for item in draw(results, place or Place()) if item)
 
 
 def named_or_found(draw: Callable[[Path], Iterable[Item]], named: str, found: list[Path]) -> Iterator[Item]:
-    """Yield what is drawn from a file or folder that the user named, or else from those that were found.
+    """Yield what `draw` makes of the path that the user named, or else of each path that was detected.
 
-    Unusable data raise an error if the user named them; otherwise the figure is skipped with a warning.
+    Unusable data raise an error if the user named the path; otherwise the figure is skipped with a warning.
     """
     for path in [Path(named)] if named else found:
         try:

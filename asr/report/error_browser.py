@@ -25,22 +25,22 @@ from asr.scoring.word_filter import WordFilterRules
 log = logging.getLogger(__name__)
 
 TOKENS = 60_000  # aligned tokens over all systems, about a megabyte
-AT_LEAST = 5  # utterances per system, whatever their length
-PER_SPEAKER = 3  # worst utterances of every speaker, space allowing
-CONFUSIONS = 10  # most frequent ones of each kind
+AT_LEAST = 5  # utterances per system, however long
+PER_SPEAKER = 3  # worst utterances of every speaker, if there is space
+CONFUSIONS = 10  # the most frequent edits to list, of each kind
 AUDIO_RATE = 16000  # Hz
 AUDIO_BYTES = 6_000_000  # total size of all players
 
 
 def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
-    """Return all systems with their worst utterances, and the audio of some; None without hypotheses.
+    """Return all systems with their worst utterances, some with audio; None without hypotheses.
 
     The result is plain data; the page displays every string in it as text, never as markup.
 
     Args:
         results: results of the comparison.
         folder: base of the evaluations' relative folders.
-        audio: number of worst utterances per model with an audio player.
+        audio: number of each system's worst utterances with an audio player.
     """
     decoded = first_seeds(results) if results.data else []
     evaluations = [x for x in decoded if (folder / x.folder / HYPOTHESES).exists()]
@@ -57,7 +57,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
 
 
 def first_seeds(results: Results) -> list[Evaluation]:
-    """Return the finished evaluations of the first seed of every candidate, own mechanisms first."""
+    """Return the finished evaluations of every candidate's first seed, as trained before exchanged."""
     first: dict[str, int] = {}
     for evaluation in results.evaluations:
         if evaluation.status == "done":
@@ -126,7 +126,7 @@ def _choose(ordered: list[UtteranceScore], metric: Metric, tokens: int) -> list[
 
 
 def _utterance(entry: UtteranceScore, metric: Metric, spoken: str) -> dict[str, Any]:
-    """Return the alignment of an utterance; beside phones, that of its words or the words spoken."""
+    """Return an utterance's alignment; if of phones, also the alignment of words, or the reference words."""
     counts = entry.counts[metric]
     words = entry.alignments.get("wer") if metric == "per" else None
     return {
@@ -140,7 +140,7 @@ def _utterance(entry: UtteranceScore, metric: Metric, spoken: str) -> dict[str, 
 
 
 def _edit(edit: Edit) -> list[str | None] | str:
-    # Correct tokens, which are most, are stored as plain strings.
+    # Most tokens are correct, so those are stored as plain strings.
     if edit.operation == "=" and edit.reference == edit.hypothesis and edit.reference is not None:
         return edit.reference
     return [edit.operation, edit.reference, edit.hypothesis]
@@ -163,7 +163,7 @@ def _audio(results: Results, systems: list[dict[str, Any]], count: int) -> dict[
     """Return data URIs by `<split>/<utterance>` for the `count` worst utterances of each system."""
     wanted = {
         (system["split"], system["utterances"][rank]["id"]): None
-        for rank in range(count)  # the worst of every system first, in case space runs out
+        for rank in range(count)  # each system's worst first, in case space runs out
         for system in systems
         if system["own"] and rank < len(system["utterances"])
     }
@@ -196,7 +196,7 @@ def _cuts(results: Results, split: str) -> dict[str, Any]:
 
 
 def _sound(cut: Any) -> str:
-    """Return an utterance as a data URI with MP3 audio, 5 KB per second before base64."""
+    """Return an utterance as a data URI of MP3 audio, 5 KB per second before base64."""
     buffer = io.BytesIO()
     soundfile.write(
         buffer,

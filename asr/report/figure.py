@@ -18,19 +18,19 @@ from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes, write_text
 from asr.report import theme
 
-STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # one of several panels, pixels
-ALONE_WIDTH = 600  # a single panel
+STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # size of each of several panels, pixels
+ALONE_WIDTH = 600  # width of a single panel, pixels
 HOVER = "hover"  # name of an invisible layer with tooltips
-# V8, in which Vega draws, reserves 64 GiB of addresses and ends the process where it gets none.
+# Vega runs in V8, which reserves 64 GiB of virtual memory and ends the process if it can't.
 ADDRESS_SPACE = 72 << 30
 
 
 @dataclass(frozen=True)
 class Series:
-    """A legend entry, which switches a series on and off.
+    """A legend entry that shows or hides a series.
 
     Attributes:
-        key: displayed name, and value of the field `series` in the panels' data.
+        key: displayed name, and the value of the field `series` in the panels' data.
         family: mechanism family, for the colour.
         dash: index into `theme.DASHES` for a line; None for a point.
         hollow: whether the point is hollow.
@@ -63,7 +63,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Origin of a figure or table: command, commit, seeds, hardware, hashes of the data."""
+    """Origin of a figure or table: command, commit, seeds, hardware and hashes of the data."""
 
     command: str
     commit: str
@@ -84,7 +84,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure under one heading of the page, which numbers it.
+    """A figure, under a heading of its own; the page numbers it.
 
     Attributes:
         key: anchor and file name, e.g. `figure-accuracy`.
@@ -96,7 +96,7 @@ class Figure:
         log: axes that can be switched between linear and logarithmic: `x`, `y`.
         log_at_first: axes that are logarithmic at first.
         columns: panels per row in the static export.
-        provenance: origin of the data if it isn't that of the page.
+        provenance: origin of the data, if different from the page's.
     """
 
     key: str
@@ -112,7 +112,7 @@ class Figure:
 
 
 def lines_of(mechanisms: dict[str, str]) -> list[Series]:
-    """Return a line for every {key: mechanism}; lines of one family share a colour and differ in dashes."""
+    """Return a line for each entry {key: mechanism}; those of a family share a colour but not the dashes."""
     seen: Counter[str] = Counter()
     lines = []
     for key, mechanism in mechanisms.items():
@@ -144,9 +144,9 @@ def spec_of(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any
 
 
 def page_panel(figure: Figure, panel: Panel) -> dict[str, Any]:
-    """Return a panel for the page, which draws it, or all panels of a figure for an SVG file.
+    """Return a panel's complete specification, which the page's script draws.
 
-    The page sets the signal `hidden` to the list of hidden series. Screen readers read the description.
+    The script sets the signal `hidden` to the list of hidden series. Screen readers read the description.
     """
     spec = theme.coloured(panel.spec, theme.css_references())
     shown = {"filter": "indexof(hidden, datum.series) < 0"}
@@ -193,7 +193,7 @@ def static_spec(figure: Figure) -> dict[str, Any]:
 
 
 def _check_address_space(path: Path) -> None:
-    if sys.platform == "win32":  # which has no such limit
+    if sys.platform == "win32":  # Windows has no such limit
         return
     import resource
 
@@ -208,16 +208,16 @@ def _check_address_space(path: Path) -> None:
 def export(figure: Figure, folder: Path, source: Provenance | None = None, number: str = "") -> list[Path]:
     """Write `<key>.png` (double resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
 
-    The text file holds caption and provenance, which the PNG also contains as metadata.
+    The text file holds caption and provenance; the PNG contains them too, as metadata.
 
     Args:
         figure: what to draw.
         folder: where to write.
-        source: origin of the data of a figure that doesn't name its own.
+        source: origin of the data if the figure has no `provenance`.
         number: number of the figure on its page, e.g. `Figure 3`.
 
     Raises:
-        UserError: the process may use too little virtual memory to draw.
+        UserError: the limit on virtual memory is too low for drawing.
     """
     png, pdf, caption = (folder / f"{figure.key}.{kind}" for kind in ("png", "pdf", "txt"))
     _check_address_space(png)

@@ -22,19 +22,19 @@ from asr.scoring.measures import is_share, measure_of
 from asr.scoring.statistics import Estimate, fastest
 
 DIVERGENCE = "kl"
-MANY = 6  # names in a sentence
+MANY = 6  # maximum number of names in a sentence
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A heading of one or two words and its text."""
+    """A finding: a short heading and its text."""
 
     head: str
     text: str
 
 
 def findings(results: Results) -> list[Finding]:
-    """Return the findings; those on accuracy, speed, front and exchange need an error rate."""
+    """Return the findings; without error rates, only those on missing kernels and failures."""
     split = main_split(results) if results.metrics() else ""
     metric = next(iter(results.metrics(split)), "")
     systems = results.systems(split)
@@ -65,7 +65,7 @@ def findings(results: Results) -> list[Finding]:
 
 
 def main_split(results: Results) -> str:
-    """Return the split of the findings: `test`, or else the last one."""
+    """Return the split that the findings are about: `test`, or else the last one."""
     return "test" if "test" in results.splits() else results.splits()[-1]
 
 
@@ -124,7 +124,7 @@ def _chosen(results: Results, split: str) -> Iterator[Finding]:
 def _unlearned(
     results: Results, rates: dict[str, Estimate], names: list[str], metric: str
 ) -> Iterator[Finding]:
-    """Name the systems that have learned nothing, which no table or figure may recommend."""
+    """Name the systems that have learned nothing, which must not be recommended for their speed."""
     if not names:
         return
     if "baseline" in results.protocol:
@@ -139,7 +139,7 @@ def _unlearned(
 def _speed(
     results: Results, rates: dict[str, Estimate], times: dict[str, Estimate], split: str, metric: str
 ) -> Iterator[Finding]:
-    """Name the fastest system, or the level ones if the ranges of their times overlap."""
+    """Name the fastest system, or all that are level with it because the ranges of their times overlap."""
     if not times:
         return
     clock = clock_words(results.clock)
@@ -214,7 +214,7 @@ def _level_groups(front: list[str], times: dict[str, Estimate]) -> list[list[str
 
 
 def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
-    """Name the exchange of mechanisms after training that costs the least accuracy."""
+    """Name the exchange of mechanisms after training that loses the least accuracy."""
     plain = [x for x in results.variants() if Variant.read(x).attention == x]
     exchanges = []
     for candidate in results.candidates:
@@ -234,7 +234,7 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
         by = changed(paired or Estimate(change, None, None, 1, ""), metric)
         by += " points" if is_share(metric) else ""
         text = (
-            f"Running {label} with {attention} instead of its own mechanism changes the "
+            f"Running {label} with {attention}, not the mechanism it was trained with, changes the "
             f"{metric_words(metric)} from {_rate(own, metric)} to {_rate(other, metric)}, "
             f"by {by}"
         )
@@ -258,7 +258,7 @@ def _missing(results: Results) -> Iterator[Finding]:
             "Training skipped batches whose loss or gradient was not finite, or that did not fit in memory "
             f"({', '.join(counts)}).",
         )
-    # Cells that need a failed one have its name as their error, and don't run.
+    # Cells that depend on a failed cell have its name as their error, and don't run.
     states = [(x.status, x.error) for x in results.trainings]
     states += [(x.status, x.error) for x in results.evaluations]
     if unfinished := states.count(("missing", None)):

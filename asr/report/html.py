@@ -1,4 +1,4 @@
-"""Renders the page: one HTML file that needs no other, with its charts, pictures and script."""
+"""Renders the page: one self-contained HTML file with charts, images and script."""
 
 import base64
 import functools
@@ -41,17 +41,17 @@ def render(
     script_data: dict[str, Any],
     **content: Any,
 ) -> str:
-    """Return a page that needs no other file.
+    """Return a self-contained page.
 
     Args:
         body: figures and tables in page order.
-        exported: files of each figure, by key.
+        exported: exported files by key of the figure.
         attentions: mechanisms whose colours the page may use.
         script_data: further data for the page's script.
-        content: what the template shows besides.
+        content: further variables of the template.
     """
     for name in attentions:
-        theme.look(theme.family(name))  # before the style sheet, which lists all colours
+        theme.look(theme.family(name))  # assigns colours before the style sheet lists them all
     files = resources.files("asr.report") / "templates"
     library = chart_library()
     script = Markup((files / "report.js").read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ def render(
         library=library,
         script=script,
         body=numbered(body),
-        # In the page itself, so that the buttons work in a copy of it.
+        # Embedded, so that the buttons still work when the page is copied elsewhere.
         downloads={
             key: [
                 (path, data_uri(path.read_bytes(), MEDIA[path.suffix]))

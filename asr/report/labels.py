@@ -17,17 +17,17 @@ ANCHORS: dict[str, Anchor] = {  # alignment and offset in pixels
     "left below": ("right", -6, 13),
     "left above": ("right", -6, -12),
 }
-# Assumed size of a plot in pixels: width alone, beside another one, and on a phone; height.
+# Assumed size of a plot in pixels: width of a single one, of one of two in a row, on a phone; height.
 WIDE, HALF, NARROW, TALL = 700.0, 490.0, 230.0, 340.0
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 LETTER, LINE = 6.3, 13.0  # width and height of a letter, pixels
-CLEAR = 0.1  # share of a label that others may cover; beyond it, only pointing at its point shows it
+CLEAR = 0.1  # fraction of a label that may be covered; if more would be, only the tooltip shows it
 
 
 def place_labels(
     rows: list[dict[str, Any]], labelled: list[dict[str, Any]], plot_width: float, log: Collection[str] = ()
 ) -> list[str | None]:
-    """Choose for each label the side of its point with the least overlap, greedily: the front first.
+    """Choose the side of its point with the least overlap for each label, greedily, the front first.
 
     Args:
         rows: all points.

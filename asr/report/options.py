@@ -1,4 +1,4 @@
-"""Options of the report, apart from the modules that draw it: `asr report --help` is quick."""
+"""Options of the report, in a module without slow imports, so that `asr report --help` is quick."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from asr.config import option
 
 @dataclass
 class ReportOptions:
-    """Content of a report besides the results."""
+    """Options of a report: what it contains, and how it is shown."""
 
     metric: str = option(
         "",
@@ -37,11 +37,11 @@ class ReportOptions:
         help="layer for the attention maps, from 1; 0: where they differ most between mechanisms",
         affects="result",
     )
-    head: int = option(0, help="head for the attention maps, from 1; 0: as for layer", affects="result")
+    head: int = option(0, help="head for the attention maps, from 1; 0: like layer=0", affects="result")
     refresh: int = option(
         0,
-        help="write the page again at this interval until the training or comparison ends; a browser then "
-        "loads it again by itself; 0: write it once",
+        help="update the page at this interval until the training or comparison ends; a browser that shows "
+        "it reloads it by itself; 0: write it once",
         affects="place",
         unit="s",
         maximum=86_400,

@@ -1,8 +1,8 @@
-"""The page of results: the list of its figures and tables, one self-contained HTML file, PNG and PDF.
+"""The page of results: the list of its figures and tables, and writing it as HTML, PNG, PDF and Markdown.
 
-A comparison, an exchange of a trained model's attention, a single training and a benchmark have the same
-page: each shows what its results have. Another figure or table is a function of `Results` in a file of its
-own, and a line in `PAGE`.
+Comparisons, exchanges of a trained model's attention, single trainings and benchmarks use the same page;
+figures and tables without data are left out. To add one, write a function of `Results` in a module of its
+own, and add a line to `PAGE`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,7 +67,7 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
     Args:
         results: what was measured.
         folder: folder of results.json, the base of the paths in the results.
-        options: further content; None: the defaults.
+        options: options of the report; None: the defaults.
 
     Returns:
         Path of the page.
@@ -106,7 +106,7 @@ def write_page(
         folder: where to write.
         found: findings at the top of the page.
         errors: data of the error browser, if there is one.
-        files: exported files of each figure, by key.
+        files: exported files by key of the figure.
         refresh: seconds after which a browser loads the page again; 0: never.
     """
     created = datetime.fromisoformat(results.created)
@@ -139,12 +139,12 @@ def write_page(
 
 
 def markdown(tables: Iterable[Table]) -> str:
-    """Return tables in Markdown, each below its title."""
+    """Return tables in Markdown, each with its title above."""
     return "\n".join(f"{table.title}\n\n{table.markdown()}\n" for table in tables)
 
 
 def _export(results: Results, body: Sequence[Item], folder: Path) -> dict[str, list[Path]]:
-    """Write all figures as files, remove former ones, and return the files by key."""
+    """Write all figures as files, remove those of an earlier page, and return the new ones by key."""
     source = of_results(results)
     files = {
         item.key: export(item, folder, source, number)
@@ -157,7 +157,7 @@ def _export(results: Results, body: Sequence[Item], folder: Path) -> dict[str, l
 
 
 def _sections(body: Sequence[Item], results: Results, errors: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Return anchor and title of every section; those of one label share the first anchor."""
+    """Return anchor and title of every link; sections with one label get one link, to the first of them."""
     sections = [("summary", "Summary")]
     if results.failures:
         sections.append(("failures", "Failed"))

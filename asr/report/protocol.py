@@ -22,9 +22,9 @@ def heading(results: Results) -> str:
 
 
 def protocol_words(results: Results) -> str:
-    """Return what all systems have in common, in sentences."""
+    """Return sentences on the conditions that all systems share."""
     if "bench" in results.protocol:
-        return "Operations on random input, in turns on each length."
+        return "Operations on random input, which take turns at each length."
     if not results.trainings:
         return (
             "Trained models, each run as it was trained and in other variants; nothing was trained again. "
@@ -32,7 +32,7 @@ def protocol_words(results: Results) -> str:
             "are on the same resampled inputs."
         )
     if len(results.candidates) == 1 and not results.evaluations:
-        return "What this training has logged by the time of the page."
+        return "What this training had logged when the page was written."
     if "training" not in results.protocol:
         return f"Models trained separately, evaluated on the same split. Intervals are over {results.unit}."
     return (
@@ -73,7 +73,7 @@ def _size(results: Results, split: str) -> int:
 
 
 def search_words(protocol: dict[str, Any]) -> str:
-    """Return the decoder with its beam size and language model, if any."""
+    """Return the decoder in words, with beam size and language model if it has them."""
     decoder, beam = protocol.get("decoder", "greedy"), protocol.get("beam") or {}
     if decoder == "greedy":
         return "greedy search"

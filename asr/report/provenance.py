@@ -23,7 +23,7 @@ def of_results(results: Results) -> Provenance:
     source = of_environment(
         {**results.environment, "command": shlex.join(results.command)}, _listed(seeds), _listed(hashes)
     )
-    # Models may be reused from other commits, or trained on other machines of a cluster.
+    # Models may have been trained at other commits, or on other machines of a cluster.
     done = [training for training in results.trainings if training.status == "done"]
     commits = _commits(training.commit for training in done)
     machines = "; ".join(dict.fromkeys(training.hardware for training in done if training.hardware))
@@ -35,7 +35,7 @@ def of_results(results: Results) -> Provenance:
 
 
 def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Provenance:
-    """Return the provenance for an environment as described by `asr.environment`."""
+    """Return the provenance for an environment in the form of `asr.environment`."""
     command = environment.get("command") or ""
     words = command if isinstance(command, str) else shlex.join(map(str, command))
     return Provenance(
@@ -44,7 +44,7 @@ def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Proven
 
 
 def _commits(commits: Iterable[str | None]) -> str:
-    """Return abbreviated commits without duplicates."""
+    """Return the distinct commits, abbreviated."""
     known = dict.fromkeys(commit for commit in commits if commit)
     return _listed(x[:10] + (" (with changes)" if x.endswith("+") else "") for x in known)
 

@@ -1,4 +1,4 @@
-"""The page of a training, running or not: its state, curves, and what it hears in development utterances."""
+"""The page of a training, running or not: its state, curves, and hypotheses of dev utterances."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -25,13 +25,13 @@ from asr.training.config import run_options
 
 @dataclass(frozen=True)
 class Watched:
-    """What the files of a run say about it.
+    """State and measurements of a run, read from its files.
 
     Attributes:
         run: run folder.
-        state: `running`, `finished`, or why it is neither.
+        state: `running`, `finished`, or a sentence on how it ended.
         measure: name of the validation measure, e.g. `dev_per`.
-        rows: what was logged, a row for each step.
+        rows: logged metrics, a row per logged step.
         heard: hypotheses of the latest validation.
     """
 
@@ -43,7 +43,7 @@ class Watched:
 
     @property
     def running(self) -> bool:
-        """Whether a process trains in the folder."""
+        """Whether a process is training in the folder."""
         return self.state == "running"
 
     def findings(self) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ class Watched:
 
 
 def watched(folder: Path) -> Watched:
-    """Read what a training has written so far.
+    """Read the files that a training has written so far.
 
     Raises:
         UserError: a file of the run is damaged.
@@ -94,7 +94,7 @@ def watched(folder: Path) -> Watched:
 
 
 def run_results(found: Watched) -> Results:
-    """Return what a run has logged as results of one training, whose status is `running` until it is done.
+    """Return a run's log as results with one training; its status is `running` until it has finished.
 
     Raises:
         UserError: a file of the run is damaged.
@@ -128,8 +128,8 @@ def write_run_page(found: Watched, refresh: int = 0) -> Path:
     """Write `report.html` into a run folder and return its path.
 
     Args:
-        found: what the run's files say.
-        refresh: seconds after which a browser loads the page of a running training again; 0: never.
+        found: state and measurements of the run.
+        refresh: seconds after which a browser reloads the page of a running training; 0: never.
 
     Raises:
         UserError: a file of the run is damaged.

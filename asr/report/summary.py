@@ -12,7 +12,7 @@ from asr.report.words import conditions_words
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print what every system reaches and costs, differences, warnings about a busy machine, and failures."""
+    """Print the main tables, warnings about a busy machine, and failures."""
     tables = [outcome.table(results), costs.table(results), rates.table(results)]
     for split in results.splits():
         matrix = exchange.table(results, split)
@@ -34,6 +34,6 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _compact(table: Table) -> Table:
-    """Return a table without small print and caption, for many columns in a narrow space."""
+    """Return a table without notes in its cells and without caption, because terminals are narrow."""
     rows = [[replace(cell, detail="") for cell in row] for row in table.rows]
     return replace(table, rows=rows, caption="")

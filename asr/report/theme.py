@@ -66,13 +66,13 @@ OTHER = Look("#6b7280", "#9aa4b2", SHAPES["circle"])
 
 
 def further_look(number: int) -> Look:
-    """Return the look of a mechanism without one in `CHOSEN`: a star of six points or more.
+    """Return the look of a mechanism that isn't in `CHOSEN`: a star of six points or more.
 
-    Hues are a golden angle apart, so that no two of them are close, and begin in the widest gap between those
-    of `CHOSEN`. At these lightnesses, every hue has a contrast of at least 3 : 1.
+    Hues are a golden angle apart, so that no two are close, and begin in the widest gap between the hues of
+    `CHOSEN`. At these lightnesses, every hue has a contrast of at least 3 : 1.
 
     Args:
-        number: number of the mechanism among those without one, from 0.
+        number: number of the mechanism, from 0, counting only those without a look in `CHOSEN`.
     """
     hue = (0.32 + number * (math.sqrt(5) - 1) / 2) % 1
     light, dark = (
@@ -89,10 +89,10 @@ def further_look(number: int) -> Look:
 
 FURTHER = [name for name in MECHANISMS if name not in CHOSEN]
 FAMILIES = CHOSEN | {name: further_look(number) for number, name in enumerate(FURTHER)}
-_drawn: dict[str, Look] = {}  # mechanisms from outside this package, in the order in which they are drawn
+_drawn: dict[str, Look] = {}  # families from outside this package, in the order of first use
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
 
-# Charts refer to colours by these tokens; page and export substitute those of their theme.
+# Charts refer to colours by these tokens; page and export substitute their theme's colours.
 INK = {  # light, dark
     "~ink": ("#1c2128", "#e6e9ee"),
     "~muted": ("#59626e", "#9aa4b2"),
@@ -129,7 +129,7 @@ def _parts(attention: str) -> tuple[str, str]:
 
 
 def look(name: str) -> Look:
-    """Return the look of a family; one from outside this package gets the next that is free."""
+    """Return the look of a family; one from outside this package gets the next free look."""
     if name in FAMILIES:
         return FAMILIES[name]
     if name not in _drawn and (split_source(name)[0] or name in own.entry_points()):
@@ -167,7 +167,7 @@ def coloured(spec: Any, table: dict[str, str]) -> Any:
     """Return a chart specification with all colour tokens replaced according to `table`."""
     match spec:
         case dict():
-            # Not in the data: a transcript may begin with a tilde.
+            # The data stay as they are: a transcript may begin with a tilde.
             return {key: item if key == "values" else coloured(item, table) for key, item in spec.items()}
         case list():
             return [coloured(item, table) for item in spec]

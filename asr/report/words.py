@@ -13,18 +13,18 @@ from asr.scoring.measures import is_share, measure_of
 from asr.scoring.statistics import DASH, Estimate, percent
 from asr.training.options import task_options
 
-LOOK_AHEAD = "of the attention of all layers; convolutions and normalisation come on top"
+LOOK_AHEAD = "of attention, summed over layers; convolutions and normalisation may add to it"
 
 
 def measured(estimate: Estimate | None, metric: str) -> str:
-    """Return a measure with its interval: `8.10 (7.52–8.71)` in percent, others as they are, `2.183`."""
+    """Return a measure with its interval: `8.10 (7.52–8.71)` for rates, in percent; otherwise `2.183`."""
     form = percent if is_share(metric) else "{:.3f}".format
-    # An interval over seeds may begin below zero, where no measure is.
+    # An interval over seeds may begin below zero, but no measure is negative.
     return DASH if estimate is None else estimate.text(lambda value: form(max(value, 0.0)))
 
 
 def look_ahead_text(attention: str, layers: int, position_ms: float, frames: str = "1") -> str:
-    """Return by how much the attention of all layers looks ahead: in ms, `utterance`, or a dash if unknown.
+    """Return the look-ahead of attention over all layers: in ms, `utterance`, or a dash if unknown.
 
     Args:
         attention: mechanism, or one for each layer.
@@ -38,7 +38,7 @@ def look_ahead_text(attention: str, layers: int, position_ms: float, frames: str
     """
     try:
         positions = look_ahead(attention, layers, frames)
-    except UserError:  # code of the user's own that isn't loaded
+    except UserError:  # a mechanism from a module that isn't loaded
         return DASH
     if positions is None:
         return "utterance"
@@ -46,10 +46,10 @@ def look_ahead_text(attention: str, layers: int, position_ms: float, frames: str
 
 
 def candidate_look_ahead(results: Results, candidate: Candidate) -> str:
-    """Return what `look_ahead_text` does for a candidate; a dash if no encoder here reads audio."""
+    """Return `look_ahead_text` for a candidate; a dash if its audio isn't read by this package's encoder."""
     settings = results.protocol.get("training", {}) | candidate.overrides
     shift_ms = settings.get("features.frame_shift_ms")
-    # A pretrained encoder has layers and a subsampling of its own; other tasks have no frames.
+    # For a pretrained encoder, layers and subsampling differ from the options; other tasks have no frames.
     if not shift_ms or settings.get("model.encoder") or task_options(results.recipe):
         return DASH
     frames = str(settings.get("model.frames", "1"))
@@ -58,14 +58,14 @@ def candidate_look_ahead(results: Results, candidate: Candidate) -> str:
 
 
 def changed(difference: Estimate, metric: str) -> str:
-    """Return a difference with its interval: `+0.35 (−0.10 … 0.80)`, in points of percent for a share."""
+    """Return a difference with its interval: `+0.35 (−0.10 … 0.80)`; for rates, in percentage points."""
     form = percent if is_share(metric) else "{:.3f}".format
     text = difference.text(form, " … ").replace("-", "−")
     return text if text.startswith("−") else f"+{text}"
 
 
 def duration_range(estimate: Estimate) -> str:
-    """Format the range of several times; return an empty string if lowest and highest look the same.
+    """Return the range of several times; an empty string if lowest and highest look the same.
 
     Example:
         >>> from asr.scoring.statistics import spread
@@ -110,17 +110,17 @@ def scored(estimate: Estimate | None, metric: str = "") -> str:
 
 
 def counterpart(place: str) -> str:
-    """Return a sentence that names the figure or table of the paper that shows the same."""
+    """Return a sentence that names the figure or table of the paper that shows the same thing."""
     return f"Counterpart of {place} of Vyas et al. (2020)."
 
 
 def clock_words(clock: str) -> str:
-    """Return the quantity that a clock, `cpu` or `wall`, measures."""
+    """Return in words what a clock, `cpu` or `wall`, measures."""
     return "CPU time" if clock == "cpu" else "wall-clock time"
 
 
 def pass_words(results: Results, passes: str) -> str:
-    """Return what ran on random input: `forward and backward`, or a model's `training step`."""
+    """Return the name of a pass on random input: `forward and backward`, or a model's `training step`."""
     model = results.protocol["bench"]["unit"] == "model"
     words = {"forward": "encoding", "forward+backward": "training step"} if model else {}
     return words.get(passes, passes.replace("+", " and "))
@@ -149,7 +149,7 @@ def metric_title(metric: str) -> str:
 
 
 def mechanism_words(attention: str) -> str:
-    """Return the numbers of a mechanism, and its other options if they differ from their defaults, as text.
+    """Return a mechanism's numbers, and its other options where they differ from the defaults, as text.
 
     Example:
         >>> mechanism_words("i-clustered-25"), mechanism_words("full")
@@ -159,7 +159,7 @@ def mechanism_words(attention: str) -> str:
     """
     try:
         spec = parse_name(attention)
-    except UserError:  # results may come from a version with other mechanisms
+    except UserError:  # a mechanism that this version doesn't know
         return DASH
     shown = [
         f"{x.key} {x.value}"

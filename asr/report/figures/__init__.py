@@ -1,1 +1,1 @@
-"""The figures of the page, one per file: results → figures."""
+"""The figures of the page, one per module: functions from results to figures."""

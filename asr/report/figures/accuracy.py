@@ -29,23 +29,23 @@ from asr.scoring.statistics import Estimate
 EXCHANGED = "exchanged at evaluation"
 HEIGHT = 400
 DIVERGENCE = "kl"
-LEAST = 1e-3  # nats; a logarithmic axis has no zero, the divergence of full attention from itself
+LEAST = 1e-3  # nats; stands for 0, full attention's divergence from itself, on a logarithmic axis
 
 
 def figure(results: Results) -> Figure | None:
-    """Return the main error rate against time, a panel per split; None if nothing was timed."""
+    """Return the figure of the main error rate against time, a panel per split; None without times."""
     metrics = {split: results.metrics(split)[0] for split in results.splits() if results.metrics(split)}
     return _figure(results, metrics, "figure-accuracy", "Accuracy")
 
 
 def divergence(results: Results) -> Figure | None:
-    """Return the divergence from full attention against time; None if it wasn't measured."""
+    """Return the figure of the divergence from full attention against time; None if not measured."""
     metrics = {split: DIVERGENCE for split in results.splits() if DIVERGENCE in results.metrics(split)}
     return _figure(results, metrics, "figure-divergence", "Divergence")
 
 
 def _figure(results: Results, metrics: dict[str, str], key: str, label: str) -> Figure | None:
-    swept = [split for split in metrics if layers(results, split)]  # which has a figure of its own
+    swept = [split for split in metrics if layers(results, split)]  # shown in a separate figure
     found = {split: points(results, split, metric) for split, metric in metrics.items() if split not in swept}
     of_split = {split: rows for split, rows in found.items() if rows}
     if not of_split:
@@ -89,8 +89,8 @@ def _caption(results: Results, of_split: dict[str, list[dict[str, Any]]]) -> str
 
 def _relative_caption(results: Results, metrics: dict[str, str]) -> str:
     kl = (
-        " KL: Kullback–Leibler divergence from the output distribution under full attention; below "
-        f"{LEAST:g} nats it is drawn there."
+        " KL: Kullback–Leibler divergence from the output distribution under full attention; values below "
+        f"{LEAST:g} nats are drawn at {LEAST:g}."
         if DIVERGENCE in metrics.values()
         else ""
     )
@@ -130,7 +130,7 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
 
 
 def _point(results: Results, split: str, metric: str, system: System) -> dict[str, Any]:
-    """Return what a point shows of a system; nothing without a rate or a time."""
+    """Return the row of a system; an empty one without a rate or a time."""
     label, variant = system
     candidate = results.candidate(label)
     estimate, time = results.error_rate(label, split, metric, variant), results.time(system, split)
@@ -166,9 +166,9 @@ def _point(results: Results, split: str, metric: str, system: System) -> dict[st
 
 
 def _steps(results: Results, split: str, metric: str, front: list[str]) -> list[str]:
-    """Return the systems that the line of the front connects: the most accurate among those level in time.
+    """Return the systems that the front's line connects: the most accurate of each group level in time.
 
-    A single one is left out, because it makes no line.
+    A single system is left out, because one point makes no line.
     """
     sign, systems = (-1 if measure_of(metric).higher else 1), results.systems(split)
     found: list[tuple[Estimate, float, str]] = []
@@ -186,14 +186,14 @@ def _steps(results: Results, split: str, metric: str, front: list[str]) -> list[
 
 
 def _log_axes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the axes that need a logarithmic scale because one slow or bad model would crowd all others."""
+    """Return the axes that need a logarithmic scale: else one slow or bad model would crowd the others."""
     rates = [value for row in rows for value in (row["rate"], row["low"]) if value is not None]
     values = {"x": [row["time_s"] for row in rows], "y": rates}
     return tuple(axis for axis, found in values.items() if found and needs_log(found))
 
 
 def _add_labels(rows: list[dict[str, Any]], plot_width: float, log: Collection[str]) -> None:
-    """Add label positions to the rows of models with their own mechanism, for wide and narrow screens."""
+    """Add label positions for wide and narrow screens to the rows of models run as they were trained."""
     own_rows = [row for row in rows if row["own"]]
     for row, wide, narrow in zip(
         own_rows,
@@ -207,7 +207,7 @@ def _add_labels(rows: list[dict[str, Any]], plot_width: float, log: Collection[s
 def _spec(rows: list[dict[str, Any]], metric: str, title: str, log: Collection[str]) -> dict[str, Any]:
     families = theme.in_family_order(list({row["family"]: None for row in rows}))
     trained = [name for name in families if any(row["own"] and row["family"] == name for row in rows)]
-    # Labels beside all points say more than a legend.
+    # If every point has room for a label, no legend is needed.
     labelled = all(row.get("anchor") for row in rows if row["own"])
     legend = None if labelled else alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_title(metric)}, {'higher' if measure_of(metric).higher else 'lower'} is better"
@@ -216,7 +216,7 @@ def _spec(rows: list[dict[str, Any]], metric: str, title: str, log: Collection[s
     x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name]) is not None]
     upward = _axis(bounds, 16, "y" in log)
-    if metric == DIVERGENCE and "axis" in upward:  # whose own divergence is 0, which no such axis has
+    if metric == DIVERGENCE and "axis" in upward:  # full attention's is 0, which a log axis can't show
         upward["axis"].labelExpr = f"datum.value <= {LEAST} ? '0' : datum.label"
     y = alt.Y("rate:Q", title=error, **upward)
     color = alt.Color(

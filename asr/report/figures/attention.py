@@ -37,7 +37,7 @@ GAMMA = 0.5  # brightens small weights
 
 
 def maps(results: Results, place: Place) -> Iterator[Item]:
-    """Yield what `figures` does, if the results have recordings and the user wants maps."""
+    """Yield the results of `figures`, if the results have recordings and the user wants maps."""
     options, folder = place.options, place.folder
     asked = options.utterance, options.layer, options.head
     if folder and options.maps and (any(asked) or results.data):
@@ -76,7 +76,7 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
         title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in found.heads),
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
-            f"force-aligned transcript run along both. All maps use the queries and keys of {model}. "
+            f"force-aligned transcript are along both. All maps use the queries and keys of {model}. "
             f"{described_choice(found.heads, layer, head)} Brightness is the square root of the weight, on "
             f"the same scale in all maps of a head. {counterpart('Figure 8')}"
         ),
@@ -107,7 +107,7 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
 
 
 def subject(results: Results) -> Candidate:
-    """Return the candidate whose attention is shown: full attention if trained, else another softmax one.
+    """Return the candidate to show: the one with full attention, or else another of the softmax family.
 
     Raises:
         UserError: no model of the softmax family was trained.
@@ -124,7 +124,7 @@ def subject(results: Results) -> Candidate:
 
 
 def mechanisms(results: Results, candidate: Candidate) -> list[str]:
-    """Return the approximations to show: the comparison's, and always clustered and i-clustered."""
+    """Return the mechanisms to show: those of the comparison, and always clustered and i-clustered."""
     named = dict.fromkeys(
         Variant.read(x.variant).attention for x in results.evaluations if x.status == "done"
     )
@@ -132,7 +132,7 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
         name
         for name in named
         if theme.family(name) not in ("full", "shared-full")
-        and "*" not in name  # those are maps of one layer
+        and "*" not in name  # the maps are of one layer, so no lists of mechanisms by layer
         and is_exchangeable(name)
         and can_run(candidate.attention, name)
     ]
@@ -157,13 +157,13 @@ def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
 
 
 def _spread(cuts: list[Any]) -> list[Any]:
-    """Return utterances at even steps of length rank."""
+    """Return utterances evenly spaced in the order of length."""
     count = min(UTTERANCES, len(cuts))
     return [cuts[i * (len(cuts) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def picture(values: Tensor, scale: float) -> str:
-    """Return a matrix [rows, columns] as a PNG data URI, mapping 0 to scale to `theme.SEQUENCE`."""
+    """Return a matrix [rows, columns] as a PNG data URI; colours from 0 to `scale`: `theme.SEQUENCE`."""
     rows, columns = (min(PIXELS, size) for size in values.shape)
     pooled = torch.nn.functional.adaptive_max_pool2d(values[None].float(), (rows, columns))[0]
     levels = (255 * (pooled / scale).clamp(0, 1)).round().to(torch.uint8).numpy()
@@ -180,7 +180,7 @@ def picture(values: Tensor, scale: float) -> str:
 def _map_spec(maps: AttentionMaps, weights_NN: dict[str, Tensor], name: str) -> dict[str, Any]:
     frames = weights_NN[name].shape[0]
     edge, near = -MARGIN * frames, -0.055 * frames
-    # One scale for all maps, up to the N/2-th largest weight of the first map; larger weights saturate.
+    # All maps share a scale, up to the N/2-th largest weight of the first map; larger weights saturate.
     scale = float(next(iter(weights_NN.values())).float().flatten().sort().values[-max(1, frames // 2)])
     low, high = maps.spectrogram_TF.flatten().quantile(torch.tensor([0.02, 0.995])).tolist()
     spectrum_FT = (maps.spectrogram_TF - low).T.flip(0)  # low frequencies next to the map
@@ -206,7 +206,7 @@ def _map_spec(maps: AttentionMaps, weights_NN: dict[str, Tensor], name: str) -> 
             y=alt.Y("y:Q", scale=downward, axis=None),
             y2="y2:Q",
             url="url:N",
-            description="name:N",  # for screen readers, which would read the address
+            description="name:N",  # for screen readers, which would otherwise read the data URI
         )
     )
     return spec_of(alt.layer(pictures, *_label_layers(maps, frames, near / 2, limits, downward)))

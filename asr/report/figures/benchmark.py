@@ -1,4 +1,4 @@
-"""Time and memory of attention, of layers or of models per position, measured by `asr bench`."""
+"""Time and memory per position of attention, layers or models, measured by `asr bench`."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def read_bench(path: Path) -> Results:
 
 
 def beside(results: Results, place: Place) -> Iterator[Item]:
-    """Yield the figures of benchmarks that the user names or that lie beside the results of another kind."""
+    """Yield figures of benchmarks that the user names, or that lie near results of another kind."""
     if place.folder and "bench" not in results.protocol:
         yield from named_or_found(_of_file, place.options.bench, benchmarks_beside(place.folder))
 
@@ -51,10 +51,10 @@ def benchmarks_beside(folder: Path) -> list[Path]:
 
 
 def timed_rows(results: Results) -> list[Evaluation]:
-    """Return the rows of operations that ran on random input.
+    """Return the rows of operations on random input.
 
     Raises:
-        UserError: a time that a logarithmic axis can't show.
+        UserError: a time isn't positive, so a logarithmic axis can't show it.
     """
     rows = [row for row in results.evaluations if row.length and row.status == "done"]
     for row in rows:
@@ -98,8 +98,8 @@ def figure(results: Results, key: str = "bench") -> Figure | None:
         title=f"Time and memory of {UNITS[options['unit']]} per position",
         caption=(
             f"{_subject(options)} on random input ({_sizes(options, rows)}, {options['precision']} on "
-            f"{options['device']}): medians with quartiles over rounds that are interleaved over all "
-            "mechanisms. A flat line means cost linear in the sequence length."
+            f"{options['device']}): medians and quartiles over rounds, in each of which all mechanisms "
+            "take turns. A flat line means cost linear in the sequence length."
             + "".join(f" {sentence}." for sentence in [*faster, results.protocol["kernels"]] if sentence)
         ),
         panels=panels,
@@ -110,7 +110,7 @@ def figure(results: Results, key: str = "bench") -> Figure | None:
 
 
 def _subject(options: dict[str, Any]) -> str:
-    """Return what was measured."""
+    """Return the name of what was measured."""
     if options["unit"] == "model":
         return f"The model of the preset {options['model']}"
     if options["unit"] == "mechanism":
@@ -121,7 +121,7 @@ def _subject(options: dict[str, Any]) -> str:
 
 
 def _sizes(options: dict[str, Any], rows: list[Evaluation]) -> str:
-    """Return the batch and, except of a model, the heads in words."""
+    """Return the batch in words, and the heads unless a model was measured."""
     batches = {row.utterances or 1 for row in rows}
     batch = f"batch {', '.join(map(str, sorted(batches)))}"
     if options["batch"] == "max":

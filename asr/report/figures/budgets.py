@@ -1,4 +1,4 @@
-"""Error rate against training time, of comparisons with several budgets."""
+"""Error rate against training time, for comparisons with several budgets."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ def figure(results: Results) -> Figure | None:
         label="Budgets",
         title=f"{named} against training time",
         caption=(
-            "One training per point and seed, each with a schedule that ends at its budget. Mean with its "
-            "95 % interval, over seeds if there are several."
+            "One training per point and seed, each with a schedule that ends at its budget. Means with "
+            "95 % intervals, over seeds if there are several."
         ),
         panels=[
             Panel(

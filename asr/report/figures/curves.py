@@ -16,7 +16,7 @@ HEIGHT = 240
 def figure(results: Results) -> Figure | None:
     """Return the figure; None without validations.
 
-    The axis beside that of time is epochs, or steps while the length of an epoch is unknown.
+    One axis is time; the other is epochs, or steps while the length of an epoch is unknown.
     """
     clock = results.clock
     rows = curve_rows(results, clock)
@@ -73,7 +73,7 @@ def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
 
 
 def _search_words(results: Results) -> str:
-    """Return a sentence on the search behind the dev error rates; empty for recipes without recordings."""
+    """Return a sentence on the search used for dev error rates; empty for recipes without recordings."""
     if not results.data:
         return ""
     if results.dev_measure() != "dev_wer":
@@ -84,8 +84,8 @@ def _search_words(results: Results) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Return a number that JSON can represent, or None: a gap in the curve."""
-    # A training that diverged would put NaN into the page, which no browser then draws.
+    """Return a finite number; otherwise None, a gap in the curve."""
+    # JSON has no NaN: after a training that diverged, no browser could draw the page.
     return value if math.isfinite(value) else None
 
 

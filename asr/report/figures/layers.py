@@ -1,4 +1,4 @@
-"""The cost of exchanging the attention of one layer at a time."""
+"""Loss of accuracy when the attention of one layer at a time is exchanged."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from asr.scoring.measures import is_share
 
 
 def figure(results: Results, split: str) -> Figure | None:
-    """Return a line per mechanism over the layers, full attention as a rule; None without a sweep."""
+    """Return a line per mechanism over the layers, and a rule for full attention; None without a sweep."""
     swept = layers(results, split)
     if not swept:
         return None

@@ -1,1 +1,1 @@
-"""The tables of the page and of the terminal, one per file: results → tables."""
+"""The tables of the page and the terminal, one per module: functions from results to tables."""

@@ -16,7 +16,7 @@ from asr.scoring.statistics import DASH
 
 
 def tables(results: Results) -> Iterator[Table]:
-    """Yield, for each pass, a table of times and one of peak memory, where there are any."""
+    """Yield a table of times and one of peak memory for each pass, as far as they were measured."""
     for passes in dict.fromkeys(row.passes for row in results.evaluations if row.length):
         rows = [row for row in results.evaluations if row.passes == passes]
         if timed := [row for row in rows if row.status == "done"]:
@@ -26,7 +26,7 @@ def tables(results: Results) -> Iterator[Table]:
 
 
 def _times(results: Results, rows: list[Evaluation]) -> Table:
-    """Return times per position in µs; for models, per call in s, with the parts of a training step."""
+    """Return times per position in µs; for models, per call in s, and for the parts of a training step."""
     options, clock = results.protocol["bench"], results.clock
     baseline, model = options["baseline"], options["unit"] == "model"
     digits, unit, each = (3, "s", "call") if model else (2, "µs", "position")
@@ -64,7 +64,7 @@ def _number(text: str) -> TableCell:
 
 
 def _look_ahead(results: Results, row: Evaluation) -> TableCell:
-    """Return by how much attention looks ahead: a model's in ms, otherwise a layer's in positions."""
+    """Return the look-ahead of attention: in ms for a model, otherwise in positions for one layer."""
     if row.variant.startswith("peer:"):
         return TableCell(DASH)
     attention, variant = mechanism_of(row.variant), Variant.read(row.variant)
@@ -75,7 +75,7 @@ def _look_ahead(results: Results, row: Evaluation) -> TableCell:
 
 
 def _memory(results: Results, rows: list[Evaluation]) -> Table:
-    """Return the peak memory per sequence of the batch, or that one sequence needs more than there is."""
+    """Return the peak memory per sequence; a lower bound where even one sequence doesn't fit."""
     limit_mib = 1024 * results.protocol["bench"]["memory"]
     cells = {}
     for row in rows:

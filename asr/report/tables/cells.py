@@ -28,7 +28,7 @@ def rate_cell(estimate: Estimate, metric: str, strength: float, own: bool = Fals
 
 
 def difference_cell(difference: Estimate, metric: str, note: str = "") -> TableCell:
-    """Return a paired difference with its interval below."""
+    """Return a paired difference with its interval below it."""
     shown, _, interval = changed(difference, metric).partition(" ")
     return TableCell(shown, sort=difference.value, detail=interval.strip("()"), note=note)
 
@@ -36,10 +36,10 @@ def difference_cell(difference: Estimate, metric: str, note: str = "") -> TableC
 def time_cells(times: Mapping[str, Estimate | None]) -> list[TableCell]:
     """Return a column of times with their ranges; mark the fastest, or all that are level with it.
 
-    Without a spread for each time, none is marked.
+    If any was measured only once, so that its spread is unknown, none is marked.
     """
     known = {label: time for label, time in times.items() if time}
-    # A model must not win by less than its repeats differ.
+    # A model must not be called the fastest for a lead smaller than the spread of repeats.
     leaders = fastest(known) if known and all(time.count > 1 for time in known.values()) else []
     mark = "level" if len(leaders) > 1 else "fastest" if len(known) > 1 else ""
     cells = []
@@ -53,7 +53,7 @@ def time_cells(times: Mapping[str, Estimate | None]) -> list[TableCell]:
 
 
 def tone(rate: float, rates: Sequence[float]) -> float:
-    """Return the strength of a rate's background: 1 for the lowest, falling to 0 at twice the lowest."""
+    """Return how strongly to colour a rate: 1 for the lowest, falling to 0 at twice the lowest."""
     lowest = min(rates)
     if lowest <= 0:
         return 1.0 if rate <= 0 else 0.0
@@ -61,7 +61,7 @@ def tone(rate: float, rates: Sequence[float]) -> float:
 
 
 def filled(table: Table) -> Table:
-    """Return a table without the columns in which no row has anything."""
+    """Return a table without its empty columns."""
     kept = [
         i
         for i in range(len(table.columns))

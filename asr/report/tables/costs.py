@@ -1,4 +1,4 @@
-"""What the training of each model costs: time per epoch and to convergence, memory, steps."""
+"""Cost of training for each model: time per epoch and to convergence, memory, steps."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Paired differences between models: from a reference, and of all pairs."""
+"""Paired differences between models: from a reference, and between all pairs."""
 
 from asr.console import Column, Table, TableCell
 from asr.experiment.results import Results, System
@@ -9,10 +9,10 @@ from asr.scoring.statistics import DASH
 
 
 def table(results: Results, split: str) -> Table | None:
-    """Return the difference of each system's error rate to a reference; None without two systems.
+    """Return the difference of each system's error rate from a reference's; None without two systems.
 
     The reference is the first candidate with full attention, or else the most accurate one; with several
-    training budgets, one of the same budget. A variant is compared with the model as it was trained.
+    training budgets, one per budget. A variant is compared with the same model as it was trained.
     """
     metric = next(iter(results.metrics(split)), "")
     rates = _rates(results, split, metric)
@@ -45,9 +45,9 @@ def table(results: Results, split: str) -> Table | None:
         label="Differences",
         title=f"{metric_words(metric)} on {split}, compared with {' and with '.join(compared)}{others}",
         caption=(
-            "Difference with its 95 % interval, paired over what both models have in common. None is shown "
-            "if the interval includes zero. Each interval is for its own pair: of twenty equal pairs, one "
-            "looks different by chance."
+            "Difference with its 95 % interval, paired over what both models have in common. If the "
+            "interval includes zero, no difference is shown. Intervals don't allow for the number of pairs: "
+            "of twenty equal pairs, one looks different by chance."
         ),
         columns=[
             Column("model", number=False),

@@ -1,4 +1,4 @@
-"""Every model run with every mechanism it can run with, and what each exchange changes."""
+"""Error rates of every model with every mechanism it can run with, and changes by each exchange."""
 
 from collections.abc import Callable
 
@@ -46,8 +46,8 @@ def table(results: Results, split: str) -> Table | None:
         label="Exchange",
         title=f"Trained with one mechanism, run with another: {metric_words(metric)}{unit} on {split}",
         caption=(
-            "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks the "
-            "model's own mechanism, a stronger colour a lower error rate. "
+            "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks "
+            "models run as they were trained, a stronger colour a lower error rate. "
             f"{' and '.join(tied)} need keys that are tied to the queries."
             + (f" Not shown, because not exchangeable: {others}. " if others else " ")
             + counterpart("Table 1")
@@ -58,7 +58,7 @@ def table(results: Results, split: str) -> Table | None:
 
 
 def changes(results: Results, split: str) -> Table | None:
-    """Return what each exchange changes, paired over seeds and utterances; None if none was exchanged."""
+    """Return the change by each exchange, paired over seeds and utterances; None without exchanges."""
     if not _exchanged(results, split):
         return None
     metric = results.metrics(split)[0]
@@ -88,7 +88,7 @@ def changes(results: Results, split: str) -> Table | None:
 
 
 def _exchanged(results: Results, split: str) -> bool:
-    """Return whether trained models were evaluated with other mechanisms than their own."""
+    """Return whether trained models were evaluated with mechanisms that they weren't trained with."""
     return bool(results.metrics(split)) and any(
         x.split == split
         and results.was_trained(x.candidate)
@@ -140,6 +140,6 @@ def gap(results: Results, label: str, split: str, attention: str) -> str:
 def _is_softmax(results: Results, attention: str) -> bool:
     try:
         return is_exchangeable(attention)
-    except UserError:  # code that isn't loaded, or a name from a later version: what the results show
+    except UserError:  # its module isn't loaded, or a later version wrote the results: judge by the results
         pairs = ((results.candidate(x.candidate).attention, x.variant) for x in results.evaluations)
         return any(attention in pair and pair[0] != pair[1] for pair in pairs)

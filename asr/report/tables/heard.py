@@ -1,4 +1,4 @@
-"""What a training hears in development utterances."""
+"""Hypotheses of development utterances during a training."""
 
 from asr.console import Column, Table, TableCell
 from asr.experiment.results import Results
@@ -17,5 +17,6 @@ def table(results: Results) -> Table | None:
         title=f"Development utterances at step {heard[0].step}, greedy search",
         columns=[Column(name, number=False) for name in ("utterance", "reference", "hypothesis")],
         rows=[[TableCell(text, sort=text) for text in (x.id, x.reference, x.hypothesis)] for x in heard],
-        caption="The same utterances at each validation, drawn with the seed. hypotheses.jsonl has all.",
+        caption="The same utterances, drawn with the seed, at each validation. All hypotheses are in "
+        "hypotheses.jsonl.",
     )

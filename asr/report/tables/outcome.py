@@ -1,4 +1,4 @@
-"""What every system reaches and how long it runs: error rates and forward time on each split."""
+"""Main results of every system: error rates and forward time on each split."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from asr.scoring.statistics import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:
-    """Return a row per system that competes; None before a training has ended or a model is evaluated."""
+    """Return a row per system; None before a training has ended or a model has been evaluated."""
     competing = any(results.systems(split) for split in results.splits())
     exchanged = not competing and any(x.status == "done" for x in results.evaluations)
     running = not competing and all(x.status == "running" for x in results.trainings)
@@ -84,7 +84,7 @@ def _systems(results: Results) -> list[System]:
 
 def _metrics(results: Results, split: str) -> list[str]:
     metrics = results.metrics(split)
-    # Beside the word error rate, that of characters adds nothing.
+    # Beside a word error rate, the character error rate adds little.
     return [x for x in metrics if x != "cer" or "wer" not in metrics or x == metrics[0]]
 
 
@@ -120,7 +120,7 @@ def _time_column(results: Results, split: str) -> Column:
 
 
 def _times(results: Results, systems: dict[str, System], split: str) -> list[TableCell]:
-    """Return the times of forward passes with their ranges, their speed and the place on the front."""
+    """Return the times of forward passes with range and speed, and marks for the Pareto front."""
     times = {name: results.forward_time(label, split, variant) for name, (label, variant) in systems.items()}
     front, cells = results.front(split), []
     for (name, (label, variant)), cell in zip(systems.items(), time_cells(times), strict=True):

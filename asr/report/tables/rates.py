@@ -1,4 +1,4 @@
-"""Learning rates that each candidate was tried with."""
+"""Error rates of each candidate by learning rate, for the choice of its learning rate."""
 
 from asr.console import Column, Table, TableCell
 from asr.experiment.results import Results
@@ -7,7 +7,7 @@ from asr.scoring.statistics import DASH, Estimate
 
 
 def table(results: Results) -> Table | None:
-    """Return the learning rates that each candidate was tried with; None if none was chosen."""
+    """Return the dev error rate of each candidate at each learning rate; None if none was chosen."""
     if not results.tried:
         return None
     rates = sorted({x.rate for x in results.tried})
@@ -31,9 +31,9 @@ def table(results: Results) -> Table | None:
         label="Learning rates",
         title=f"{metric_heading(dev)} on dev (loss) by learning rate, one training each",
         caption=(
-            "The rate with the lowest error on dev is chosen. Where it is at the end of the grid, a rate "
-            "beyond may be better. The time is that of all trainings of the row; the one at the chosen rate "
-            "serves as that of the first seed."
+            "The rate with the lowest error on dev is chosen. If it is at the end of the grid, a rate "
+            "beyond may be better. The time is the sum over the row's trainings; the training at the chosen "
+            "rate is also the one of the first seed."
         ),
         columns=[
             Column("model", number=False),

@@ -1,4 +1,4 @@
-"""What exchanging the attention of a trained model costs: scores, time, memory, ratios, layer by layer."""
+"""Effect of exchanging a trained model's attention: scores, time, memory, ratios, also layer by layer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -75,8 +75,8 @@ def ratios(results: Results, split: str) -> Table | None:
         label="Ratios",
         title=f"{split}: ratios to {results.protocol['baseline']}",
         caption=(
-            "Intervals are 95 % bootstrap intervals of the ratio, on the same resampled inputs; those of the "
-            "time are quartiles over batches."
+            "Intervals are 95 % bootstrap intervals of the ratio, on the same resampled inputs; for time, "
+            "quartiles over batches."
         ),
         columns=[
             _head_column(results),
@@ -127,8 +127,8 @@ def steps(results: Results, split: str) -> Table | None:
         label="Search",
         title=f"{split}: steps of the search over layers, KL up to {search['limit']:g}",
         caption=(
-            "Each step tries the changes of one layer that are left, and keeps the one that saves the most "
-            "time for the KL that it adds. What exceeds the limit or isn't faster isn't tried again."
+            "Each step tries all remaining changes of one layer, and keeps the one that saves the most time "
+            "per KL added. Changes that exceed the limit or aren't faster aren't tried again."
         ),
         columns=[
             Column("step"),
@@ -161,13 +161,13 @@ def _single_layer(system: System) -> Iterator[tuple[str, int, System]]:
 
 
 def sizes(results: Results, split: str) -> dict[str, Any]:
-    """Return what the protocol says about a split's inputs: `timed`, `inputs`, `positions`."""
+    """Return the protocol's entries on a split's inputs: `timed`, `inputs`, `positions`."""
     found: dict[str, dict[str, Any]] = results.protocol.get("sizes", {})
     return found.get(split) or next(iter(found.values()), {})
 
 
 def cell(estimate: Estimate | None, metric: str = "") -> TableCell:
-    """Return a measure, or without its name a ratio, with its interval below."""
+    """Return a measure, or a ratio if no metric is named, with its interval below it."""
     return _cell(scored(estimate, metric), estimate)
 
 
@@ -177,7 +177,7 @@ def _cell(text: str, estimate: Estimate | None) -> TableCell:
 
 
 def _systems(results: Results, split: str) -> dict[str, System]:
-    """Return the systems of a split by name, if something but their time was compared with a baseline."""
+    """Return a split's systems by name, if more than their time was compared with a baseline."""
     compared = "baseline" in results.protocol and results.metrics(split)
     return results.systems(split) if compared else {}
 

@@ -40,7 +40,7 @@ def table(results: Results) -> Table | None:
         key="seeds",
         label="Every training",
         title="Error rates, steps and training time of each seed",
-        caption="One value for each seed, with the model's own mechanism.",
+        caption="One value for each seed; models run with the mechanism they were trained with.",
         columns=[
             Column("model", number=False),
             Column("seeds"),
