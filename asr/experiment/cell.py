@@ -50,6 +50,9 @@ class Cell:
 
     def plan(self, folder: Path) -> None:
         """Write the journal for a worker, replacing that of an earlier attempt."""
+        path = folder / self.name / JOURNAL
+        if Journal(path).identity and not self.state(folder).identity:
+            path.unlink()  # of other settings, which the plan has settled; a timing's change with each model
         self.job(folder).begin()
         (folder / self.name / STATE).unlink(missing_ok=True)
 

@@ -13,7 +13,9 @@ SETTINGS = {"options": {"seed": 0, "trainer.clip": 1.0}, "data": {"train": "ab"}
 CELL = Cell("trainings/full/seed0", "training", SETTINGS, unkeyed={"trainer.threads": 2})
 
 
-def test_a_worker_reads_from_the_journal_what_was_planned(tmp_path: Path) -> None:
+def test_a_worker_reads_from_the_journal_what_was_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     CELL.plan(tmp_path)
     found = read_state(tmp_path, CELL.name)
     assert (found.status, stored_cell(CELL.name, found)) == ("missing", CELL)
@@ -28,6 +30,9 @@ def test_a_worker_reads_from_the_journal_what_was_planned(tmp_path: Path) -> Non
     assert CELL.state(tmp_path).result(TrainingResult) == TrainingResult(CELL.name)
     other = Cell(CELL.name, "training", SETTINGS | {"start": "12"})
     assert (other.is_done(tmp_path), CELL.is_done(tmp_path)) == (False, True)
+    other.plan(tmp_path)
+    assert other.state(tmp_path).identity
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("status", ["missing", "running", "failed", "done"])
