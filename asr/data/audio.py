@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
 
 log = logging.getLogger(__name__)
 _WARNING = threading.Lock()
-_noticed: set[int] = set()  # rates of models for which it has been said
+_noticed: set[int] = set()  # models' sample rates for which the warning has been given
 
 # As in lhotse, so that a manifest gives the same samples in both: an utterance may lack this much at the end
 # of its file, and one shorter than its recording by less than WHOLE_S counts as all of it.
@@ -28,7 +28,7 @@ WHOLE_S = 1e-3
 
 
 def load_cut(cut: "MonoCut", sample_rate: int, *, speed: float = 1.0) -> Samples:
-    """Return the samples of an utterance; audio of another rate is resampled, with one warning per rate.
+    """Return the samples of an utterance; audio at other rates is resampled, with a warning per target rate.
 
     Args:
         cut: cut with one channel.
@@ -123,7 +123,7 @@ def convert(samples: Samples, rate: float, sample_rate: int) -> Samples:
 
 
 def notice_resampling(rates: Iterable[int], sample_rate: int) -> None:
-    """Warn that audio at other rates is resampled, once for each rate of a model."""
+    """Warn that audio at other rates is resampled, once for each sample rate of a model."""
     with _WARNING:  # threads read ahead
         others = sorted(set(rates) - {sample_rate})
         if not others or sample_rate in _noticed:

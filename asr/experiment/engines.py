@@ -1,7 +1,7 @@
-"""Other programs that run the encoder of a Whisper folder, timed in turns with ours.
+"""Other programs that run the encoder of a Whisper folder, timed in turns with this one.
 
-Each takes the same features and returns states, from which the same decoder computes texts and likelihoods,
-so rows differ only in the encoder.
+All get the same features and return states, from which the same decoder computes texts and likelihoods, so
+rows differ only in the encoder.
 """
 
 import tempfile

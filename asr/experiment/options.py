@@ -78,8 +78,7 @@ class CompareConfig(SearchOptions):
     )
     plan: str = option(
         "",
-        help="file of options, which those beside it override: a name in conf/plan, e.g. wsj_table1, "
-        "or a path",
+        help="file of options, which other options override: a name in conf/plan, e.g. wsj_table1, or a path",
         affects="result",
         suggested=partial(configurations, "plan"),
     )
@@ -91,10 +90,10 @@ class CompareConfig(SearchOptions):
     )
     candidates: list[Any] = option(
         [],
-        help="further candidates with options of training of their own, e.g. {attention: full, "
+        help="further candidates, each with its own training options, e.g. {attention: full, "
         "model.layers: 6, seeds: [0,1,2]}, or 'full model.layers=6'; also: "
         + "; ".join(f"{x.key} ({x.help})" for x in describe(CandidateOptions))
-        + "; with data: single ways to run it, e.g. ['near-25 frames=2']",
+        + "; with data: further ways to run the model, e.g. ['near-25 frames=2']",
         affects="result",
     )
     frames: list[str] = option(
@@ -118,8 +117,8 @@ class CompareConfig(SearchOptions):
     )
     peers: list[str] = option(
         [],
-        help="other programs that run the encoder of a Whisper folder on the CPU, timed in turns; those that "
-        "aren't installed are skipped; all: each of them",
+        help="other programs that run the encoder of a Whisper folder on the CPU, timed in turns with this "
+        "one; those that aren't installed are skipped; all: each of them",
         affects="result",
         only=FOUND,
         choices=(*ENGINES, ALL),
@@ -134,14 +133,14 @@ class CompareConfig(SearchOptions):
     sweep: str = option(
         "",
         help="layers: each mechanism in one layer at a time, full in the others; greedy: search for the "
-        "mechanism and the factor of frames of each layer, with KL up to `limit`; empty: in all layers",
+        "mechanism and the frame rate of each layer, with KL up to `limit`; empty: the same in all layers",
         affects="result",
         only=FOUND,
         choices=("", LAYERS, GREEDY),
     )
     limit: float = option(
         0.01,
-        help="highest mean KL from full attention, of a token or frame",
+        help="maximum KL divergence from full attention, mean over tokens or frames",
         affects="result",
         only=("sweep", GREEDY),
         unit="nats",
@@ -150,7 +149,7 @@ class CompareConfig(SearchOptions):
     )
     join_s: float = option(
         0.0,
-        help="join successive utterances, with pauses, to inputs of at most this length; 0: each alone",
+        help="join successive utterances, with pauses, into inputs of at most this length; 0: don't join",
         affects="result",
         only=FOUND,
         unit="s",
@@ -158,14 +157,14 @@ class CompareConfig(SearchOptions):
     )
     language: str = option(
         "",
-        help="language of the recordings, e.g. de; empty: English, for models that know no other",
+        help="language of the recordings, e.g. de; empty: English, for models of English only",
         affects="result",
         only=FOUND,
     )
     examples: int = option(0, help="number of first inputs to evaluate; 0: all", affects="result", only=FOUND)
     batch: int = option(
         4096,
-        help="size of a batch, padding included; an input of Whisper has 1,500",
+        help="size of a batch, padding included; each input of Whisper has 1,500",
         affects="cost",
         only=FOUND,
         unit="positions",
@@ -191,7 +190,7 @@ class CompareConfig(SearchOptions):
     )
     evaluate: list[str] = option(
         [],
-        help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: all "
+        help="mechanisms to evaluate every exchangeable model with, besides the one of training; empty: all "
         f"candidates' and {ORACLE}; [{OWN}]: none",
         affects="result",
         only=TRAINED,
@@ -240,7 +239,7 @@ class CompareConfig(SearchOptions):
     metric: str = option(
         "",
         help="main error rate of tables and figures: per | wer | cer | official, which needs NIST's sclite; "
-        "empty: the one that training shows",
+        "empty: the one measured in training",
         affects="result",
         only=TRAINED,
     )
@@ -284,7 +283,7 @@ class CompareConfig(SearchOptions):
     )
     launcher: str = option(
         "",
-        help="what runs the jobs: submitit_slurm | submitit_local | ray; empty: this process, one by one",
+        help="runs the jobs: submitit_slurm | submitit_local | ray; empty: worker processes on this machine",
         affects="place",
         only=TRAINED,
         choices=("", "submitit_slurm", "submitit_local", "ray"),

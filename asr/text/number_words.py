@@ -331,7 +331,8 @@ MONTHS = {
     "decembris janvāra februāra marta aprīļa maija jūnija jūlija augusta septembra oktobra novembra decembra "
     "janvārī februārī martā aprīlī maijā jūnijā jūlijā augustā septembrī oktobrī novembrī decembrī",
 }
-# Where a day is certainly a genitive, or in Icelandic no nominative: do 3 maja, but dziś jest 3 maja.
+# Words after which a day is certainly a genitive (in Icelandic: not a nominative): do 3 maja, but dziś jest
+# 3 maja.
 BEFORE_DAYS = {
     "pl": "do od dnia około z",
     "ru": "с до от после около",
@@ -353,7 +354,7 @@ GENITIVE_DAYS = {
     "is": "fyrsta ? þriðja fjórða fimmta sjötta sjöunda áttunda níunda tíunda ellefta tólfta þrettánda "
     "fjórtánda fimmtánda sextánda sautjánda átjánda nítjánda tuttugasta þrítugasta",
 }
-# Latvian: stems of the first nineteen ordinals, and of tens; endings by that of the month.
+# Latvian: stems of the first nineteen ordinals, and of tens; their endings follow from the month's ending.
 LATVIAN_DAYS = (
     "pirm otr treš ceturt piekt sest septīt astot devīt desmit vienpadsmit divpadsmit trīspadsmit "
     "četrpadsmit piecpadsmit sešpadsmit septiņpadsmit astoņpadsmit deviņpadsmit"

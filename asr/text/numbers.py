@@ -437,12 +437,12 @@ class _Reader:
         return said
 
     def _after_preposition(self, found: re.Match[str]) -> bool:
-        """Return whether the word before a day tells the case of its ordinal."""
+        """Return whether the word before a day determines the case of its ordinal."""
         before = re.findall(r"\w+", found.string[: found.start()].lower())[-1:]
         return bool(before) and before[0] in self.before_days
 
     def _day_ordinal(self, day: int, month: str) -> str:
-        """Return the ordinal of a day in the case that its month or the word before it asks for."""
+        """Return the ordinal of a day in the case that its month or the word before it requires."""
         if self.base == "lv":
             tens, ones = divmod(day, 10) if day >= 20 else (0, day)
             stems = [LATVIAN_TENS[tens - 2]] if tens else []

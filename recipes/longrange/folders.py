@@ -1,4 +1,4 @@
-"""The public files of Long Range Arena, read where they are: ListOps and pathfinder."""
+"""Readers of Long Range Arena's public files, ListOps and Pathfinder, in their original layout."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class Lines:
         path: file.
 
     Raises:
-        UserError: the file is missing or empty, or has another header.
+        UserError: the file is missing or empty, or its header is unexpected.
     """
 
     def __init__(self, path: Path) -> None:

@@ -59,7 +59,7 @@ class TaskOptions(RecipeConfig):
     dev_items: int = option(500, help="development items", affects="result", minimum=1, maximum=1_000_000)
 
     def check(self) -> None:
-        """Raise UserError for generated expressions that are too long."""
+        """Raise UserError if generated expressions would be too long."""
         if not self.folder and self.task == "listops" and self.length > LONGEST_GENERATED:
             raise UserError(
                 f"recipe.length={self.length}: expected at most {LONGEST_GENERATED} with generated ListOps, "
