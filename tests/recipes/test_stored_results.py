@@ -28,13 +28,14 @@ def test_the_tables_of_results_are_those_of_the_report(path: Path) -> None:
 
 @pytest.mark.slow
 def test_scores_of_questions_are_shown_as_their_program_prints_them(tmp_path: Path) -> None:
-    scores = [(stored, shown) for _, stored, shown in QUOTED if "time_ratios" in read_json(stored)]
+    scores = {stored for _, stored, _ in QUOTED if "time_ratios" in read_json(stored)}
     assert scores
-    for stored, shown in scores:
+    for stored in scores:
         (tmp_path / "scores.json").write_bytes(gzip.decompress(stored.read_bytes()))
         command = [sys.executable, "-m", "asr_recipes.questions.seeds", f"stored={tmp_path / 'scores.json'}"]
         drawn = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        assert shown.strip() in drawn
+        for shown in (shown for _, place, shown in QUOTED if place == stored):
+            assert shown.strip() in drawn
 
 
 def test_all_stored_results_are_shown() -> None:
