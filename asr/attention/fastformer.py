@@ -25,18 +25,22 @@ class Fastformer(OwnParameterLayer):
 
     r_i = W(k ∗ v_i) + q_i, with the global query q and the global key k.
 
-    Wu et al. 2021, *Fastformer* (arXiv 2108.09084), section 3.2: α = softmax_i(w_q·q_i/√D) and q = Σ α_i q_i;
-    p_i = q ∗ k_i, β = softmax_i(w_k·p_i/√D) and k = Σ β_i p_i; ∗ is element-wise. W mixes all heads. w_q and
-    w_k belong to a head, as in the equations; in the authors' code they read all heads. In the paper's
-    experiments, queries and values share a projection, as with `tie`, and layers share parameters, which
-    isn't done here. The softmax is over valid positions, in float32. Without `tie`, a layer has 2·M
-    parameters more than full attention. Time and memory are linear in N.
+    Wu et al. 2021, *Fastformer* (arXiv 2108.09084), section 3.2, with element-wise products ∗:
+
+        α = softmax_i(w_q·q_i/√D),  q = Σ α_i q_i
+        p_i = q ∗ k_i,  β = softmax_i(w_k·p_i/√D),  k = Σ β_i p_i
+
+    W mixes all heads. Each head has its own w_q and w_k, as in the equations; in the authors' code, those of
+    a head read all heads. In the paper's experiments, queries and values share a projection, as with `tie`.
+    They also share parameters among layers; that isn't done here. The softmax is over valid positions, in
+    float32. Without `tie`, a layer has 2·M parameters more than full attention: w_q and w_k of all heads.
+    Time and memory are linear in N.
 
     Args:
         name, backend: see `OwnParameterLayer`.
         model_dim: M, a multiple of H.
         heads: H; D = M / H.
-        head_dim: unused, because q_i is added to the output.
+        head_dim: unused: q_i is added to the output, so D can't be chosen.
         dropout: dropout probability on the weights α and β.
         options: with `tie`, v_i = q_i.
     """

@@ -38,10 +38,10 @@ def describe(names: Sequence[str]) -> Table:
 
 
 def check(name: str) -> None:
-    """Run the common checks on a mechanism, and print those that fail.
+    """Run the checks that every mechanism must pass; print those that fail, or that all pass.
 
     Raises:
-        UserError: one or more fail.
+        UserError: an unknown mechanism, code that can't be loaded, or a check that fails.
     """
     canonical = given_name(name)
     with progress() as bars:

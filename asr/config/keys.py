@@ -59,7 +59,12 @@ def attribute(key: str) -> str:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> dict[str, Any]:
-    """Return nested options with dotted names; dictionaries under names in `whole` are kept as values.
+    """Return nested options with dotted names.
+
+    Args:
+        values: nested options.
+        prefix: beginning of all names, with its dot.
+        whole: dotted names whose dictionaries are values, not groups.
 
     Example:
         >>> flat({"seed": 0, "model": {"layers": 6}})

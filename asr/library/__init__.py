@@ -89,12 +89,15 @@ def train(
     """Train a recogniser, as `asr train` does.
 
     Args:
-        options: options by name; see `values_of`. A `TrainConfig`, or values in which `recipe` is a group, as
-            in a run's config.yaml, are complete options: configuration files are not read, and keywords may
-            set single options only.
+        options: options by name; see `values_of`. A `TrainConfig`, or the content of a run's config.yaml, is
+            complete: configuration files are not read, and keywords may set single options
+            (`model={"layers": 6}`) but not select a configuration (`model="conformer"`).
         callbacks: Lightning callbacks.
         loggers: Lightning loggers, in addition to those that `trainer.loggers` names.
-        keywords: options that replace those in `options`.
+        keywords: options that replace those in `options`; with `dry_run=True`, the plan is printed only.
+
+    Returns:
+        The run: its folder, options, metrics and recogniser.
 
     Raises:
         UserError: invalid input, or a run folder that is in use.

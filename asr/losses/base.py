@@ -21,13 +21,13 @@ class Loss(nn.Module):
     def forward(
         self, outputs_BTO: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
     ) -> Tensor:
-        """Return the loss of each utterance, summed over its labels.
+        """Return the loss of each utterance, not divided by its number of labels.
 
         Args:
-            outputs_BTO: [B, T, O] outputs of the acoustic model, float32.
+            outputs_BTO: [B, T, O] float32 log-probabilities; see `Head` for the O outputs of a topology.
             lengths_B: [B] valid frames.
-            tokens_BU: [B, U] targets, right-padded.
-            token_lengths_B: [B] valid targets.
+            tokens_BU: [B, U] labels of the transcripts, right-padded.
+            token_lengths_B: [B] numbers of labels.
 
         Returns:
             [B] losses in nats; infinite if an utterance has too few frames for its target.

@@ -34,7 +34,9 @@ class LabelNgram:
     Attributes:
         vocabulary: V.
         seen: probabilities by history and label; the empty history has all labels.
-        backoff: back-off weights of non-empty histories; these are the states.
+        backoff: back-off weights of the non-empty histories. Each of these histories is a state of the graph.
+        states: these histories, shortest first.
+        index: number of each state.
     """
 
     vocabulary: int

@@ -136,10 +136,12 @@ def zero_mean_unit_variance(audio_BS: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 class LatentProjection(nn.Module):
-    """Layer normalisation of latents and their projection to the model size.
+    """Layer normalisation of the convolutions' outputs (latents), and their projection to the model size.
+
+    This is wav2vec 2.0's feature projection; a model without one passes latents unchanged.
 
     Attributes:
-        masked_frame: learned vector [M] that replaces masked frames; None: zeros.
+        masked_frame: learned vector [M] that SpecAugment writes to masked frames; None: zeros.
     """
 
     masked_frame: nn.Parameter | None

@@ -69,7 +69,7 @@ class Estimate:
         return between.join(map(form, self.interval or ()))
 
     def text(self, form: Callable[[float], str], between: str = DASH) -> str:
-        """Return the value with its spread, e.g. `8.10 (7.52–8.71)`.
+        """Return the value with its spread, if known, e.g. `8.10 (7.52–8.71)`; arguments as in `ends`.
 
         Example:
             >>> Estimate(0.081, 0.0752, 0.0871, 1, "utterances").text(percent)

@@ -131,7 +131,9 @@ def check_numbers(language: str) -> None:
 
 
 def spoken_numbers(text: str, language: str) -> str:
-    """Return a text with its numbers and signs as words; tags such as `<NOISE>` stay.
+    """Return a text with its numbers and signs as words.
+
+    Tags such as `<NOISE>` stay, and so does what has no known words; see `unspoken`.
 
     Args:
         text: transcript as written.

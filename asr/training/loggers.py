@@ -15,12 +15,12 @@ from asr.training.options import TrainConfig
 
 @contextmanager
 def open_loggers(options: TrainConfig, run: RunFolder) -> Iterator[list[Logger]]:
-    """Build the loggers that the options name, and end their runs when the block ends.
+    """Build the loggers that the options name, and close them when the block ends.
 
     They write to the run folder, and send nothing over the network.
 
     Raises:
-        UserError: a logger's package is not installed.
+        UserError: a logger's package is not installed, or fails.
     """
     loggers = [_built(entry, run) for entry in options.trainer.loggers]
     try:
