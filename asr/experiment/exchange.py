@@ -21,9 +21,9 @@ from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
 from asr.experiment.engines import ENGINE, engine_version, unavailable
-from asr.experiment.layer_search import search_layers
+from asr.experiment.layer_search import DIVERGENCE, search_layers
 from asr.experiment.options import FULL, GREEDY, LAYERS, CompareConfig
-from asr.experiment.records import Candidate, Evaluation, Failure
+from asr.experiment.records import Candidate, Difference, Evaluation, Failure
 from asr.experiment.request import Request
 from asr.experiment.results import Results, write_results
 from asr.experiment.timing import Runner, in_turns_on
@@ -33,11 +33,12 @@ from asr.files import check_writable, locked, write_json
 from asr.measure import peak_bytes_of, usual_clock
 from asr.records.job import Job
 from asr.records.run_folder import RunFolder
-from asr.scoring.statistics import Interval, Values, bootstrap, percentiles, ratio_interval
+from asr.scoring.statistics import Estimate, Interval, Values, bootstrap, percentiles, ratio_interval
 from asr.training.options import recipe_module
 
 FORMAT = 2  # of the journal; increases when stored outputs change their meaning
 WRITTEN = str.maketrans(":* ", "-x-")  # replaces characters in file names
+INPUTS = "inputs"  # what intervals are over
 Advance = Callable[[str], None]
 
 
@@ -165,6 +166,7 @@ class Exchange:
         self.journal = Job(self.folder / "outputs.jsonl", self._work())
         self.variants: list[Variant] = []
         self.runners: dict[Variant, Runner] = {}
+        self._scored: dict[Variant, Outcome] = {}
         self.search: dict[str, Any] = {}
         self.add(variants(options, workload.layers, workload.frames))
         if options.sweep == GREEDY:
@@ -319,7 +321,7 @@ class Exchange:
             )
             for variant in self.variants
         }
-        outcomes = {x: self.outcome(x) for x in self.variants if x not in self.errors}
+        outcomes = self._outcomes()
         base = outcomes.get(Variant.read(self.options.baseline))
         for variant, outcome in outcomes.items():
             evaluation, peak = found[variant], self.journal.stored[_key(variant, "memory")]["peak_bytes"]
@@ -344,8 +346,32 @@ class Exchange:
                 evaluation.ratios["time"] = _entry(*outcome.time(base))
         return list(found.values())
 
+    def differences(self, label: str) -> list[Difference]:
+        """Return the differences between variants, paired over inputs.
+
+        Those of the main measure and of the divergence are between all variants; those of other measures, and
+        all after a search, between each variant and full attention.
+        """
+        outcomes = self._outcomes()
+        found = []
+        for (first, one), (second, other) in itertools.combinations(outcomes.items(), 2):
+            main = [] if self.search else list(dict.fromkeys([*list(one.values)[:1], DIVERGENCE]))
+            for name in one.values if first == Variant(FULL) else main:
+                if name in one.values:
+                    samples = other.samples[name] - one.samples[name]
+                    value, interval = other.values[name] - one.values[name], self._interval(samples)
+                    systems = (label, str(second)), (label, str(first))
+                    estimate = Estimate.bootstrapped(value, interval, INPUTS)
+                    found.append(Difference(self.workload.name, name, *systems, estimate))
+        return found
+
+    def _outcomes(self) -> dict[Variant, Outcome]:
+        return {x: self.outcome(x) for x in self.variants if x not in self.errors}
+
     def outcome(self, variant: Variant) -> Outcome:
         """Score a variant's output for all items; write its predictions."""
+        if variant in self._scored:
+            return self._scored[variant]
         entries = [self.journal.stored[key] for key in self._keys(variant)]
         kept: list[Any] = [None] * len(self.workload.items)
         for batch, entry in zip(self.batches, entries, strict=True):
@@ -355,7 +381,7 @@ class Exchange:
         for file, content in scored.files.items():
             write_json({file: content}, file_of(self.folder, file, str(variant)))
         units, measures = self.workload.units, scored.measures.items()
-        return Outcome(
+        self._scored[variant] = Outcome(
             values={name: float(x(np.arange(units)[None])[0]) for name, x in measures},
             samples={
                 name: bootstrap(x, units, self.options.samples, self.options.seed) for name, x in measures
@@ -363,6 +389,7 @@ class Exchange:
             seconds=np.array([entry["seconds"] for entry in entries]),
             relative=np.array([entry["seconds"] / entry["full_s"] for entry in entries]),
         )
+        return self._scored[variant]
 
     def _interval(self, values: Values, baseline: Values | None = None) -> Interval | None:
         """Return the interval of resampled values, or of their ratios; None for a single unit."""
@@ -397,6 +424,11 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
         for run in runs
     }
     environment = {key: x for key, x in describe_environment().items() if key != "command"}
+    environment["device"] = options.device
+    if options.peers:
+        environment["peers"] = {name: engine_version(name) for name in options.peers}
+    if task := {run.workload.name: run.workload.settings()["data"] for run in runs if not run.workload.data}:
+        environment["data"] = task  # digests, as those of recordings are in `data`
     return Results(
         command=["asr", "compare", *request.command],
         recipe=request.recipe.name if request.recipe else "",
@@ -407,11 +439,11 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
             "sizes": sizes,
             "search": {run.workload.name: run.search for run in runs if run.search},
         },
-        environment=environment
-        | {"device": options.device}
-        | ({"peers": {x: engine_version(x) for x in options.peers}} if options.peers else {}),
+        environment=environment,
+        data={name: split for run in runs for name, split in run.workload.data.items()},
         candidates=[candidate],
         evaluations=[x for run in runs for x in run.evaluations(label, clock)],
+        differences=[x for run in runs for x in run.differences(label)],
         failures=[
             Failure(f"{run.workload.name}: {variant}", label, None, error, "")
             for run in runs

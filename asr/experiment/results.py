@@ -79,7 +79,9 @@ class Results:
 
     @property
     def unit(self) -> str:
-        """Return the name of a split's items: `utterances`, or `items` without recordings."""
+        """Return what intervals are over: `utterances`, an exchange's `inputs`, or `items`."""
+        if "exchange" in self.protocol:
+            return "inputs"
         return "utterances" if self.data else "items"
 
     def candidate(self, label: str) -> Candidate:

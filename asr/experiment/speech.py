@@ -36,6 +36,7 @@ from asr.scoring.official import find_hubscr, reference_digests
 from asr.scoring.options import ScoreOptions
 from asr.scoring.run import read_score, score_paths
 from asr.scoring.score import Score
+from asr.scoring.statistics import Values
 from asr.search.options import DecodeOptions
 from asr.text.known_words import KnownWords
 from asr.training.lexicon import training_lexicon
@@ -222,7 +223,11 @@ def split_name(split: str) -> str:
 
 def read_split(manifest: Path, digest: str, frame_shift_ms: float) -> SplitData:
     """Return the size of a manifest and the quantiles of its utterances' lengths."""
-    durations_s = read_cuts(manifest).durations_s
+    return split_data(manifest, digest, read_cuts(manifest).durations_s, frame_shift_ms)
+
+
+def split_data(manifest: Path, digest: str, durations_s: Values, frame_shift_ms: float) -> SplitData:
+    """Return the size of a manifest whose utterances have these durations."""
     frames = durations_s * 1000 / frame_shift_ms
     quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
     return SplitData(str(manifest), digest, len(durations_s), float(durations_s.sum()) / 3600, quantiles)

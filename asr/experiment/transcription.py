@@ -15,7 +15,7 @@ from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError
 from asr.experiment.options import GREEDY, CompareConfig
-from asr.experiment.speech import split_name
+from asr.experiment.speech import split_data, split_name
 from asr.experiment.transcribers import CTCTranscriber, Transcriber, WhisperTranscriber
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Scored
@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
 
 PAUSE_S = 0.5  # between utterances that are joined to an input
+FRAME_MS = 10.0  # unit of the lengths in the results
 LONGEST_S = 30.0  # longest input of Whisper
 
 
@@ -82,7 +83,12 @@ class Transcription:
         if alone:
             refuse(options, ["splits"], f"with data={options.data}, only with a prepared folder")
         self.name = split_name(options.data) if alone else "+".join(dict.fromkeys(options.splits))
-        cuts = [cut for path in self.paths for cut in read_cuts(path, require_text=self.labelled)]
+        read = {path: read_cuts(path, require_text=self.labelled) for path in self.paths}
+        self.data = {
+            split_name(str(path)): split_data(path, manifest_digest(path), cuts.durations_s, FRAME_MS)
+            for path, cuts in read.items()
+        }
+        cuts = [cut for found in read.values() for cut in found]
         # Without join_s, no utterance has room for another.
         groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)
         joined = [[cuts[index] for index in group] for group in groups][: options.examples or None]
@@ -107,7 +113,7 @@ class Transcription:
             "options": given,
             "labelled": None if self.labelled else False,  # as if it weren't there in other journals
             "model": self.model.digest(),
-            "data": [manifest_digest(path) for path in self.paths],
+            "data": [split.hash for split in self.data.values()],
         }
 
     def use(self, variant: Variant) -> None:

@@ -100,6 +100,7 @@ class Exchanged(Protocol):
         timed: part of the model whose time is measured: `encoder` or `model`.
         decoder: `greedy`, or empty without a search.
         device: device of the model.
+        data: splits of recordings by name; empty without recordings.
         layers, frames: number of layers whose attention is exchanged, and the model's frame rates.
         items: inputs of the model; each has its number of positions as `length`.
         examples: number of examples, each with one or more inputs.
@@ -111,6 +112,7 @@ class Exchanged(Protocol):
     timed: str
     decoder: str
     device: str
+    data: dict[str, SplitData]
     layers: int
     frames: str
     items: Sequence[Any]

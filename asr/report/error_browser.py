@@ -42,7 +42,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
         folder: base of the evaluations' relative folders.
         audio: number of each system's worst utterances with an audio player.
     """
-    decoded = first_seeds(results) if results.data else []
+    decoded = first_seeds(results) if results.data and "exchange" not in results.protocol else []
     evaluations = [x for x in decoded if (folder / x.folder / HYPOTHESES).exists()]
     if missing := len(decoded) - len(evaluations):
         which = f"{missing} of {len(decoded)} systems have no {HYPOTHESES}"

@@ -52,7 +52,7 @@ def protocol_line(results: Results) -> str:
         parts = [f"{counted(models, 'model')}, {counted(variants, 'variant')}, nothing trained again"]
     if budget := results.protocol.get("budget"):
         parts.append(f"budget per model: {budget}")
-    if train := results.data.get("train"):
+    if results.trainings and (train := results.data.get("train")):
         parts.append(f"{train.hours:.2f} h of training data")
     parts += [
         f"{name}: {counted(count, results.unit.removesuffix('s'))}"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.experiment.options import FULL, CompareConfig
+from asr.experiment.records import SplitData
 from asr.experiment.variant import Variant, attention_only
 from asr.experiment.workload import Exchanged, Scored
 from asr.scoring.statistics import Draws, Statistic, Values, pooled
@@ -77,6 +78,7 @@ class TextTask:
         self.source = options.model.replace(PLACE, _plain(name))
         self.model = TextModel(Path(self.source), self.model_class, options.device)
         self.model.check_length(longest)
+        self.data: dict[str, SplitData] = {}  # of recordings
         self.device, self.layers = options.device, int(self.model.model.config.num_hidden_layers)
 
     def settings(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def maps(results: Results, place: Place) -> Iterator[Item]:
     """Yield the results of `figures`, if the results have recordings and the user wants maps."""
     options, folder = place.options, place.folder
     asked = options.utterance, options.layer, options.head
-    if folder and options.maps and (any(asked) or results.data):
+    if folder and options.maps and (any(asked) or (results.data and results.trainings)):
         named = str(folder) if any(asked) else ""
         yield from named_or_found(lambda path: figures(results, path, *asked), named, [folder])
 

@@ -24,7 +24,7 @@ def table(results: Results, split: str) -> Table | None:
         pairs += [((x, results.own(x)), (with_whom, results.own(with_whom))) for x in group]
     models, systems = len(pairs), results.systems(split).values()
     pairs += [(x, own) for x in systems if x != (own := (x[0], results.own(x[0]))) and own in systems]
-    rows, compared = [], dict.fromkeys(other[0] for _, other in pairs[:models])
+    rows, compared = [], dict.fromkeys(results.name_of(other) for _, other in pairs[:models])
     for system, reference in pairs:
         found = results.difference(system, reference, split, metric)
         if found is None:
@@ -39,7 +39,7 @@ def table(results: Results, split: str) -> Table | None:
     if not rows:
         return None
     unit = ", points" if is_share(metric) else ""
-    others = "; variants: with their own model" if len(pairs) > models else ""
+    others = "; variants: with their own model" if len(pairs) > models and results.trainings else ""
     return Table(
         key=f"differences-{split}",
         label="Differences",
