@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asr.model.graph import quiet
+from asr.attention.transformers_adapter import quiet
+from asr.model.graph import quiet_export
 from asr.model.whisper import loaded_whisper
 
 ENGINE = "peer:"  # prefix of a row's name
@@ -73,11 +74,12 @@ def build_encoder(name: str, folder: Path) -> Encode:
         "openvino": _openvino,
         "onnxruntime": _onnxruntime,
     }[engine_of(name)]
-    return build(folder, name.removeprefix(engine_of(name)))
+    with quiet(), quiet_export():
+        return build(folder, name.removeprefix(engine_of(name)))
 
 
 class _Encoder(nn.Module):
-    """The encoder of transformers, from features [B, F, T] to states [B, N, M]."""
+    """Transformers' encoder, from features [B, F, T] to states [B, N, M]."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -129,7 +131,7 @@ def _openvino(folder: Path, precision: str) -> Encode:
     import openvino
 
     encoder = _Encoder(folder)
-    with torch.no_grad(), quiet():
+    with torch.no_grad():
         converted = openvino.convert_model(encoder, example_input=encoder.example())
     hints = {
         "INFERENCE_PRECISION_HINT": "bf16" if precision == BF16 else "f32",
@@ -148,15 +150,13 @@ def _onnxruntime(folder: Path, precision: str) -> Encode:
     with tempfile.TemporaryDirectory() as place:
         file = str(Path(place, "encoder.onnx"))
         dynamic = ({0: torch.export.Dim.DYNAMIC},)
-        with quiet():
-            torch.onnx.export(
-                encoder, (encoder.example(),), file, dynamo=True, verbose=False, dynamic_shapes=dynamic
-            )
+        torch.onnx.export(
+            encoder, (encoder.example(),), file, dynamo=True, verbose=False, dynamic_shapes=dynamic
+        )
         if precision == INT8:
             from onnxruntime.quantization import quantize_dynamic
 
-            with quiet():
-                quantize_dynamic(file, smaller := str(Path(place, "int8.onnx")))
+            quantize_dynamic(file, smaller := str(Path(place, "int8.onnx")))
             file = smaller
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name

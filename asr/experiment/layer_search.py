@@ -2,8 +2,9 @@
 
 It starts from full attention at the model's frame rates. Each step measures every remaining change of one
 layer, in turns, and keeps the change that saves the most time per Kullback–Leibler divergence that it adds.
-Changes that exceed the limit, or aren't demonstrably faster, aren't tried again: divergence grows with
-further changes, and the remaining time shrinks. The search ends when no change is left.
+Changes that exceed the limit aren't tried again, because divergence grows with further changes. Those that
+aren't shown to be faster are: half the frames in a layer save more beside another layer with half the frames.
+The search ends when no change within the limit is faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,24 +76,20 @@ def search_layers(
     while left and current is not None:
         tried = [now.changed(change).variant(own) for change in left]
         outcomes = dict(zip(left, measure(tried, len(steps) + 1), strict=True))
-        worth = {
-            change: gain
-            for change, outcome in outcomes.items()
-            if outcome and (gain := _gain(outcome, current, limit)) > 0
-        }
+        within = {x: found for x, found in outcomes.items() if found and found.values[DIVERGENCE] <= limit}
+        worth = {x: gain for x, found in within.items() if (gain := _gain(found, current)) > 0}
         chosen = max(worth, key=worth.__getitem__, default=None)
         if chosen is not None:
-            now, current = now.changed(chosen), outcomes[chosen]
+            now, current = now.changed(chosen), within[chosen]
         texts = [str(x) for x in tried]
         steps.append({"tried": texts, "chosen": chosen and str(now.variant(own))})
-        left = [x for x in worth if chosen is not None and x != chosen]
+        left = [x for x in within if chosen is not None and now.changed(x) != now]
     return {"limit": limit, "steps": steps, "chosen": str(now.variant(own))}
 
 
-def _gain(outcome: Outcome, current: Outcome, limit: float) -> float:
-    """Return the fraction of time that a change saves per divergence that it adds; 0 if it isn't worth it."""
-    divergence = outcome.values[DIVERGENCE]
+def _gain(outcome: Outcome, current: Outcome) -> float:
+    """Return the fraction of time that a change saves per divergence that it adds; 0 if none is shown."""
     ratio, (_, high) = outcome.time(current)
-    if divergence > limit or high >= 1:
+    if high >= 1:
         return 0.0
-    return max(0.0, 1 - ratio) / max(divergence - current.values[DIVERGENCE], LEAST)
+    return max(0.0, 1 - ratio) / max(outcome.values[DIVERGENCE] - current.values[DIVERGENCE], LEAST)

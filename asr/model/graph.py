@@ -161,14 +161,14 @@ def write_program(model: AcousticModel, path: Path) -> None:
 
     It accepts any batch size and any length of at least one frame.
     """
-    with quiet():
+    with quiet_export():
         program = export_program(model)
     with atomic_binary(path) as file:
         torch.export.save(program, file)
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_export() -> Iterator[None]:
     """Hide messages of PyTorch's exporter about packages that it could use, and its deprecated calls."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
@@ -258,7 +258,7 @@ def _write_onnx(
         import onnxscript  # noqa: F401  (required by torch.onnx)
     except ImportError as error:
         raise UserError(f"ONNX export needs {error.name}: pip install 'clustered-asr[export]'") from None
-    with quiet():
+    with quiet_export():
         program = torch.onnx.export(
             export(),
             input_names=list(inputs),

@@ -128,7 +128,7 @@ def steps(results: Results, split: str) -> Table | None:
         title=f"{split}: steps of the search over layers, KL up to {search['limit']:g}",
         caption=(
             "Each step tries all remaining changes of one layer, and keeps the one that saves the most time "
-            "per KL added. Changes that exceed the limit or aren't faster aren't tried again."
+            "per KL added. Changes that exceed the limit aren't tried again."
         ),
         columns=[
             Column("step"),
