@@ -19,11 +19,11 @@ from asr.model.graph import quiet_export
 from asr.model.whisper import loaded_whisper
 
 ENGINE = "peer:"  # prefix of a row's name
-PACKAGES = {
-    "transformers": "transformers",
-    "faster-whisper": "ctranslate2",
-    "openvino": "openvino",
-    "onnxruntime": "onnxruntime",
+PACKAGES = {  # the engine's own, and what writes its model
+    "transformers": ["transformers"],
+    "faster-whisper": ["ctranslate2"],
+    "openvino": ["openvino"],
+    "onnxruntime": ["onnxruntime", "onnx", "onnxscript"],
 }
 INT8, BF16 = "-int8", "-bf16"
 
@@ -41,24 +41,28 @@ def engine_of(name: str) -> str:
 
 
 def engine_version(name: str) -> str:
-    """Return the version of an engine's package, e.g. `ctranslate2 4.6`; empty if it isn't installed."""
-    package = PACKAGES[engine_of(name)]
-    try:
-        return f"{package} {version(package)}"
-    except PackageNotFoundError:
-        return ""
+    """Return the version of an engine's package, e.g. `ctranslate2 4.6`."""
+    package = PACKAGES[engine_of(name)][0]
+    return f"{package} {version(package)}"
 
 
 def unavailable(names: Sequence[str]) -> dict[str, str]:
     """Return the engines that can't run here, with the reasons."""
     reasons = {}
     for name in names:
-        if not engine_version(name):
-            package = PACKAGES[engine_of(name)]
-            reasons[name] = f"{package} isn't installed: pip install 'clustered-asr[peers]'"
+        if missing := [x for x in PACKAGES[engine_of(name)] if not _is_installed(x)]:
+            reasons[name] = f"{missing[0]} isn't installed: pip install 'clustered-asr[peers]'"
         elif name == f"openvino{BF16}" and "BF16" not in _openvino_types():
             reasons[name] = "the processor has no bfloat16"
     return reasons
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def build_encoder(name: str, folder: Path) -> Encode:

