@@ -25,6 +25,7 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 FILE_WIDTH = 160  # characters per line outside a terminal, where rich would fold tables at 80
+ESCAPED = str.maketrans({"|": r"\|", "*": r"\*"})  # in Markdown
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,13 @@ class Table:
         """Return the rows in Markdown, without title and caption.
 
         Example:
-            >>> print(Table.of("", ["a", "b"], [["x|y", "1"]]).markdown())
+            >>> print(Table.of("", ["a", "b"], [["x|y*2", "1"]]).markdown())
             | a | b |
             |---|---|
-            | x\\|y | 1 |
+            | x\\|y\\*2 | 1 |
         """
         head, *rows = (
-            f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+            f"| {' | '.join(text.translate(ESCAPED) for text in texts)} |"
             for texts in ([column.name for column in self.columns], *(map(str, row) for row in self.rows))
         )
         return "\n".join([head, "|" + "---|" * len(self.columns), *rows])
