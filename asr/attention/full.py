@@ -1,5 +1,6 @@
 """Full softmax attention, with separate keys or with keys tied to the queries."""
 
+from functools import lru_cache
 from itertools import groupby
 from typing import ClassVar
 
@@ -97,7 +98,7 @@ class FullAttention(SoftmaxMechanism):
                 x if lengths is None else zero_padding(x, lengths)
                 for x, lengths in ((q, query_lengths), (k, key_lengths), (v, key_lengths))
             )
-        out_BHNE = self._attend_sdpa(q, k, v, key_lengths, bias_BS)
+        out_BHNE = self._attend_sdpa(q, k, v, _kept_keys(key_lengths, k.shape[2]), bias_BS)
         return out_BHNE if finite_padding or query_lengths is None else zero_padding(out_BHNE, query_lengths)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ class FullAttention(SoftmaxMechanism):
         one = query_lengths is key_lengths
         if key_lengths is not None and one and not self.causal and why_no_flash(q, k, v) is None:
             return flash_attention(q, k, v, key_lengths, dropout=self.active_dropout)
-        return self._attend_sdpa(q, k, v, key_lengths)
+        return self._attend_sdpa(q, k, v, _kept_keys(key_lengths, k.shape[2]))
 
     def _attend_on_cpu(
         self,
@@ -145,7 +146,7 @@ class FullAttention(SoftmaxMechanism):
         # SDPA's backward pass divides the work among threads by heads only.
         idle = torch.get_num_threads() > H and needs_gradient(q, k, v)
         if finite and (N < SHORTEST_ALONE or idle):
-            return self._attend_sdpa(q, k, v, key_lengths).to(dtype)
+            return self._attend_sdpa(q, k, v, _shared_kept_keys(tuple(keys), k.shape[2])).to(dtype)
         parts = []
         runs = [(*lengths, len(list(run))) for lengths, run in groupby(zip(queries, keys, strict=True))]
         sizes = [size for *_, size in runs]
@@ -181,14 +182,10 @@ class FullAttention(SoftmaxMechanism):
         return self.kernels.local_attention(q, k, v, filled_lengths(lengths, q), **window, **options)
 
     def _attend_sdpa(
-        self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor | None, bias_BS: Tensor | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, keep_B11S: Tensor | None, bias_BS: Tensor | None = None
     ) -> Tensor:
-        mask_B11S = None
         # Causal queries need no mask, because padding comes last.
-        if key_lengths is not None and not self.causal:
-            # Without a valid key, all keys are kept, because a softmax over no key is NaN.
-            keep_BS = keep_mask(key_lengths, k.shape[2]) | (key_lengths == 0).unsqueeze(-1)
-            mask_B11S = keep_BS[:, None, None, :]
+        mask_B11S = None if self.causal else keep_B11S
         if bias_BS is not None:
             bias_B11S = bias_BS.to(q.dtype)[:, None, None, :]
             mask_B11S = bias_B11S if mask_B11S is None else bias_B11S.where(mask_B11S, -torch.inf)
@@ -201,6 +198,22 @@ def _readable(q: Tensor, *lengths: Tensor | None) -> bool:
     """Return whether q is on a CPU and the lengths can be read, i.e. outside a graph."""
     plain = all(x is None or type(x) is Tensor for x in lengths)
     return q.device.type == "cpu" and plain and not torch.compiler.is_compiling()
+
+
+def _kept_keys(lengths: Tensor | None, size: int) -> Tensor | None:
+    """Return which keys SDPA attends to, [B, 1, 1, S]; None: all."""
+    if lengths is None:
+        return None
+    # Without a valid key, all keys are kept, because a softmax over no key is NaN.
+    keep_BS = keep_mask(lengths, size) | (lengths == 0).unsqueeze(-1)
+    return keep_BS[:, None, None, :]
+
+
+@lru_cache(maxsize=8)
+def _shared_kept_keys(lengths: tuple[int, ...], size: int) -> Tensor | None:
+    """Return `_kept_keys` on the CPU, shared by layers: it takes up to a tenth of a short call's time."""
+    with torch.inference_mode(False):  # a later call may need gradients
+        return _kept_keys(torch.tensor(lengths, device="cpu"), size)
 
 
 class SharedFullAttention(FullAttention):

@@ -164,9 +164,10 @@ class QueryKeyMechanism(nn.Module, Description):
             query_lengths = key_lengths = lengths
         if not self.cross_attention and (q.shape[2] != k.shape[2] or query_lengths is not key_lengths):
             raise UserError(f"attention {self.name!r} is self-attention only: queries and keys must coincide")
-        for given, size in ((query_lengths, q.shape[2]), (key_lengths, k.shape[2])):
-            if given is not None:
-                _check_lengths(given, q.shape[0], size)
+        if query_lengths is not None:
+            _check_lengths(query_lengths, q.shape[0], q.shape[2])
+        if key_lengths is not None and (key_lengths is not query_lengths or k.shape[2] != q.shape[2]):
+            _check_lengths(key_lengths, q.shape[0], k.shape[2])
         return (
             None if query_lengths is None else query_lengths.to(q.device),
             None if key_lengths is None else key_lengths.to(q.device),
@@ -232,9 +233,9 @@ def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:
         raise ValueError(f"expected lengths of shape [{batch}], found {list(lengths.shape)}")
     known = type(lengths) is Tensor and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if known and batch:
-        low, high = lengths.aminmax()
-        if low < 0 or high > size:
-            raise ValueError(f"expected lengths 0 … {size}, found {lengths.tolist()}")
+        found = lengths.tolist()  # faster than reductions
+        if min(found) < 0 or max(found) > size:
+            raise ValueError(f"expected lengths 0 … {size}, found {found}")
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:

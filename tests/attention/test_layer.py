@@ -270,3 +270,18 @@ def test_projections_have_no_biases_with_bias_false(name: str) -> None:
     own = ["reference_classes.bias", "query_classes.bias"] if name.startswith("agglomerative") else []
     assert biases == own
     assert layer(torch.randn(2, 5, 16)).shape == (2, 5, 16)
+
+
+def test_the_mask_of_short_batches_serves_inference_and_training() -> None:
+    """Calls with the same lengths share it, and a tensor of inference mode can't be kept for a backward pass."""
+    mechanism = build_mechanism("full")
+    q = torch.randn(2, 2, 7, 4, requires_grad=True)
+    lengths = torch.tensor([7, 3])
+    with torch.inference_mode():
+        inferred = mechanism(q, q, q, lengths, finite_padding=True)
+    out = mechanism(q, q, q, lengths, finite_padding=True)
+    out[1, :, :3].sum().backward()
+    torch.testing.assert_close(out, inferred)
+    torch.testing.assert_close(out[1:, :, :3], mechanism(*[q[1:, :, :3]] * 3))
+    assert q.grad is not None
+    assert not q.grad[1, :, 3:].any()
