@@ -273,7 +273,7 @@ def test_projections_have_no_biases_with_bias_false(name: str) -> None:
 
 
 def test_the_mask_of_short_batches_serves_inference_and_training() -> None:
-    """Calls with the same lengths share it, and a tensor of inference mode can't be kept for a backward pass."""
+    """Calls with the same lengths share it; one made in inference mode can't be kept for a backward pass."""
     mechanism = build_mechanism("full")
     q = torch.randn(2, 2, 7, 4, requires_grad=True)
     lengths = torch.tensor([7, 3])
