@@ -4,7 +4,8 @@
     python tools/results_tables.py recipes/stamps/RESULTS.md
 
 A page marks where tables stand, and which: `<!-- tables: results/x.json.gz metric=cer outcome costs -->`, up
-to `<!-- /tables -->`. Words name tables (without any: all of the results'), those of one split as
+to `<!-- /tables -->`. README.md has the verdict of the map between
+`<!-- verdict -->` and `<!-- /verdict -->`. Words name tables (without any: all of the results'), those of one split as
 `differences-test`; `metric=` is the main measure.
 """
 
@@ -14,13 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from asr.console import Table
+from asr.experiment.paying import spots
 from asr.experiment.results import Results, read_results
 from asr.files import read_json, write_text
 from asr.report.drawing import drawn
 from asr.report.page import PAGE, markdown
+from asr.report.tables import paying
 
+MAP = "recipes/map/RESULTS.md"
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN = re.compile(r"(<!-- tables: (\S+)((?: [\w=]+(?:-[\w+]+)?)*) -->\n)(.*?)(<!-- /tables -->)", flags=re.S)
+VERDICT = re.compile(r"(<!-- verdict -->\n).*?(<!-- /verdict -->)", flags=re.S)
 
 
 def pages() -> list[Path]:
@@ -45,6 +50,19 @@ def redrawn(text: str, folder: Path) -> str:
     return SHOWN.sub(draw, text)
 
 
+def verdict() -> str:
+    """Return from the rows of the map when attention pays, when frames and precision do, and when nothing."""
+    page = ROOT / MAP
+    stored = dict.fromkeys(found[1] for found in SHOWN.findall(page.read_text(encoding="utf-8")))
+    rows = [x for name in stored for x in spots(read_results(page.parent / name))]
+    return "".join(f"* **{head}** {text}\n" for head, text in paying.verdict(rows).items())
+
+
+def with_verdict(text: str) -> str:
+    """Return README with the verdict of the map."""
+    return VERDICT.sub(lambda found: f"{found[1]}{verdict()}{found[2]}", text)
+
+
 def tables(results: Results, words: list[str]) -> str:
     """Return tables in Markdown: those that the words of a mark ask for, or all."""
     names = [x for x in words if "=" not in x]
@@ -55,8 +73,8 @@ def tables(results: Results, words: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+    for page in [Path(name).resolve() for name in sys.argv[1:]] or [ROOT / "README.md", *pages()]:
         text = page.read_text(encoding="utf-8")
-        if (new := redrawn(text, page.parent)) != text:
+        if (new := with_verdict(redrawn(text, page.parent))) != text:
             write_text(new, page)
             print(page.relative_to(ROOT))

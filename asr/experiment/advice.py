@@ -1,76 +1,190 @@
-"""Recommends a mechanism for given data and a machine, from utterance lengths and a benchmark."""
+"""Recommends a mechanism for given data and a machine: from the map, or from training steps timed there."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from asr import config
 from asr.attention import parse_name
-from asr.attention.multihead import SelfAttention
+from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import class_named, default_names, exchange
-from asr.experiment.bench import row_of, time_in_turns
+from asr.config import CONFIGS, Given
+from asr.console import Column, Table, duration
+from asr.data.concatenate import Concatenation
+from asr.data.manifest import read_cuts
+from asr.data.places import manifest_path
+from asr.environment import bf16_support, describe_environment, pick_device
+from asr.errors import UserError
+from asr.experiment.bench import preset_named, time_in_turns
 from asr.experiment.options import PASSES, AdviceConfig
+from asr.experiment.paying import MATTERS, Spot, machine, spots
 from asr.experiment.peaks import peak_memory_bytes
 from asr.experiment.random_input import Problem
 from asr.experiment.records import Evaluation
-from asr.measure import LEAST_ROUNDS, in_turns, quartiles, time_of, torch_threads, usual_clock
-from asr.model.encoder import Encoder
-from asr.training.options import TrainConfig
+from asr.experiment.results import read_results
+from asr.experiment.variant import Variant, given_variants, mechanism_of
+from asr.measure import LEAST_ROUNDS, quartiles, usual_clock
+from asr.preparation.recipes import folder_of_recipes
+from asr.preparation.record import read_prepared
+from asr.training.config import chosen_recipe, train_options
+from asr.training.options import TrainConfig, train_schema
+from asr.training.sizes import settled
 
-MATTERS = 0.95  # maximum time of a recommended approximation relative to full attention, beyond the noise
-WORTH = 0.9  # maximum time of a coarser approximation relative to a closer one
+# Options of training that the estimate depends on: always, to size batches by the data, and to concatenate
+# utterances at random.
+USED = (
+    *("recipe", "model", "features.mel_bins", "features.frame_shift_ms"),
+    *("data.frames_per_batch", "data.max_duration_s", "data.concatenate_s", CONFIGS),
+)
+SIZING = ("augment.speed_factors", "augment.tempo_factors")
+RANDOM = ("seed",)
+WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
 EXACT = "full"
-REST = "rest"  # an encoder step without the mixing of attention
-QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
-# From closest to full attention to coarsest: by tables 1 and 4 of *Fast Transformers with Clustered
-# Attention*; `near` by the exchange tables of Whisper and of generated questions (docs/attention.md); local
-# attention sees no distant keys. Other mechanisms count as coarser than these.
+# From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
+# `near` by the exchange tables of Whisper and of generated questions (docs/attention.md); local attention
+# sees no distant key. Mechanisms that none of them compares count as coarser than these.
 NEARNESS = ("full", "shared-full", "near", "oracle-top", "i-clustered", "lsh", "clustered", "local")
+NEARBY = 2.0  # highest factor between the data's length and that of a row of the map
 
 
 @dataclass(frozen=True)
-class MechanismCost:
-    """Expected training cost of a mechanism.
+class Lengths:
+    """Lengths of the utterances that a training sees.
 
     Attributes:
-        name: name of the mechanism.
-        step_s: seconds per training step by length (encoder positions): attention in all layers and the rest
-            of the encoder, which is the same for all mechanisms. Extrapolated beyond the longest measurement.
-        attention_share: attention's fraction of the step at the longest of these lengths.
-        epoch_s: seconds per epoch, summed over all utterances at their lengths.
-        memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
-        rounds: smallest number of rounds of a measurement.
+        utterances: number of them before they are concatenated.
+        durations_s, frames: duration of each, and its number of feature frames.
+        training: options of the training.
+    """
+
+    utterances: int
+    durations_s: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    training: TrainConfig
+
+    @classmethod
+    def read(cls, path: Path, training: TrainConfig) -> "Lengths":
+        """Read the lengths of a manifest or of a folder's training data."""
+        manifest = manifest_path(str(path), "train")
+        training = settled(replace(training, data=replace(training.data, train=[str(manifest)])))
+        cuts, data = read_cuts(manifest, require_text=False), training.data
+        joined_s = Concatenation(cuts.durations_s, data.concatenate_s, training.seed).durations(0)
+        frames = np.maximum(1, np.round(joined_s * 1000 / training.features.frame_shift_ms))
+        return cls(len(cuts), joined_s, frames.astype(np.int64), training)
+
+    def at(self, q: float) -> int:
+        """Return a quantile of the frames."""
+        return round(float(np.quantile(self.frames, q)))
+
+    def positions(self, frames: int) -> int:
+        """Convert feature frames to encoder positions, rounded up."""
+        return max(1, -(-frames // self.training.model.subsampling))
+
+    def words(self) -> Iterator[str]:
+        """Yield the distribution, and what training would leave out or can't put into a batch."""
+        parts = [
+            f"{name} {self.at(q):,} ({self.positions(self.at(q)):,})"
+            for name, q in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("longest", 1.0))
+        ]
+        data, factor = self.training.data, self.training.model.subsampling
+        joined = (
+            f", concatenated to {len(self.frames):,} of up to {data.concatenate_s:g} s"
+            if data.concatenate_s
+            else ""
+        )
+        hours = float(self.durations_s.sum()) / 3600
+        yield (
+            f"{self.utterances:,} utterances{joined}, {hours:.2f} h; frames, and positions after subsampling "
+            f"by {factor}: {', '.join(parts)}"
+        )
+        over = int((self.durations_s > data.max_duration_s).sum())
+        if over and not data.concatenate_s:
+            yield (
+                f"{over:,} utterances are longer than data.max_duration_s={data.max_duration_s:g}: training "
+                "leaves them out; this estimate includes them"
+            )
+        if over := int((self.frames > data.frames_per_batch).sum()):
+            limit = f"data.frames_per_batch={data.frames_per_batch:,}"
+            yield f"{over:,} utterances are longer than a batch, {limit}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Expected training cost of a variant.
+
+    Attributes:
+        name: text of the variant.
+        step_s: seconds per training step by length in feature frames.
+        epoch_s: seconds per epoch, summed over all utterances at their own lengths.
+        memory_mib: peak memory of a step at the 95th percentile of lengths; None if not measured.
+        rounds: number of rounds of the measurement, where they are fewest.
         noise_s: quartiles of `epoch_s` over the rounds.
     """
 
     name: str
     step_s: dict[int, float]
-    attention_share: float
     epoch_s: float
     memory_mib: float | None
     rounds: int
     noise_s: tuple[float, float]
 
-    def faster_than(self, other: "MechanismCost", share: float) -> bool:
-        """Return whether this mechanism demonstrably takes at most `share` of the other's time.
+    def faster_than(self, other: "Cost", share: float) -> bool:
+        """Return whether it is shown to take at most this share of the other's time.
 
-        This needs enough rounds for quartiles, and an upper quartile of at most `share` of the other's lower
-        quartile: a saving near the limit would appear in one measurement and vanish in the next.
+        That takes enough rounds for quartiles, and an upper quartile within this share of the other's lower
+        one: a saving near the limit would be there in one measurement and gone in the next.
         """
         enough = min(self.rounds, other.rounds) >= LEAST_ROUNDS
         return enough and self.noise_s[1] <= share * other.noise_s[0]
 
 
-def usual_mechanisms(positions_95: int) -> list[str]:
-    """Return the mechanisms worth measuring: every exchangeable one, in the order of the table.
+def advice_options(given: Given) -> tuple[AdviceConfig, TrainConfig]:
+    """Split the options of `asr advise` into its own and those of training.
+
+    Raises:
+        UserError: an option of training without effect, or a mechanism of another family.
+    """
+    own, others = config.divide(given, AdviceConfig, train_schema(chosen_recipe(given)))
+    options, training = config.parse(AdviceConfig, own), train_options(others)
+    _check_used(others, training)
+    options.attentions = given_variants(options.attentions)
+    for name in options.attentions:
+        if not issubclass(class_named(mechanism_of(name)), SoftmaxMechanism):
+            raise UserError(
+                f"attention {name!r} is not of the softmax family: time it in a model with asr compare"
+            )
+    options.device = pick_device(options.device)
+    return options, training
+
+
+def with_recipe(path: Path, overrides: list[str]) -> list[str]:
+    """Return options with the recipe that prepared the folder, unless they name another."""
+    record = None if chosen_recipe(overrides) else read_prepared(path)
+    known = record is not None and record.recipe in config.configurations("recipe")
+    return [f"recipe={record.recipe}", *overrides] if record and known else overrides
+
+
+def _check_used(given: dict[str, Any], training: TrainConfig) -> None:
+    """Raise UserError for options of training that don't affect the estimate."""
+    used = USED + (() if training.data.frames_per_batch else SIZING)
+    used += RANDOM if training.data.concatenate_s else ()
+    for key, value in given.items():
+        if not any(key == name or key.startswith(f"{name}.") for name in used):
+            hint = ", attentions names what to measure" if key == "attention" else ""
+            raise UserError(f"{key}={value}: has no effect in asr advise{hint}")
+
+
+def usual_variants(positions_95: int, device: str = "cpu") -> list[str]:
+    """Return what is worth measuring: cheap rivals, then every exchangeable mechanism in the table's order.
 
     Args:
-        positions_95: 95th percentile of lengths in encoder positions; determines the number of clusters,
-            except for `near`: Whisper's results hardly change between `near-25` and `near-100`.
+        positions_95: 95th percentile of lengths in encoder positions, which the number of clusters follows,
+            except that of `near`: Whisper's results hardly change between `near-25` and `near-100`.
+        device: `cpu` or `cuda`; bfloat16 is a rival where it has instructions for it.
     """
     clusters = 100 if positions_95 > 400 else 25
     numbers = {
@@ -84,151 +198,132 @@ def usual_mechanisms(positions_95: int) -> list[str]:
         mechanism = parse_name(default).mechanism
         if exchange(mechanism) != "no":
             names += [f"{mechanism}-{number}" for number in numbers.get(mechanism, ())] or [default]
-    return names
+    rivals = [f"{EXACT} frames=2", *([f"{EXACT} precision=bf16"] if bf16_support(device)[0] else [])]
+    return [names[0], *rivals, *names[1:]]
 
 
-def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
-    """Convert feature frames per utterance to encoder positions, rounded up."""
-    return np.maximum(1, -(-frames // subsampling))
+def on_the_map(options: AdviceConfig, lengths: Lengths) -> tuple[Path, Spot] | None:
+    """Return the row of the map that is nearest to the data, with its file; None without one.
+
+    It is a training step of a model of the same sizes, on such a processor, at a length within a factor of
+    two of the data's 95th percentile.
+    """
+    if options.attentions or options.measure:
+        return None
+    here = machine(describe_environment() | {"device": options.device})
+    audio_s = float(np.quantile(lengths.durations_s, 0.95))
+    found: list[tuple[float, Path, Spot]] = []
+    for path in [*files(Path("exp/map")), *files(folder_of_recipes() / "map/results")]:
+        for spot in spots(read_results(path)):
+            same = (spot.passes, spot.processor, spot.threads) == (PASSES[-1], here, options.threads)
+            if same and spot.baseline == EXACT and preset_named(spot.model) == lengths.training.model:
+                factor = max(spot.audio_s, audio_s) / min(spot.audio_s, audio_s)
+                found.append((factor, path, spot))
+    nearest = min(found, key=lambda x: x[0], default=None)
+    return nearest[1:] if nearest and nearest[0] <= NEARBY else None
 
 
-def measure(
-    options: AdviceConfig,
-    training: TrainConfig,
-    at: Iterable[int],
-    memory_at: int,
-    advance: Callable[[str], None],
-) -> list[Evaluation]:
-    """Return the rows of mechanisms, forward and backward, and of the rest (`REST`) of an encoder step.
+def files(folder: Path) -> list[Path]:
+    """Return the results in a folder of the map."""
+    return sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+
+
+def of_the_map(spot: Spot) -> str:
+    """Return the variant that a row of the map recommends.
+
+    It is full attention unless another is shown to save 5 % of the time; mechanisms and combinations must
+    save a tenth more than precision or frames alone.
+    """
+    taken, share = EXACT, 1.0
+    for axis in ("precision", "frames", "attention", "together"):
+        rival = spot.rivals.get(axis)
+        if rival and rival.shown and rival.ratio and (taken == EXACT or rival.ratio.value < WORTH * share):
+            taken, share = rival.variant, rival.ratio.value
+    return taken
+
+
+def measure(options: AdviceConfig, lengths: Lengths, advance: Callable[[str], None]) -> list[Evaluation]:
+    """Return the rows of training steps at the median, 95th percentile and maximum of the lengths.
 
     Args:
-        options: mechanisms and how to measure them.
-        training: model sizes and frame budget.
-        at: lengths in encoder positions, each in a batch that fills the frame budget; `longest` replaces
-            longer ones.
-        memory_at: one of these lengths, at which memory is measured, if at all.
+        options: variants, and how to measure them.
+        lengths: the data; lengths above `longest` are measured there.
         advance: called with a description of the next measurement.
     """
-    names, longest, device = options.attentions, options.longest, options.device
+    device, names = options.device, options.attentions
     limits = options.threads, options.rounds, options.seconds
     rows = []
-    for length in sorted({min(length, longest) for length in at}):
-        advance(f"{length} positions")
-        problem = _problem(length, training, device)
-        same = dict.fromkeys(names, problem)
+    for frames in measured_at(options, lengths):
+        advance(f"{lengths.positions(frames)} positions")
+        same = dict.fromkeys(names, _problem(frames, lengths.training, device))
         rows += time_in_turns(same, PASSES[-1], usual_clock(device), *limits)
-        rows.append(rest_row(problem, training, options.threads))
-    for row in rows:
-        if options.memory and row.length == min(memory_at, longest) and row.variant != REST:
+    at_95 = min(lengths.at(0.95), options.longest * lengths.training.model.subsampling)
+    for row in rows if options.memory else ():
+        if row.length == at_95:
             advance(f"memory of {row.variant}")
-            row.peak_mib = peak_memory_bytes(row.variant, _problem(row.length, training, device)) / 2**20
+            problem = _problem(row.length, lengths.training, device)
+            row.peak_mib = peak_memory_bytes(row.variant, problem) / 2**20
     return rows
 
 
-def expect(
-    rows: Sequence[Evaluation],
-    training: TrainConfig,
-    lengths: NDArray[np.int64],
-    at: Sequence[int],
-    clock: str,
-) -> list[MechanismCost]:
-    """Extrapolate from lengths to an epoch.
+def measured_at(options: AdviceConfig, lengths: Lengths) -> list[int]:
+    """Return the lengths that are measured, in feature frames."""
+    longest = options.longest * lengths.training.model.subsampling
+    return sorted({min(lengths.at(q), longest) for q in (0.5, 0.95, 1.0)})
 
-    Beyond the longest row, the cost per position is constant, except for quadratic attention, where it grows
-    with the length.
+
+def expect(rows: Sequence[Evaluation], lengths: Lengths, clock: str) -> list[Cost]:
+    """Return the cost of an epoch by variant, interpolated between the lengths of rows.
+
+    Beyond the longest row the cost per frame is taken to be constant, the least that it can be.
 
     Args:
-        rows: result of `measure`.
-        training: model sizes and frame budget.
-        lengths: [utterances] encoder positions of each utterance.
-        at: lengths to report, ascending.
+        rows: what `measure` returns.
+        lengths: the data.
         clock: `cpu` or `wall`.
     """
-    # Lower quartile, median and upper quartile of seconds per position, by mechanism and length.
-    costs: dict[str, dict[int, NDArray[np.float64]]] = {}
-    for row in rows:
-        each = np.array(quartiles(row.repeats_s(clock))) / row.positions
-        costs.setdefault(row.variant, {})[row.length] = each
-    rest = costs.pop(REST)
-    measured = sorted(rest)
-    memory = {row.variant: row.peak_mib for row in rows if row.peak_mib is not None}
-    rounds = {name: min(len(x.repeats_s(clock)) for x in rows if x.variant == name) for name in costs}
-
-    def others(n: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray(np.interp(n, measured, [rest[length][1] for length in measured]))
-
-    def attention(name: str, n: NDArray[np.int64], which: int = 1) -> NDArray[np.float64]:
-        grows = class_named(name).time == QUADRATIC
-        growth = np.maximum(n / measured[-1], 1.0) if grows else 1.0
-        each = [training.model.layers * costs[name][length][which] for length in measured]
-        return np.asarray(np.interp(n, measured, each) * growth)
-
+    at = sorted({lengths.at(q) for q in (0.5, 0.95, 1.0)})
     expected = []
-    shown = np.array(at)
-    sizes = [n * _batch(n, training) for n in at]
-    for name in costs:
+    for name in dict.fromkeys(row.variant for row in rows):
+        own = sorted((row for row in rows if row.variant == name), key=lambda row: row.length)
+        # Quartiles of seconds per frame, [lengths, 3].
+        costs = np.array([np.array(quartiles(row.repeats_s(clock))) / row.positions for row in own])
+        measured = [row.length for row in own]
         low_s, epoch_s, high_s = (
-            float(((attention(name, lengths, x) + others(lengths)) * lengths).sum()) for x in range(3)
+            float((np.interp(lengths.frames, measured, costs[:, x]) * lengths.frames).sum()) for x in range(3)
         )
-        step = attention(name, shown) + others(shown)
-        step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
-        share = float(attention(name, shown)[-1] / step[-1])
-        noise_s = low_s, high_s
-        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name), rounds[name], noise_s))
+        step_s = {n: float(np.interp(n, measured, costs[:, 1])) * n * _batch(n, lengths.training) for n in at}
+        memory = next((row.peak_mib for row in own if row.peak_mib is not None), None)
+        rounds = min(len(row.repeats_s(clock)) for row in own)
+        expected.append(Cost(name, step_s, epoch_s, memory, rounds, (low_s, high_s)))
     return expected
 
 
-def rest_row(problem: Problem, training: TrainConfig, threads: int) -> Evaluation:
-    """Return the row of an encoder step, forward and backward, without the mixing of attention."""
-    model = training.model
-    with torch_threads(threads):
-        encoder = Encoder(model, training.features.mel_bins, EXACT).to(problem.device).train()
-        for layer in encoder.modules():
-            if isinstance(layer, SelfAttention):
-                layer.mechanism = NoMixing()  # type: ignore[assignment]
-        generator = torch.Generator().manual_seed(problem.seed)
-        shape = (problem.batch, problem.length * model.subsampling, training.features.mel_bins)
-        features = torch.randn(shape, generator=generator).to(problem.device)
-        lengths = torch.full((problem.batch,), shape[1], device=problem.device)
-
-        def step() -> None:
-            encoder(features, lengths)[0].sum().backward()
-
-        taken = in_turns({REST: partial(time_of, step, problem.device)}, LEAST_ROUNDS)[REST]
-    return row_of(REST, problem, PASSES[-1], taken)
-
-
-class NoMixing(nn.Module):
-    """Replaces a mechanism: values aren't mixed, but gradients still reach queries and keys."""
-
-    def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, *_: object, **others: object) -> Tensor:
-        """Return the sum of queries, keys and values."""
-        return q_BHND + k_BHND + v_BHND
-
-
-def _problem(length: int, training: TrainConfig, device: str) -> Problem:
+def _problem(frames: int, training: TrainConfig, device: str) -> Problem:
     """Return a batch of this length that fills the frame budget."""
-    model = training.model
-    batch = _batch(length, training)
-    return Problem(model.heads, model.head_dim, "fp32", device, 0, batch=batch, length=length)
+    batch, model = _batch(frames, training), training.model
+    return Problem(
+        model.heads, model.head_dim, "fp32", device, 0, "model", batch=batch, length=frames, preset=model
+    )
 
 
-def _batch(length: int, training: TrainConfig) -> int:
-    return max(1, training.data.frames_per_batch // (length * training.model.subsampling))
+def _batch(frames: int, training: TrainConfig) -> int:
+    return max(1, training.data.frames_per_batch // frames)
 
 
-def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
-    """Return the recommended mechanism.
+def recommend(expected: Sequence[Cost]) -> Cost:
+    """Return the recommended variant.
 
-    It is full attention unless an approximation is shown to save at least 5 % of an epoch; a coarser
-    approximation replaces a closer one if it saves more than a tenth.
+    It is full attention unless another is shown to save at least 5 % of an epoch; a coarser approximation
+    replaces a closer one if it saves more than a tenth. Another precision or frame rate counts as closer than
+    another mechanism.
     """
 
-    def rank(entry: MechanismCost) -> tuple[int, bool, float]:
-        spec = parse_name(entry.name)
+    def rank(entry: Cost) -> tuple[int, bool, bool, float]:
+        spec = parse_name(mechanism_of(entry.name))
         place = NEARNESS.index(spec.mechanism) if spec.mechanism in NEARNESS else len(NEARNESS)
-        by_hashes = spec.arguments.get("grouping") == "hash"  # coarser than by keys with as many clusters
-        return place, by_hashes, entry.epoch_s
+        by_hashes = spec.arguments.get("grouping") == "hash"  # with as many clusters, coarser than by keys
+        return place, entry.name != Variant.read(entry.name).attention, by_hashes, entry.epoch_s
 
     ordered = sorted(expected, key=rank)
     taken = ordered[0]
@@ -238,23 +333,32 @@ def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
     return taken
 
 
-def reason(
-    expected: Sequence[MechanismCost], taken: MechanismCost, frames_95: int, positions_95: int, device: str
-) -> str:
+def training_options(name: str) -> str:
+    """Return a variant as options of `asr train`.
+
+    Example:
+        >>> training_options("near-25 frames=2 precision=bf16")
+        'attention=near-25 model.frames=2 trainer.precision=bf16'
+    """
+    keys = {"attention": "attention", "frames": "model.frames", "precision": "trainer.precision"}
+    return " ".join(f"{keys[key]}={value}" for key, value in Variant.read(name).options().items())
+
+
+def reason(expected: Sequence[Cost], taken: Cost, lengths: Lengths, device: str) -> str:
     """Return the reason for a recommendation.
 
     Args:
-        expected: all mechanisms.
-        taken: the recommended mechanism.
-        frames_95, positions_95: 95th percentile of lengths in feature frames and in encoder positions.
+        expected: all variants.
+        taken: the recommended one.
+        lengths: the data.
         device: `cpu` or `cuda`.
     """
-    longest = max(taken.step_s)
-    head = f"Your 95th percentile is {frames_95:,} frames ({positions_95:,} positions): "
+    frames = lengths.at(0.95)
+    head = f"Your 95th percentile is {frames:,} frames ({lengths.positions(frames):,} positions): "
     where = "this GPU" if device != "cpu" else "this machine's CPU"
     others = [entry for entry in expected if entry.name != taken.name]
     if not others:
-        return f"{head}{taken.name} is the only mechanism measured."
+        return f"{head}{taken.name} is the only one measured."
     best = min(others, key=lambda entry: entry.epoch_s)
     exact = next((entry for entry in others if entry.name == EXACT), None)
     if exact and taken.epoch_s < best.epoch_s:
@@ -271,16 +375,43 @@ def reason(
             f"{best.name} is the fastest on {where}, but {taken.name}, {closer}, takes only {longer} % longer"
         )
         if taken.name == EXACT:
-            if best.epoch_s > MATTERS * taken.epoch_s:
-                text += f": an approximation must save {100 * (1 - MATTERS):.0f} % of the time"
-            elif taken.rounds < LEAST_ROUNDS:
-                text += f", and rounds={taken.rounds} show no difference: at least {LEAST_ROUNDS} do"
-            elif best.noise_s[1] >= taken.noise_s[0]:
-                text += ", and the quartiles of their times overlap: no difference is shown"
-            else:
-                text += f", and the quartiles of their times show no {100 * (1 - MATTERS):.0f} % less"
+            text += _not_shown(best, taken)
     if exact and exact is not best:
         text += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
-    share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"
     errors = "" if taken.name == EXACT else " Time alone: asr compare measures what it costs in errors."
-    return f"{head}{text}; {share}.{errors}"
+    return f"{head}{text}.{errors}"
+
+
+def _not_shown(best: Cost, exact: Cost) -> str:
+    """Return why the fastest isn't taken in place of full attention."""
+    if best.epoch_s > MATTERS * exact.epoch_s:
+        return f": an approximation must save {100 * (1 - MATTERS):.0f} % of the time"
+    if exact.rounds < LEAST_ROUNDS:
+        return f", and rounds={exact.rounds} show no difference: at least {LEAST_ROUNDS} do"
+    if best.noise_s[1] >= exact.noise_s[0]:
+        return ", and the quartiles of their times overlap: no difference is shown"
+    return f", and the quartiles of their times show no {100 * (1 - MATTERS):.0f} % less"
+
+
+def table(expected: list[Cost], options: AdviceConfig, lengths: Lengths) -> Table:
+    """Return the expected costs of steps and of an epoch."""
+    training, longest = lengths.training, options.longest * lengths.training.model.subsampling
+    model, threads = training.model, "1 thread" if options.threads == 1 else f"{options.threads} threads"
+    what = "CPU time" if options.device == "cpu" else "time"
+    at = list(expected[0].step_s)
+    caption = "forward and backward pass, CTC loss and optimiser, without loading and features"
+    if at[-1] > longest:
+        caption += f"\n≥ at least: not measured beyond {options.longest:,} positions"
+    names = [f"{'≥ ' if n > longest else ''}{what} at {lengths.positions(n):,}" for n in at]
+    names.append("per epoch")
+    if options.memory:
+        names.append(f"memory at {min(lengths.positions(lengths.at(0.95)), options.longest):,} (MiB)")
+    rows = []
+    for entry in expected:
+        memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
+        rows.append((entry.name, *map(duration, entry.step_s.values()), duration(entry.epoch_s), *memory))
+    title = (
+        f"expected training step with recipe={training.recipe.name}: {training.data.frames_per_batch:,} "
+        f"frames, {model.layers} layers, {model.heads} heads of {model.head_dim}; {options.device}, {threads}"
+    )
+    return Table.of(title, [Column("attention", number=False, wrap=False), *names], rows, caption=caption)

@@ -34,6 +34,7 @@ from asr.records.run_folder import RunFolder
 from asr.training.config import run_options, train_options
 
 GIB, MIB = 2**30, 2**20
+QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
 NEAR = 0.97  # fraction of the expected largest batch that is tried first at a length
 
 
@@ -52,19 +53,14 @@ def bench_options(given: Given) -> BenchOptions:
     return options
 
 
-def _loaded(names: list[str]) -> list[str]:
-    """Return the mechanisms that names stand for, as written: `name@2` isn't the name of a mechanism."""
-    return [own.load(name) for name in alternatives(names)]
-
-
-def _preset(options: BenchOptions) -> ModelConfig:
+def preset_named(name: str, frames: str = "1") -> ModelConfig:
     """Return the architecture of a preset, or of a run."""
-    run = RunFolder(options.model)
+    run = RunFolder(name)
     if run.options.exists():
         model = run_options(run).model
-        return model if options.frames == "1" else replace(model, frames=options.frames)
+        return model if frames == "1" else replace(model, frames=frames)
     # Composed with all other options of a training, because presets are a group of its configuration.
-    return train_options({"model": options.model, "model.frames": options.frames}).model
+    return train_options({"model": name, "model.frames": frames}).model
 
 
 def measured_names(options: BenchOptions) -> list[str]:
@@ -113,6 +109,11 @@ def has_own_parameters(name: str) -> bool:
     return issubclass(class_named(mechanism_of(name)), OwnParameterLayer)
 
 
+def grows(name: str) -> bool:
+    """Return whether a mechanism's time is quadratic in the length."""
+    return not name.startswith("peer:") and class_named(mechanism_of(name)).time == QUADRATIC
+
+
 def groups_queries(name: str) -> bool:
     """Return whether a mechanism groups queries, which passes=grouping measures separately."""
     if name.startswith("peer:"):
@@ -154,7 +155,12 @@ def time_in_turns(
 
 
 def row_of(
-    name: str, problem: Problem, passes: str, taken: Sequence[Seconds] = (), error: str | None = None
+    name: str,
+    problem: Problem,
+    passes: str,
+    taken: Sequence[Seconds] = (),
+    error: str | None = None,
+    status: str = "",
 ) -> Evaluation:
     """Return the row of an operation, with its times or the error that stopped it."""
     wall_s, cpu_s = [x.wall_s for x in taken], [x.cpu_s for x in taken]
@@ -165,7 +171,7 @@ def row_of(
         variant=name,
         decoder="",
         folder="",
-        status="failed" if error else "done",
+        status=status or ("failed" if error else "done"),
         error=error,
         forward_s=statistics.median(wall_s) if wall_s else None,
         forward_cpu_s=statistics.median(cpu_s) if cpu_s else None,
@@ -206,7 +212,9 @@ class Bench:
         if options.batch == "max" and not measurable:
             raise UserError("batch=max: expected a GPU or Linux, where memory can be measured")
         self.precision = pick_precision(options.precision, device)
-        self.preset = _preset(options) if options.unit == "model" else ModelConfig()
+        self.preset = (
+            preset_named(options.model, options.frames) if options.unit == "model" else ModelConfig()
+        )
         self.options = options = replace(
             options, device=device, precision=self.precision.name, frames=self.preset.frames
         )
@@ -218,6 +226,7 @@ class Bench:
         self.sizes = options.batch == "max" or (options.peak_memory and measurable)
         self.rows: list[Evaluation] = []
         settings = values_affecting(options, "result") | {"preset": asdict(self.preset)}
+        settings.pop("lengths")  # each is a step of its own
         # Times and sizes depend on the machine and on the libraries, too.
         machine = {"device": options.device, "torch": torch.__version__, "processor": processor()}
         # An interruption in the last hour must not lose the hours before.
@@ -245,9 +254,15 @@ class Bench:
 
     def _measure(self, length: int, passes: str, advance: Callable[[str], None]) -> None:
         largest = self.options.batch == "max"
-        batches = {} if largest else dict.fromkeys(self.names, int(self.options.batch))
+        names = []
+        for name in self.names:
+            if why := self._left_out(name, length, passes):
+                self.rows.append(row_of(name, self._problem(length, 1), passes, error=why, status="missing"))
+            else:
+                names.append(name)
+        batches = {} if largest else dict.fromkeys(names, int(self.options.batch))
         peaks: dict[str, int] = {}
-        for name in self.names if self.sizes else ():
+        for name in names if self.sizes else ():
             what = f"N={length}: memory of {name}, {passes}"
             advance(what)
             found = self.job.obtain(what, partial(self._peak, name, length, passes))
@@ -256,17 +271,34 @@ class Bench:
                 self.rows.append(row_of(name, self._problem(length, 1), passes, error=error))
             else:
                 batches[name], peaks[name] = found
-        what = f"N={length}: time, {passes}"
+        without = f" without {', '.join(left)}" if (left := [x for x in self.names if x not in names]) else ""
+        what = f"N={length}: time, {passes}{without}"
         advance(what)
         problems = {name: self._problem(length, batch) for name, batch in batches.items()}
+        if not problems:
+            return
         stored = self.job.obtain(what, partial(self._times, problems, passes))
         for row in (Evaluation(**values) for values in stored):
             row.peak_mib = peaks[row.variant] / MIB if row.variant in peaks else None
             self.rows.append(row)
 
+    def _left_out(self, name: str, length: int, passes: str) -> str:
+        """Return why a name isn't measured at a length: a call would take too long; empty: it is."""
+        before = [x for x in self.rows if (x.variant, x.passes) == (name, passes)]
+        if not before or not self.options.longest_call:
+            return ""
+        if before[-1].status == "missing":
+            return before[-1].error or ""
+        growth = length / before[-1].length
+        expected_s = (before[-1].seconds(self.clock) or 0.0) * growth ** (2 if grows(name) else 1)
+        if expected_s <= self.options.longest_call:
+            return ""
+        return f"not measured: more than {self.options.longest_call:g} s per call expected"
+
     def _times(self, problems: dict[str, Problem], passes: str) -> list[dict[str, Any]]:
         x = self.options
-        limits = x.threads, x.rounds, x.seconds
+        rounds = x.rounds if x.baseline in problems or not x.longest_call else 1  # nothing to compare with
+        limits = x.threads, rounds, x.seconds
         return [asdict(row) for row in time_in_turns(problems, passes, self.clock, *limits)]
 
     def _peak(self, name: str, length: int, passes: str) -> tuple[int, int] | None:

@@ -395,14 +395,18 @@ class AdviceConfig(TurnOptions):
 
     attentions: list[str] = option(
         [],
-        help="mechanisms of the softmax family; empty: all of them, clustered and i-clustered with 100 "
-        "clusters, or 25 for short utterances, i-clustered with grouping=keys as well",
+        help="mechanisms of the softmax family to measure, also 'near-25 frames=2'; empty: all of them, "
+        "clustered and i-clustered with 100 clusters, or 25 for short utterances, i-clustered with "
+        "grouping=keys as well, and full with half the frames and in bfloat16",
         affects="result",
         suggested=MECHANISMS,
     )
+    measure: bool = option(
+        False, help="measure although the map has this processor, model and length", affects="result"
+    )
     longest: int = option(
         4096,
-        help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
+        help="longest sequence to measure; beyond it the time per frame is taken to be constant",
         affects="result",
         unit="encoder positions",
         minimum=16,
@@ -411,7 +415,7 @@ class AdviceConfig(TurnOptions):
     device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda", affects="result")
     memory: bool = option(
         True,
-        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
+        help="measure a step's memory at the 95th percentile of lengths, at most `longest`; one process each",
         affects="result",
     )
 
@@ -444,7 +448,7 @@ class BenchOptions(TurnOptions):
     )
     lengths: list[int] = option(
         [512, 1024, 2048, 4096, 8192, 16384, 32768],
-        help="sequence lengths N",
+        help="sequence lengths N (unit=model: in feature frames)",
         affects="result",
         minimum=1,
         maximum=100_000_000,
@@ -509,6 +513,14 @@ class BenchOptions(TurnOptions):
         help="cpu: CPU time; wall: elapsed time (always used on cuda)",
         affects="result",
         choices=CLOCKS,
+    )
+    longest_call: float = option(
+        0.0,
+        help="leave out what would take longer per call, judged by the length before it, and time the others "
+        "once where the baseline is left out; 0: nothing",
+        affects="result",
+        unit="s",
+        maximum=1e6,
     )
     peak_memory: bool = option(
         True, help="also measure peak memory (on the CPU: Linux only)", affects="result"

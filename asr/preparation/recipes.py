@@ -19,6 +19,13 @@ def recipes() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(asr_recipes.__path__) if module.ispkg)
 
 
+def folder_of_recipes() -> Path:
+    """Return the folder of the included recipes."""
+    import asr_recipes
+
+    return Path(asr_recipes.__path__[0])
+
+
 def is_own(name: str) -> bool:
     """Return whether a recipe is a folder of the user, `./my_corpus`, rather than included, `demo`."""
     return "/" in name or os.sep in name or name.startswith(".")

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from asr.console import duration
+from asr.experiment.paying import spots
 from asr.experiment.results import Results
 from asr.experiment.variant import Variant
+from asr.report.tables import paying
 from asr.report.words import (
     changed,
     clock_words,
@@ -44,13 +46,14 @@ def findings(results: Results) -> list[Finding]:
         if (estimate := results.error_rate(label, split, metric, variant))
     }
     if not rates:
-        return [*_kernels(results), *_missing(results)]
+        return [*_verdict(results), *_kernels(results), *_missing(results)]
     unlearned = [
         name for name in rates if results.unlearned(systems[name][0], split, metric, systems[name][1])
     ]
     learned = {name: rate for name, rate in rates.items() if name not in unlearned}
     times = {name: time for name in rates if (time := results.time(systems[name], split))}
     return [
+        *_verdict(results),
         *_accuracy(results, learned, metric, split),
         *_closest(results, split, metric),
         *_chosen(results, split),
@@ -67,6 +70,12 @@ def findings(results: Results) -> list[Finding]:
 def main_split(results: Results) -> str:
     """Return the split that the findings are about: `test`, or else the last one."""
     return "test" if "test" in results.splits() else results.splits()[-1]
+
+
+def _verdict(results: Results) -> Iterator[Finding]:
+    """Say when attention pays, when frames and precision do, and when nothing."""
+    for head, text in paying.verdict(spots(results)).items():
+        yield Finding(head, f"{text[0].upper()}{text[1:]}")
 
 
 def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:

@@ -25,7 +25,18 @@ from asr.report.options import ReportOptions
 from asr.report.protocol import heading, protocol_line, protocol_words, settings
 from asr.report.provenance import of_results
 from asr.report.tables import benchmark as benchmark_tables
-from asr.report.tables import costs, differences, exchange, heard, outcome, rates, scores, search, seeds
+from asr.report.tables import (
+    costs,
+    differences,
+    exchange,
+    heard,
+    outcome,
+    paying,
+    rates,
+    scores,
+    search,
+    seeds,
+)
 from asr.report.words import conditions_words
 from asr.training.options import recipe_module
 
@@ -43,6 +54,7 @@ PAGE: tuple[Drawing, ...] = (
     once(accuracy.divergence),
     per_split(layers.figure),
     once(outcome.table),
+    once(paying.table),
     per_split(scores.table, scores.ratios, scores.by_layer, scores.steps),
     per_split(differences.table, differences.pairs),
     per_split(exchange.table, exchange.changes),

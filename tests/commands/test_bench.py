@@ -270,6 +270,39 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     assert asked[4:] == [10, 20, 30]
 
 
+def test_calls_that_would_take_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full attention over an hour would have taken the rest of the day."""
+    asked: list[tuple[int, list[str], int]] = []
+
+    def timed(
+        problems: dict[str, Problem], passes: str, clock: str, threads: int, rounds: int, limit_s: float
+    ) -> list[Evaluation]:
+        length = next(iter(problems.values())).length
+        asked.append((length, list(problems), rounds))
+        times = {name: length**2 / 10_000 if name == "full" else length / 100 for name in problems}
+        return [row_of(name, x, passes, [Seconds(0, times[name])] * 5) for name, x in problems.items()]
+
+    monkeypatch.setattr(experiment, "time_in_turns", timed)
+    overrides = [
+        "attentions=[full,local-8]",
+        "unit=layer",
+        "lengths=[100,200,2000,9000]",
+        "peak_memory=false",
+    ]
+    options = parse([*overrides, "passes=[forward]", "longest_call=30", f"out={tmp_path / 'b.json'}"])
+    bench = experiment.Bench(options)
+    bench.run(lambda what: None)
+    both = ["full", "local-8"]
+    assert asked == [(100, both, 15), (200, both, 15), (2000, ["local-8"], 1)]
+    left = [(x.variant, x.length, x.error) for x in bench.rows if x.status == "missing"]
+    why = "not measured: more than 30 s per call expected"
+    assert left == [("full", 2000, why), ("full", 9000, why), ("local-8", 9000, why)]
+    assert [x.key for x in tables(bench.results())] == ["times-forward"]
+    forever = experiment.Bench(replace(options, longest_call=0.0, out=str(tmp_path / "c.json")))
+    forever.run(lambda what: None)
+    assert not [x for x in forever.rows if x.status == "missing"]
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_option_sets_that_other_options_override(name: str) -> None:
     options = parse([f"figure={name}"])

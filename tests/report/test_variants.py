@@ -74,7 +74,7 @@ def test_the_page_of_an_exchange_is_that_of_its_results(sizes: Results, tmp_path
     options = ReportOptions(static=False)
     html = write_report(sizes, tmp_path, options).read_text()
     numbers = re.findall(r'<span class="label">(\w+ \d+)</span>', html)
-    assert numbers == ["Figure 1", "Figure 2", "Table 1", "Table 2"]
+    assert numbers == ["Figure 1", "Figure 2", "Table 1", "Table 2", "Table 3"]
     assert "whisper-tiny.en: attention exchanged" in html
     assert "The rule is full attention" not in html
     written = (tmp_path / "results.md").read_text()

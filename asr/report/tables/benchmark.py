@@ -21,7 +21,7 @@ def tables(results: Results) -> Iterator[Table]:
         rows = [row for row in results.evaluations if row.passes == passes]
         if timed := [row for row in rows if row.status == "done"]:
             yield _times(results, timed)
-        if any(row.peak_mib is not None or row.error for row in rows):
+        if any(row.peak_mib is not None or row.status == "failed" for row in rows):
             yield _memory(results, rows)
 
 
@@ -79,7 +79,7 @@ def _memory(results: Results, rows: list[Evaluation]) -> Table:
     limit_mib = 1024 * results.protocol["bench"]["memory"]
     cells = {}
     for row in rows:
-        if row.peak_mib is not None or row.error:
+        if row.peak_mib is not None or row.status == "failed":
             each = limit_mib if row.peak_mib is None else row.peak_mib / (row.utterances or 1)
             cells[row.length, row.variant] = TableCell(f"{'> ' if row.error else ''}{each:.1f}", sort=each)
     names, lengths = dict.fromkeys(x for _, x in cells), dict.fromkeys(length for length, _ in cells)

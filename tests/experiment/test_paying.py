@@ -1,0 +1,116 @@
+"""What pays where: rivals by axis, what counts as shown and as close, and the verdict."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from asr.experiment.bench import Bench, bench_options, row_of
+from asr.experiment.paying import Spot, spots
+from asr.experiment.random_input import Problem
+from asr.experiment.results import Results, read_results
+from asr.measure import Seconds
+from asr.report.findings import findings
+from asr.report.tables import paying
+
+STORED = Path(__file__).resolve().parents[2] / "recipes/prompts/results"
+TIMES = {  # seconds by length, in frames of 10 ms
+    "full": {1000: 1.0, 3000: 5.0, 30_000: 100.0},
+    "full frames=2": {1000: 0.97, 3000: 3.0, 30_000: 40.0},
+    "full precision=bf16": {1000: 0.99, 3000: 4.9, 30_000: 99.0},
+    "full layers=2": {1000: 0.5, 3000: 2.5, 30_000: 50.0},
+    "near-25": {1000: 1.2, 3000: 5.1, 30_000: 20.0, 360_000: 240.0},
+    "near-25 frames=2": {1000: 1.1, 3000: 3.1, 30_000: 10.0, 360_000: 120.0},
+}
+
+
+def bench(spread: float = 0.01, rounds: int = 5) -> Results:
+    """Return a benchmark with these times, each spread by a share around its median."""
+    made = Bench(bench_options(["unit=model", "model=tiny", f"attentions={list(TIMES)}", "threads=1"]))
+    steps = [(x - rounds // 2) * spread for x in range(rounds)]
+    for length in (1000, 3000, 30_000, 360_000):
+        problem = Problem(4, 32, "fp32", "cpu", 0, "model", batch=1, length=length)
+        for name, known in TIMES.items():
+            taken = [Seconds(9.0, known[length] * (1 + x)) for x in steps] if length in known else []
+            why = "" if taken else "not measured: more than 60 s per call expected"
+            made.rows.append(row_of(name, problem, "forward", taken, why, "" if taken else "missing"))
+    return made.results()
+
+
+def at(results: Results, audio_s: float) -> Spot:
+    return next(x for x in spots(results) if x.audio_s == audio_s)
+
+
+def test_the_fastest_variant_of_each_axis() -> None:
+    found = at(bench(), 30)
+    assert (found.model, found.trained, found.threads, found.baseline_s) == ("tiny", False, 1, 5.0)
+    assert {axis: x.variant for axis, x in found.rivals.items()} == {
+        "attention": "near-25",
+        "frames": "full frames=2",
+        "precision": "full precision=bf16",
+        "layers": "full layers=2",
+        "together": "near-25 frames=2",
+    }
+    assert [axis for axis, x in found.rivals.items() if x.shown] == ["frames", "layers", "together"]
+    assert found.rivals["frames"].ratio is not None
+    assert found.rivals["frames"].ratio.value == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("spread", "rounds", "shown"), [(0.01, 5, True), (0.5, 5, False), (0.01, 4, False)])
+def test_a_saving_is_shown_by_quartiles_of_five_rounds(spread: float, rounds: int, shown: bool) -> None:
+    assert at(bench(spread, rounds), 30).rivals["frames"].shown is shown
+
+
+def test_the_verdict_says_when_attention_pays_and_when_nothing_does() -> None:
+    """Fewer layers save time at 10 s, but with random weights nothing says what they cost."""
+    said = paying.verdict(spots(bench()))
+    assert said == {
+        "Attention pays": "at 5 min (tiny 0.20 with `near-25`); `full` would take too long to measure at "
+        "1 h (tiny 4 min 00 s with `near-25`).",
+        "Frames and precision pay": "at 30 s (tiny 0.60 with `full frames=2`), at 5 min (tiny 0.40 with "
+        "`full frames=2`).",
+        "Nothing pays": "at 10 s (tiny).",
+    }
+    assert [x.head for x in findings(bench())][:3] == list(said)
+
+
+def test_what_was_left_out_is_said_with_its_reason() -> None:
+    table = paying.table(bench())
+    assert table is not None
+    assert (
+        "1 h: full, full frames=2, full precision=bf16, full layers=2 not measured: more than"
+        in table.caption
+    )
+    assert [str(x) for x in table.rows[3]][:4] == ["1 h", "encoding", "–", "near-25: 4 min 00 s"]
+
+
+def test_trained_models_have_variants_that_are_close() -> None:
+    """With KL 0.012, half the frames of tiny.en don't count, however fast they are."""
+    results = read_results(STORED / "whisper-sizes.json.gz")
+    (found,) = spots(results)
+    assert (found.audio_s, found.trained, found.processor) == (29.5, True, "AMD EPYC (avx512_bf16)")
+    near, halved = found.rivals["attention"], found.rivals["frames"]
+    assert near.shown
+    assert near.kl is not None
+    assert near.kl <= 0.01
+    assert (halved.variant, halved.close, halved.shown) == ("full frames=2", False, False)
+    table = paying.table(results)
+    assert table is not None
+    assert "none close enough (full frames=2: 0.40" in table.markdown()
+
+
+def test_without_divergence_errors_decide() -> None:
+    results = read_results(STORED / "whisper-base-en.json.gz")
+    for row in results.evaluations:
+        row.rates.pop("kl")
+    found = at(results, 29.5)
+    assert found.rivals["frames"].variant == "full frames=1,2*5"  # more errors with frames=2 are shown
+    assert found.rivals["frames"].kl is None
+
+
+def test_other_results_have_no_map(tmp_path: Path) -> None:
+    mechanisms = Bench(bench_options(["attentions=full", f"out={tmp_path / 'x.json'}"])).results()
+    assert spots(mechanisms) == []
+    assert paying.table(mechanisms) is None
+    assert paying.verdict([]) == {}
+    assert spots(replace(mechanisms, protocol={})) == []
