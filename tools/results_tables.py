@@ -4,9 +4,9 @@
     python tools/results_tables.py recipes/stamps/RESULTS.md
 
 A page marks where tables stand, and which: `<!-- tables: results/x.json.gz metric=cer outcome costs -->`, up
-to `<!-- /tables -->`. README.md has the verdict of the map between
-`<!-- verdict -->` and `<!-- /verdict -->`. Words name tables (without any: all of the results'), those of one split as
-`differences-test`; `metric=` is the main measure.
+to `<!-- /tables -->`. Words name tables (without any: all of the results'), those of one split as
+`differences-test`; `metric=` is the main measure. README.md has the verdict of the map between
+`<!-- verdict -->` and `<!-- /verdict -->`.
 """
 
 import re
