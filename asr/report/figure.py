@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,36 @@ def line_channels(lines: list[Series]) -> tuple[alt.Color, alt.StrokeDash]:
     )
     color = alt.Color("series:N", scale=colours, legend=legend)
     return color, alt.StrokeDash("series:N", scale=dashes, legend=legend)
+
+
+def line_chart(
+    rows: list[dict[str, Any]],
+    lines: list[Series],
+    x: alt.X,
+    y: alt.Y,
+    tooltip: Sequence[str | alt.Tooltip],
+    *further: alt.Chart,
+) -> dict[str, Any]:
+    """Return lines with points, and bars from `low` to `high` where rows have them, as a specification.
+
+    Args:
+        rows: data; the field `series` names the line.
+        lines: legend.
+        x, y: axes.
+        tooltip: fields that pointing at a point shows, besides the name of its line.
+        further: charts below the lines.
+    """
+    color, dashes = line_channels(lines)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=color)
+    bars = (
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.5, opacity=0.6)
+        .encode(y=alt.Y("low:Q", title=y["title"]), y2="high:Q")
+    )
+    shown = [alt.Tooltip("series:N", title="system"), *tooltip]
+    points = base.mark_point(size=45, filled=True, opacity=1).encode(tooltip=shown)
+    drawn = base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes)
+    return spec_of(alt.layer(*further, *([bars] if any("low" in row for row in rows) else []), drawn, points))
 
 
 def spec_of(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:

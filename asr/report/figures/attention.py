@@ -24,7 +24,7 @@ from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
 from asr.report.drawing import Item, Place, named_or_found
-from asr.report.figure import Figure, Panel, Series, data_uri, line_channels, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Series, data_uri, line_chart, lines_of, spec_of
 from asr.report.findings import main_split
 from asr.report.words import counterpart
 
@@ -250,16 +250,8 @@ def _label_layers(
 
 
 def _error_spec(rows: list[dict[str, float | int | str]], lines: list[Series]) -> dict[str, Any]:
-    color, dashes = line_channels(lines)
-    base = alt.Chart(alt.Data(values=[{**row, "series": row["mechanism"]} for row in rows])).encode(
-        x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("error:Q", title="L1 distance to full", scale=alt.Scale(zero=False)),
-        color=color,
-    )
-    tooltip = [
-        alt.Tooltip("mechanism:N"),
-        alt.Tooltip("layer:O"),
-        alt.Tooltip("error:Q", title="L1 distance to full", format=".4f"),
-    ]
-    points = base.mark_point(size=50, filled=True, opacity=1).encode(tooltip=tooltip)
-    return spec_of(alt.layer(base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points))
+    title = "L1 distance to full"
+    x = alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("error:Q", title=title, scale=alt.Scale(zero=False))
+    named = [{**row, "series": row["mechanism"]} for row in rows]
+    return line_chart(named, lines, x, y, ["layer:O", alt.Tooltip("error:Q", title=title, format=".4f")])

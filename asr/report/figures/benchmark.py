@@ -17,7 +17,7 @@ from asr.measure import quartiles
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks
 from asr.report.drawing import Item, Place, named_or_found
-from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Series, line_chart, lines_of
 from asr.report.provenance import of_results
 from asr.report.words import pass_words
 
@@ -153,24 +153,9 @@ def _point(
 
 
 def _spec(rows: list[dict[str, Any]], lines: list[Series], title: str) -> dict[str, Any]:
-    color, dashes = line_channels(lines)
     log = alt.Scale(type="log", nice=False, padding=12)
     lengths = sorted({row["length"] for row in rows})
     values = [row[name] for row in rows for name in ("value", "low", "high") if row[name] is not None]
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("length:Q", title="sequence length N", scale=log, axis=log_axis(lengths, ",d")), color=color
-    )
+    x = alt.X("length:Q", title="sequence length N", scale=log, axis=log_axis(lengths, ",d"))
     y = alt.Y("value:Q", title=title, scale=log, axis=log_axis(log_ticks(values)))
-    tooltip = [
-        alt.Tooltip("series:N", title="mechanism"),
-        alt.Tooltip("length:Q"),
-        alt.Tooltip("value:Q", title=title, format=".4g"),
-    ]
-    drawn = base.mark_line(strokeWidth=1.8).encode(y=y, strokeDash=dashes)
-    points = base.mark_point(size=45, filled=True, opacity=1).encode(y=y, tooltip=tooltip)
-    quartiles = (
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(strokeWidth=1.5, opacity=0.6)
-        .encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-    )
-    return spec_of(alt.layer(quartiles, drawn, points))
+    return line_chart(rows, lines, x, y, ["length:Q", alt.Tooltip("value:Q", title=title, format=".4g")])

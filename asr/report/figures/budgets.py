@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from asr.experiment.results import Results
-from asr.report.figure import HOVER, Figure, Panel, Series, line_channels, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Series, line_chart, lines_of
 from asr.report.words import clock_words, measured, metric_title, metric_words
 from asr.scoring.measures import is_share
 from asr.training.budget import parse_budget
@@ -72,27 +72,11 @@ def budget_rows(results: Results, split: str, metric: str) -> list[dict[str, Any
 
 
 def _spec(rows: list[dict[str, Any]], lines: list[Series], metric: str, clock: str) -> dict[str, Any]:
-    color, dashes = line_channels(lines)
-    error = metric_title(metric)
-    tooltip = [
-        alt.Tooltip("series:N", title="model"),
-        *(alt.Tooltip(f"{name}:N") for name in ("budget", "rate (95 %)", "seeds")),
-    ]
     x = alt.X(
         "minutes:Q",
         title=f"training time, {clock_words(clock)} (min)",
         scale=alt.Scale(type="log", nice=False, padding=24),
         axis=alt.Axis(values=sorted({row["minutes"] for row in rows}), format=".3~g"),
     )
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=x, y=alt.Y("rate:Q", title=error, scale=alt.Scale(zero=False)), color=color
-    )
-    drawn = base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes)
-    dots = base.mark_circle(size=40, opacity=1)
-    intervals = (
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(strokeWidth=1.5, opacity=0.6)
-        .encode(y=alt.Y("low:Q", title=error), y2="high:Q")
-    )
-    hover = base.mark_point(size=60, opacity=0).encode(tooltip=tooltip).properties(name=HOVER)
-    return spec_of(alt.layer(intervals, drawn, dots, hover))
+    y = alt.Y("rate:Q", title=metric_title(metric), scale=alt.Scale(zero=False))
+    return line_chart(rows, lines, x, y, ["budget:N", "rate (95 %):N", "seeds:N"])

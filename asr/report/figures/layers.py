@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from asr.experiment.results import Results
-from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Series, line_chart, lines_of
 from asr.report.tables.scores import FULL, layers
 from asr.report.words import metric_title
 from asr.scoring.measures import is_share
@@ -41,15 +41,9 @@ def _spec(results: Results, split: str, lines: list[Series], metric: str) -> dic
 
     swept = layers(results, split)
     rows = [{"series": name, "layer": layer, "value": value(*system)} for name, layer, system in swept]
-    color, dashes = line_channels(lines)
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("value:Q", title=metric_title(metric)),
-        color=color,
-    )
-    tooltip = [alt.Tooltip("series:N"), alt.Tooltip("layer:O"), alt.Tooltip("value:Q", format=".4f")]
     label = swept[0][2][0]
     full = alt.Chart(alt.Data(values=[{"value": value(label, FULL)}]))
     rule = full.mark_rule(strokeDash=[2, 2]).encode(y="value:Q")
-    points = base.mark_point(size=50, filled=True, opacity=1).encode(tooltip=tooltip)
-    return spec_of(alt.layer(rule, base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points))
+    x = alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("value:Q", title=metric_title(metric))
+    return line_chart(rows, lines, x, y, ["layer:O", alt.Tooltip("value:Q", format=".4f")], rule)
