@@ -24,7 +24,7 @@ from asr.model.augment import spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
 from asr.model.features import WINDOW_S, FilterBanks, Normalisation
 from asr.model.head import Head
-from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
+from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig, without_lost
 from asr.model.pretrained import (
     ConvolutionalFrontEnd,
     LatentProjection,
@@ -272,7 +272,7 @@ class AcousticModel(AttentionModel):
         Raises:
             UserError: the configuration is invalid, or the weights don't fit it; the message names `source`.
         """
-        config = from_dict(AcousticModelConfig, state["config"], source)
+        config = from_dict(AcousticModelConfig, without_lost(state["config"], source), source)
         try:
             model = cls(config, vocabulary)
             model.load_state_dict(state["weights"])

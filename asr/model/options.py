@@ -1,6 +1,8 @@
 """Options of the model: features, augmentation, architecture, and how to load a trained one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from asr.augmentation.options import WaveformConfig
 from asr.config import option
@@ -9,6 +11,26 @@ from asr.config.schedule import check_schedule
 from asr.errors import UserError
 
 FRAMES = "encoder frames that a frame of a layer stands for, for each layer (1,2*3) or all (2)"
+
+# Options of earlier versions' models, by the value that this version acts by.
+LOST: dict[str, Any] = {"normalise_window_s": 10.0, "position_shift": 0}
+
+
+def without_lost(stored: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return a stored model's options without those that this version has lost.
+
+    Raises:
+        UserError: the model was trained with a value by which this version can't act; names `source`.
+    """
+    kept = {}
+    for name, value in stored.items():
+        if isinstance(value, Mapping):
+            kept[name] = without_lost(value, source)
+        elif name not in LOST:
+            kept[name] = value
+        elif value != LOST[name]:
+            raise UserError(f"{source}: {name}={value}: this version knows {LOST[name]} only")
+    return kept
 
 
 @dataclass

@@ -142,12 +142,13 @@ def _of_published(folder: str) -> dict[str, Any]:
 def _of_model(path: Path) -> dict[str, Any]:
     """Return the options of a model of this project; a model of a recipe's own task has no features."""
     from asr.model.acoustic_model import AcousticModelConfig
-    from asr.model.options import ModelConfig
+    from asr.model.options import ModelConfig, without_lost
     from asr.model.portable import read_state
     from asr.text.tokenizer import SentencePieceTokenizer, tokenizer_from_state
 
     file, state = read_state(path)
-    source, stored = str(file), state["config"]
+    source = str(file)
+    stored = without_lost(state["config"], source)
     if "tokenizer" not in state:
         return sizes(flat({"model": config.to_dict(config.from_dict(ModelConfig, stored, source))}))
     own = config.from_dict(AcousticModelConfig, stored, source)
