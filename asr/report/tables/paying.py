@@ -117,9 +117,9 @@ def verdict(found: Sequence[Spot]) -> dict[str, str]:
     said = {
         "Attention pays": _lines(attention, found, best("attention")),
         "Frames and precision pay": _lines(others, found, best("frames", "precision")),
-        "Nothing pays": _lines(nothing, found, lambda x: ("", "")),
+        "Nothing pays": _lines(nothing, found, lambda x: ("", "")) or "(not so at any length measured)",
     }
-    said = {head: text or "nowhere measured" for head, text in said.items()}
+    said = {head: text or "at no length measured" for head, text in said.items()}
     if unknown:
         times = _lines(unknown, found, lambda x: _seconds(next(iter(x.rivals.values()))))
         said["Attention pays"] += f"; `{found[0].baseline}` would take too long to measure {times}"
