@@ -65,13 +65,23 @@ def test_the_verdict_says_when_attention_pays_and_when_nothing_does() -> None:
     """Fewer layers save time at 10 s, but with random weights nothing says what they cost."""
     said = paying.verdict(spots(bench()))
     assert said == {
-        "Attention pays": "at 5 min (tiny 0.20 with `near-25`); `full` would take too long to measure at "
-        "1 h (tiny 4 min 00 s with `near-25`).",
-        "Frames and precision pay": "at 30 s (tiny 0.60 with `full frames=2`), at 5 min (tiny 0.40 with "
-        "`full frames=2`).",
-        "Nothing pays": "at 10 s (tiny).",
+        "Attention pays": "in encoding: 0.20 at 5 min with `near-25`; at 1 h `full` takes too long to time, "
+        "`near-25` 4 min 00 s.",
+        "Frames and precision pay": "in encoding: 0.60 at 30 s with `frames=2`, 0.40 at 5 min with "
+        "`frames=2`.",
+        "Nothing pays": "in encoding at 10 s.",
     }
     assert [x.head for x in findings(bench())][:3] == list(said)
+
+
+def test_the_verdict_of_several_models_is_a_range_and_says_how_many_save() -> None:
+    faster, slow = bench(), bench(spread=0.5)  # little is shown with such a spread
+    for row in faster.evaluations:
+        if row.variant == "near-25":
+            row.forward_cpu_repeats_s = [x / 2 for x in row.forward_cpu_repeats_s]
+    said = paying.verdict([*spots(bench()), *spots(faster), *spots(slow)])["Attention pays"]
+    assert "0.60 at 10 s with `near-25` (1 of 3 measurements)" in said
+    assert "0.10 to 0.20 at 5 min with `near-25`;" in said
 
 
 def test_what_was_left_out_is_said_with_its_reason() -> None:

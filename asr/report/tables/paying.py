@@ -1,6 +1,6 @@
 """What pays: the fastest variant of each axis by length of audio, and the verdict in three lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from asr.console import Column, Table, TableCell, duration
 from asr.experiment.paying import CLOSE, MATTERS, TOGETHER, Rival, Spot, spots
@@ -15,6 +15,7 @@ HEADS = {
     "layers": "fewer layers",
     TOGETHER: "several of them",
 }
+PASSES = {"forward": "encoding", "forward+backward": "training"}
 SAVED = f"{100 * (1 - MATTERS):.0f} %"
 
 
@@ -102,64 +103,65 @@ def verdict(found: Sequence[Spot]) -> dict[str, str]:
     """Return in three lines, by heading, when attention pays, when frames and precision do, and when nothing.
 
     Fewer layers don't count: with random weights nothing says what they cost.
+
+    Args:
+        found: spots of any models and processors; values of several become a range.
     """
     if not found:
         return {}
-    attention = [x for x in found if _saves(x, "attention")]
-    others = [x for x in found if _saves(x, "frames", "precision")]
-    known = [x for x in found if x.baseline_s is not None]
-    nothing = [x for x in known if not _saves(x, "attention", "frames", "precision", TOGETHER)]
-    unknown = [x for x in found if x.baseline_s is None and x.rivals]
-
-    def best(*axes: str) -> Callable[[Spot], tuple[str, str]]:
-        return lambda x: _share(min(_saves(x, *axes), key=lambda r: r.ratio.value if r.ratio else 0.0))
-
     said = {
-        "Attention pays": _lines(attention, found, best("attention")),
-        "Frames and precision pay": _lines(others, found, best("frames", "precision")),
-        "Nothing pays": _lines(nothing, found, lambda x: ("", "")) or "(not so at any length measured)",
+        "Attention pays": _shares(found, "attention"),
+        "Frames and precision pay": _shares(found, "frames", "precision"),
+        "Nothing pays": _unpaid(found) or "(not so at any length measured)",
     }
     said = {head: text or "at no length measured" for head, text in said.items()}
-    if unknown:
-        times = _lines(unknown, found, lambda x: _seconds(next(iter(x.rivals.values()))))
-        said["Attention pays"] += f"; `{found[0].baseline}` would take too long to measure {times}"
+    unknown = (
+        f"; at {audio_words(spot.audio_s)} `{spot.baseline}` takes too long to time, "
+        f"`{first.variant}` {duration(first.seconds)}"
+        for spot in found
+        if spot.baseline_s is None and (first := next(iter(spot.rivals.values()), None))
+    )
+    said["Attention pays"] += "".join(dict.fromkeys(unknown))
     return {head: f"{text}." for head, text in said.items()}
 
 
-def _saves(spot: Spot, *axes: str) -> list[Rival]:
-    return [x for axis in axes if (x := spot.rivals.get(axis)) and x.shown]
-
-
-def _share(rival: Rival) -> tuple[str, str]:
-    assert rival.ratio is not None, "rivals that are shown to save time"
-    return f"{rival.ratio.value:.2f}", f"with `{rival.variant}`"
-
-
-def _seconds(rival: Rival) -> tuple[str, str]:
-    return duration(rival.seconds), f"with `{rival.variant}`"
-
-
-def _lines(chosen: Sequence[Spot], found: Sequence[Spot], say: Callable[[Spot], tuple[str, str]]) -> str:
-    """Return spots by length with what is said of each: `at 30 s (whisper-base 0.79 and 0.83 with near-100)`.
-
-    Args:
-        chosen: the spots.
-        found: all spots of the map.
-        say: function from a spot to a value and the variant that has it.
-    """
+def _shares(found: Sequence[Spot], *axes: str) -> str:
+    """Return the times of the fastest variants of axes: `in encoding 0.61 to 0.83 at 30 s, 0.18 at 5 min`."""
     parts = []
-    for audio in dict.fromkeys(audio_words(x.audio_s) for x in sorted(chosen, key=lambda x: x.audio_s)):
-        values: dict[tuple[str, str], list[str]] = {}
-        for spot in (x for x in chosen if audio_words(x.audio_s) == audio):
-            value, variant = say(spot)
-            values.setdefault((_model(spot, found), variant), []).append(value)
-        models = [f"{model} {' and '.join(x)} {variant}".strip() for (model, variant), x in values.items()]
-        parts.append(f"at {audio} ({', '.join(models)})")
-    return ", ".join(parts)
+    for what, lengths in _by_length(found).items():
+        said = []
+        for audio, there in lengths.items():
+            saving = [x for spot in there if (x := _saves(spot, *axes))]
+            best = [min(x, key=lambda rival: rival.ratio.value if rival.ratio else 0.0) for x in saving]
+            if best:
+                shares = sorted({f"{x.ratio.value:.2f}" for x in best if x.ratio})
+                names = {x.variant.removeprefix(f"{there[0].baseline} ") for x in best}
+                alone = f" with `{names.pop()}`" if len(names) == 1 else ""
+                some = "" if len(best) == len(there) else f" ({len(best)} of {len(there)} measurements)"
+                said.append(f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))} at {audio}{alone}{some}")
+        if said:
+            parts.append(f"in {what}: {', '.join(said)}")
+    return "; ".join(parts)
 
 
-def _model(spot: Spot, found: Sequence[Spot]) -> str:
-    """Return the model; with its processor if the map has several of them for it."""
-    text = spot.model if spot.passes == "forward" else f"training {spot.model}"
-    processors = {x.processor for x in found if x.model == spot.model}
-    return text if len(processors) == 1 else f"{text} on {spot.processor}"
+def _unpaid(found: Sequence[Spot]) -> str:
+    """Return the lengths at which no variant saves time for any model: `in encoding at 4 s and 10 s`."""
+    parts = []
+    for what, lengths in _by_length([x for x in found if x.baseline_s is not None]).items():
+        none = [audio for audio, there in lengths.items() if not any(_saves(x, *HEADS) for x in there)]
+        if none:
+            parts.append(f"in {what} at {' and '.join(none)}")
+    return "; ".join(parts)
+
+
+def _by_length(found: Sequence[Spot]) -> dict[str, dict[str, list[Spot]]]:
+    """Return spots by pass and length, shortest first."""
+    by_length: dict[str, dict[str, list[Spot]]] = {}
+    for x in sorted(found, key=lambda x: (x.passes != "forward", x.audio_s)):
+        lengths = by_length.setdefault(PASSES[x.passes], {})
+        lengths.setdefault(audio_words(x.audio_s), []).append(x)
+    return by_length
+
+
+def _saves(spot: Spot, *axes: str) -> list[Rival]:
+    return [x for axis in axes if axis != "layers" and (x := spot.rivals.get(axis)) and x.shown]
