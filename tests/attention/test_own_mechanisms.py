@@ -241,7 +241,7 @@ def test_a_class_without_number_and_options_needs_none(tmp_path: Path) -> None:
             "differs by up to",
         ),
         ("ones @ keys.mT", "torch.rand_like(ones) @ keys.mT", "Two calls give the same", "a second call has"),
-        ("backend, dropout)\n", "backend, 0.5)\n", "A layer that changes", "dropout is 0.5, not 0.25"),
+        ("backend, dropout)\n", "backend, 0.5)\n", "A layer that is switched", "dropout is 0.5, not 0.25"),
         ("ones_like(q", "ones_like(q.detach() + q", "", ""),
         ("@ zero_padding(v, ", "@ zero_padding(v.detach(), ", "Gradients equal finite", "Numerical gradient"),
         (".to(v.dtype) @", ".half().to(v.dtype) @", "`weights` @ v is the output", "differs by up to"),

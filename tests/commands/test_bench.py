@@ -293,7 +293,7 @@ def test_calls_that_would_take_too_long_are_left_out(tmp_path: Path, monkeypatch
     bench = experiment.Bench(options)
     bench.run(lambda what: None)
     both = ["full", "local-8"]
-    assert asked == [(100, both, 15), (200, both, 15), (2000, ["local-8"], 1)]
+    assert asked == [(100, both, options.rounds), (200, both, options.rounds), (2000, ["local-8"], 1)]
     left = [(x.variant, x.length, x.error) for x in bench.rows if x.status == "missing"]
     why = "not measured: more than 30 s per call expected"
     assert left == [("full", 2000, why), ("full", 9000, why), ("local-8", 9000, why)]
@@ -307,7 +307,7 @@ def test_calls_that_would_take_too_long_are_left_out(tmp_path: Path, monkeypatch
 def test_figures_are_option_sets_that_other_options_override(name: str) -> None:
     options = parse([f"figure={name}"])
     assert (options.unit, options.figure) == ("model" if name == "map" else "layer", name)
-    assert options.out == f"exp/bench-{name}.json"
+    assert options.out == ("exp/map/tiny.json" if name == "map" else f"exp/bench-{name}.json")
     assert parse(["lengths=[7]", f"figure={name}", "out=x.json"]).lengths == [7]
 
 

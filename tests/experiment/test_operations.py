@@ -68,7 +68,7 @@ def test_a_step_trains_and_encoding_does_not() -> None:
 
 @pytest.mark.parametrize("topology", ["ctc", "hmm"])
 def test_the_loss_is_the_one_asked_for(topology: str) -> None:
-    loss = LossConfig(name="mmi", topology=topology, histories=50)
+    loss = LossConfig(name="mmi", topology=topology)
     problem = Problem(1, 1, "bf16", "cpu", 0, "model", batch=1, length=60, preset=TINY, loss=loss)
     model = build_operation("clustered-4", problem)
     (features,), labels = problem.tensors()

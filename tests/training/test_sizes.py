@@ -63,7 +63,7 @@ def test_numbers_are_written_and_found_again_when_the_run_resumes(
     config = load_yaml(tmp_path / "config.yaml")
     assert config["data"]["frames_per_batch"] == 1000
     assert config["trainer"]["max_epochs"] >= 40
-    assert "data.frames_per_batch=1000, because" in capsys.readouterr().out
+    assert "data.frames_per_batch=1000, for about 100 batches" in capsys.readouterr().out
     train(options(tone_corpus, *overrides, "resume=auto", "trainer.max_steps=3"))
     assert "resumed at step 2" in capsys.readouterr().out
 
