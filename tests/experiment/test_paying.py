@@ -84,6 +84,13 @@ def test_the_verdict_of_several_models_is_a_range_and_says_how_many_save() -> No
     assert "0.10 to 0.20 at 5 min with `near-25`;" in said
 
 
+def test_the_verdict_tells_what_was_not_measured_from_what_does_not_pay() -> None:
+    results = bench(rounds=4)
+    assert paying.verdict(spots(results))["Frames and precision pay"] == "at no length measured."
+    results.evaluations = [x for x in results.evaluations if x.variant in ("full", "near-25")]
+    assert paying.verdict(spots(results))["Frames and precision pay"] == "not measured."
+
+
 def test_what_was_left_out_is_said_with_its_reason() -> None:
     table = paying.table(bench())
     assert table is not None

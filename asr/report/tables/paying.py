@@ -100,7 +100,7 @@ def _left_out(spot: Spot) -> str:
 
 
 def verdict(found: Sequence[Spot]) -> dict[str, str]:
-    """Return in three lines, by heading, when attention pays, when frames and precision do, and when nothing.
+    """Return by heading when attention pays, when frames and precision do, and when nothing, if that was so.
 
     Fewer layers don't count: with random weights nothing says what they cost.
 
@@ -112,9 +112,9 @@ def verdict(found: Sequence[Spot]) -> dict[str, str]:
     said = {
         "Attention pays": _shares(found, "attention"),
         "Frames and precision pay": _shares(found, "frames", "precision"),
-        "Nothing pays": _unpaid(found) or "(not so at any length measured)",
     }
-    said = {head: text or "at no length measured" for head, text in said.items()}
+    if unpaid := _unpaid(found):
+        said["Nothing pays"] = unpaid
     unknown = (
         f"; at {audio_words(spot.audio_s)} `{spot.baseline}` takes too long to time, "
         f"`{first.variant}` {duration(first.seconds)}"
@@ -141,7 +141,8 @@ def _shares(found: Sequence[Spot], *axes: str) -> str:
                 said.append(f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))} at {audio}{alone}{some}")
         if said:
             parts.append(f"in {what}: {', '.join(said)}")
-    return "; ".join(parts)
+    measured = any(axis in spot.rivals for spot in found for axis in axes)
+    return "; ".join(parts) or ("at no length measured" if measured else "not measured")
 
 
 def _unpaid(found: Sequence[Spot]) -> str:
