@@ -13,6 +13,7 @@ from asr.scoring.measures import is_share, measure_of
 from asr.scoring.statistics import DASH, Estimate, percent
 from asr.training.options import task_options
 
+MODEL_PASSES = {"forward": "encoding", "forward+backward": "training step"}
 LOOK_AHEAD = "of attention, summed over layers; convolutions and normalisation may add to it"
 
 
@@ -122,8 +123,7 @@ def clock_words(clock: str) -> str:
 def pass_words(results: Results, passes: str) -> str:
     """Return the name of a pass on random input: `forward and backward`, or a model's `training step`."""
     model = results.protocol["bench"]["unit"] == "model"
-    words = {"forward": "encoding", "forward+backward": "training step"} if model else {}
-    return words.get(passes, passes.replace("+", " and "))
+    return (MODEL_PASSES if model else {}).get(passes, passes.replace("+", " and "))
 
 
 def metric_words(metric: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from asr.console import Column, Table, TableCell, duration
 from asr.experiment.paying import CLOSE, MATTERS, TOGETHER, Rival, Spot, spots
 from asr.experiment.results import Results
-from asr.report.words import clock_words
+from asr.report.words import MODEL_PASSES, clock_words
 from asr.scoring.statistics import DASH
 
 HEADS = {
@@ -15,7 +15,6 @@ HEADS = {
     "layers": "fewer layers",
     TOGETHER: "several of them",
 }
-PASSES = {"forward": "encoding", "forward+backward": "training"}
 SAVED = f"{100 * (1 - MATTERS):.0f} %"
 
 
@@ -52,7 +51,7 @@ def table_of(found: Sequence[Spot], clock: str) -> Table:
         rows=[
             [
                 TableCell(audio_words(x.audio_s), sort=x.audio_s),
-                TableCell(_pass(x)),
+                TableCell(MODEL_PASSES[x.passes]),
                 TableCell(duration(x.baseline_s), sort=x.baseline_s),
                 *(TableCell(_cell(x.rivals.get(axis))) for axis in heads),
             ]
@@ -74,10 +73,6 @@ def audio_words(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.3g} min" if seconds < 3600 else f"{seconds / 3600:.3g} h"
-
-
-def _pass(spot: Spot) -> str:
-    return "encoding" if spot.passes == "forward" else "training step"
 
 
 def _cell(rival: Rival | None) -> str:
@@ -159,7 +154,7 @@ def _by_length(found: Sequence[Spot]) -> dict[str, dict[str, list[Spot]]]:
     """Return spots by pass and length, shortest first."""
     by_length: dict[str, dict[str, list[Spot]]] = {}
     for x in sorted(found, key=lambda x: (x.passes != "forward", x.audio_s)):
-        lengths = by_length.setdefault(PASSES[x.passes], {})
+        lengths = by_length.setdefault(MODEL_PASSES[x.passes].removesuffix(" step"), {})
         lengths.setdefault(audio_words(x.audio_s), []).append(x)
     return by_length
 
