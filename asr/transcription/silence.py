@@ -25,7 +25,7 @@ MARGIN_S = 0.1
 # BLOCK_S stays within ±STEADY_DB of its mean. In 10 minutes of Gaussian noise of any colour, the largest
 # deviation in 1.5 s is 4.6 dB; in the demo's test sets the smallest is 16.2 dB, and 6.6 dB in noise 5 dB
 # below the speech. Shorter stretches must also be far below the loudest two seconds. Error rates:
-# docs/long-recordings.md.
+# recipes/demo/results/archive.md, Steady noise.
 STEADY_S = 1.5
 STEADY_DB = 5.5
 BLOCK_S = 0.12
