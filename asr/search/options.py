@@ -9,7 +9,7 @@ from asr.records.options import ShardOptions
 from asr.search.decoder import Decoder, WeightedDecoder
 from asr.search.decoders import DECODERS, AllOptions, DecoderOptions
 
-# With a lower fit, a text isn't what was said; recipes/demo/results/archive.md (Cuts and texts) has the hit rates.
+# With a lower fit, a text isn't what was said; hit rates: recipes/demo/results/archive.md, Cuts and texts.
 LEAST_FIT = 0.2
 
 
