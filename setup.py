@@ -21,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -74,13 +75,14 @@ def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> l
     folder.mkdir(parents=True, exist_ok=True)
     headers = [*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cu"), Path("setup.py")]
     newest = max(path.stat().st_mtime for path in headers)
-    objects = []
+    objects, commands = [], []
     for source, name, command in units:
         target = folder / f"{zlib.crc32(' '.join(command).encode()):08x}-{name}"  # other flags, other object
         objects.append(str(target))
-        if target.is_file() and target.stat().st_mtime > max(newest, source.stat().st_mtime):
-            continue
-        run([*command, "-c", str(source), "-o", str(target)])
+        if not (target.is_file() and target.stat().st_mtime > max(newest, source.stat().st_mtime)):
+            commands.append([*command, "-c", str(source), "-o", str(target)])
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        list(pool.map(run, commands))  # list: raises the first failure
     return objects
 
 
@@ -129,13 +131,14 @@ def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     flags += os.environ.get("CXXFLAGS", "").split()
     includes = [STABLE_ABI, "-isystem", str(torch / "include")]
     operators = ["schema.cpp", "cpu/choose.cpp", *(f"{operator}/cpu.cpp" for operator in OPERATORS)]
-    units = [
+    # The longest come first, so that no core waits for one at the end.
+    sets: dict[str, list[str]] = {**({"avx512": AVX512, "avx2": AVX2} if x86 else {}), "generic": []}
+    units = [(SOURCES / "isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()]
+    units += [(SOURCES / "amx.cpp", "amx.o", [*compiler, *flags, *AMX])] if x86 else []
+    units += [
         (SOURCES / name, name.replace("/", "_") + ".o", [*compiler, *flags, *includes]) for name in operators
     ]
     units += [(SOURCES / "cpu/dispatch.cpp", "dispatch.o", [*compiler, *flags])]
-    sets: dict[str, list[str]] = {"generic": [], **({"avx2": AVX2, "avx512": AVX512} if x86 else {})}
-    units += [(SOURCES / "isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()]
-    units += [(SOURCES / "amx.cpp", "amx.o", [*compiler, *flags, *AMX])] if x86 else []
     objects = compile_objects(units, objects_folder)
     link(compiler, objects, torch, ["torch_cpu", "c10"], target)
 
