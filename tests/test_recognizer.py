@@ -66,6 +66,13 @@ def test_frames_are_exchanged_when_loading_decoding_and_later(
     assert halved.text in capsys.readouterr().out
     assert main(["decode", str(trained), "frames=2", f"data={tone_corpus}", "device=cpu"]) == 0
     assert "frames-2-greedy" in capsys.readouterr().out
+    joined = "merge-0.4:cap=2,at=1"
+    recognizer.set_frames(joined)
+    text = recognizer.transcribe(audio).text
+    assert main(["transcribe", str(trained), str(audio), f"frames={joined}"]) == 0
+    assert text in capsys.readouterr().out
+    for command in ("decode", "align"):
+        assert main([command, str(trained), f"data={tone_corpus}", f"frames={joined}", "device=cpu"]) == 0
     for command in (["transcribe", str(trained), str(audio)], ["export", str(trained), "format=safetensors"]):
         assert main([*command, f"frames=1*{layers + 1}"]) == 1
         error = capsys.readouterr().err

@@ -16,10 +16,12 @@ class FrameRate(NamedTuple):
         log_sizes_BN: logarithm of the number of valid frames that a position stands for, relative to other
             positions. Added to the logits of the position as a key, it makes the key count like all of its
             frames. None: all positions are equal.
+        places_BN: position in encoder frames, where distances differ; None: `factor` apart.
     """
 
     factor: int
     log_sizes_BN: Tensor | None
+    places_BN: Tensor | None = None
 
 
 class SelfAttentionLayer(nn.Module):
@@ -29,10 +31,12 @@ class SelfAttentionLayer(nn.Module):
         name: canonical name of the mechanism.
         takes_rate: whether `forward` has an argument `rate`. Other layers have neither logits of keys nor
             distances: a position counts once, however many frames it stands for.
+        evenly_spaced: whether the distance between neighbours has to be the same for all.
     """
 
     name: str
     takes_rate = False
+    evenly_spaced = False
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend.

@@ -67,18 +67,20 @@ class SelfAttention(SelfAttentionLayer):
         if not self.finite_padding:
             # The mechanism protects the output; this protects the gradients of the projections.
             x = without_padding(x, lengths)
-        factor, bias_BN = rate or (1, None)
-        q, k, v = self.project(x, factor)
+        factor, bias_BN, places_BN = rate or FrameRate(1, None)
+        q, k, v = self.project(x, factor, places_BN)
         mixed = self.mechanism(q, k, v, lengths, finite_padding=True, bias_BS=bias_BN)
         y = self.output(mixed.transpose(1, 2).flatten(2))
         return y if lengths is None or self.finite_padding else zero_padding(y, lengths)
 
-    def project(self, x: Tensor, distance: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of x [B, N, M], [B, H, N, D] each; `distance`: of neighbours."""
+    def project(
+        self, x: Tensor, distance: int = 1, places_BN: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of x [B, N, M], [B, H, N, D] each; for the rest, see `rotate`."""
         layers = [layer for layer in (self.query, self.key, self.value) if layer is not None]
         q, *keys, v = map(self._split_heads, _projected(x, layers))
         if self.rotary_base is not None:
-            q, *keys = (rotate(x, self.rotary_base, distance) for x in (q, *keys))
+            q, *keys = (rotate(x, self.rotary_base, distance, places_BN) for x in (q, *keys))
         return q, keys[0] if keys else shared_keys(q), v
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
@@ -136,7 +138,9 @@ def shared_keys(q_BHND: Tensor) -> Tensor:
     return (q_BHND.shape[-1] ** 0.5 * wide_BHND / norm_BHN1).to(q_BHND.dtype)
 
 
-def rotate(x_BHND: Tensor, base: float = ROTARY_BASE, distance: int = 1) -> Tensor:
+def rotate(
+    x_BHND: Tensor, base: float = ROTARY_BASE, distance: int = 1, places_BN: Tensor | None = None
+) -> Tensor:
     """Rotate the pair (x_d, x_{d+D/2}) at position n by the angle n · distance · base^(−2d/D).
 
     *RoFormer* eq. 34, with the halves paired as in GPT-NeoX. Norms are preserved; the product of a rotated
@@ -146,15 +150,18 @@ def rotate(x_BHND: Tensor, base: float = ROTARY_BASE, distance: int = 1) -> Tens
         x_BHND: queries or keys, D even.
         base: base of the angles, 1 or more; the slowest pair turns once in about 2π · base positions.
         distance: distance between neighbours.
+        places_BN: positions in place of n · distance.
 
     Returns:
         [B, H, N, D] in the same dtype.
     """
     N, D = x_BHND.shape[2:]
     dtype = torch.promote_types(x_BHND.dtype, torch.float32)
-    rate_D2 = distance * base ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
-    angle_ND2 = torch.arange(N, device=x_BHND.device, dtype=dtype).unsqueeze(-1) * rate_D2
-    cos, sin = angle_ND2.cos(), angle_ND2.sin()
+    rate_D2 = base ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
+    place_N = distance * torch.arange(N, device=x_BHND.device, dtype=dtype)
+    place = place_N if places_BN is None else places_BN.to(dtype).unsqueeze(1)
+    angle = place.unsqueeze(-1) * rate_D2
+    cos, sin = angle.cos(), angle.sin()
     first, second = x_BHND.to(dtype).chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x_BHND.dtype)
 

@@ -70,7 +70,7 @@ class BiasedAttention(SelfAttentionLayer):
     """
 
     mechanism: SoftmaxMechanism
-    takes_rate = True
+    takes_rate = evenly_spaced = True
 
     def __init__(self, heads: int, dropout: float, name: str, backend: str) -> None:
         super().__init__()

@@ -139,6 +139,7 @@ class RelativeAttention(SelfAttention):
     """
 
     mechanism: SoftmaxMechanism
+    evenly_spaced = True
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class RelativeAttention(SelfAttention):
         waves_2NK: Tensor | None = None,
     ) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M], given the result of `waves`."""
-        x, (factor, bias_BN) = without_padding(x, lengths), rate or (1, None)
+        x, (factor, bias_BN, _) = without_padding(x, lengths), rate or FrameRate(1, None)
         waves_2NK = self.waves(x.shape[1], factor, x.device) if waves_2NK is None else waves_2NK
         q, k, v = super().project(x)
         reach = reach_of(self.mechanism, x)

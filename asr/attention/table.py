@@ -287,7 +287,9 @@ def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
     """
     specs = [parse_name(x) for x in layer_names(name, layers)]
     mixers = [(mechanism_class(spec.mechanism), spec.options) for spec in specs]
-    factors = layer_factors(frames, layers)
+    factors = [x for x in layer_factors(frames, layers) if isinstance(x, int)]
+    if len(factors) < layers:  # similarity is compared over the whole utterance
+        return None
     periods = [f * mixer.period(options) for f, (mixer, options) in zip(factors, mixers, strict=True)]
     found = 0
     # Traced from output to input. In the last layer, a chunk's start is farthest from its end; the pattern of

@@ -13,6 +13,7 @@ from typing import Any
 
 from asr.attention.table import joined_name
 from asr.config.schedule import joined_factors, layer_factors
+from asr.errors import UserError
 from asr.experiment.options import FULL
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Outcome
@@ -65,8 +66,13 @@ def search_layers(
 
     Returns:
         `limit`, `chosen`: text of the variant, and `steps`: `tried` and `chosen` of each, as texts.
+
+    Raises:
+        UserError: the model joins frames by similarity.
     """
-    own = tuple(layer_factors(frames, layers))
+    own = tuple(x for x in layer_factors(frames, layers) if isinstance(x, int))
+    if len(own) < layers:
+        raise UserError(f"sweep=greedy: expected a model with a factor for each layer, found frames={frames}")
     now = Layers((FULL,) * layers, own)
     (current,) = measure([now.variant(own)], 0)
     values: list[str | int] = [*attentions, *factors]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from asr.attention.table import code_digests
 from asr.config import from_dict, to_dict, user_code
-from asr.config.schedule import joined_factors, layer_factors
+from asr.config.schedule import Factor, Merging, joined_factors, layer_factors
 from asr.environment import Precision
 from asr.errors import UserError
 from asr.files import digest
@@ -97,7 +97,7 @@ class AcousticModel(AttentionModel):
             encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
             parts = pretrained_parts(encoder, config.pretrained, *attention)
             self.front_end, self.normalisation, self.encoder = parts
-            self.encoder.factors = layer_factors(model.frames, len(self.encoder.blocks))
+            self.encoder.factors = self._factors(model.frames)
             if (
                 parts[1].masked_frame is not None
             ):  # distributed training needs a gradient for every trained parameter
@@ -248,10 +248,19 @@ class AcousticModel(AttentionModel):
             frames: schedule, e.g. `1,2*3`; see `asr.config.schedule.layer_factors`.
 
         Raises:
-            UserError: the schedule can't be parsed, or has another number of layers.
+            UserError: the schedule can't be parsed, has another number of layers, or doesn't fit them.
         """
-        self.encoder.factors = layer_factors(frames, len(self.encoder.blocks))
+        self.encoder.factors = self._factors(frames)
         self.config.model = replace(self.config.model, frames=joined_factors(self.encoder.factors))
+
+    def _factors(self, frames: str) -> list[Factor]:
+        found = layer_factors(frames, len(self.encoder.blocks))
+        spaced = any(layer.evenly_spaced for layer in self.attention_layers())
+        if spaced and isinstance(found[-1], Merging):
+            raise UserError(
+                f"frames={frames}: expected factors: this model's layers need frames at equal distances"
+            )
+        return found
 
     def digest(self) -> str:
         """Return a hash of configuration and weights."""

@@ -27,6 +27,7 @@ from asr.attention.local import LocalAttention
 from asr.attention.near import NearFieldAttention
 from asr.attention.table import layer_runs
 from asr.config import to_dict
+from asr.config.schedule import Merging
 from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes, write_text
 from asr.lengths import zero_padding
@@ -56,7 +57,8 @@ class InputToLogProbs(nn.Module):
         super().__init__()
         self.model = model
         self.subsampling = model.config.model.subsampling
-        self.extra_frames = self.subsampling * max(model.encoder.factors) * _most_needed(model)
+        factors = [x for x in model.encoder.factors if isinstance(x, int)]
+        self.extra_frames = self.subsampling * max(factors) * _most_needed(model)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, T, F] log-mel energies or [B, samples], with [B] lengths, to [B, T', V] and [B] frames."""
@@ -111,9 +113,14 @@ def graph_module(
         computation: computation of the graph.
 
     Raises:
-        UserError: a mechanism can't be exported.
+        UserError: a mechanism or the schedule of frames can't be exported.
     """
-    name = model.config.attention
+    name, frames = model.config.attention, model.config.model.frames
+    if any(isinstance(x, Merging) for x in model.encoder.factors):
+        raise UserError(
+            f"frames={frames}: can't be exported as a graph, because runs are chosen one after the other "
+            "(format=safetensors supports it)"
+        )
     if any(spec.mechanism not in FAMILY for spec, _ in layer_runs(name)):
         raise UserError(
             f"attention {name!r} can't be exported as a graph: expected one of {', '.join(FAMILY)} "

@@ -10,7 +10,10 @@ from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
 from asr.config.schedule import check_schedule
 from asr.errors import UserError
 
-FRAMES = "encoder frames that a frame of a layer stands for, for each layer (1,2*3) or all (2)"
+FRAMES = (
+    "encoder frames that a frame of a layer stands for, for each layer (1,2*3) or all (2), or the share of "
+    "similar frames to join (merge-0.5:cap=2,at=2)"
+)
 
 # Options of earlier versions' models, by the value that this version acts by.
 LOST: dict[str, Any] = {"normalise_window_s": 10.0, "position_shift": 0}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
 from asr.attention.table import layer_names
+from asr.config.schedule import Factor
 from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FrontEnd
 from asr.model.frames import through_blocks
@@ -211,7 +212,7 @@ class PretrainedEncoder(nn.Module):
         number_layers(self.blocks)
         self.norm = encoder.layer_norm if stable else nn.Identity()
         self.output_dropout = nn.Dropout(config.final_dropout)
-        self.factors = [1] * len(self.blocks)  # see `Encoder`
+        self.factors: list[Factor] = [1] * len(self.blocks)  # see `Encoder`
         self.layer_drop = config.layerdrop
 
     def lengths(self, frames: Tensor) -> Tensor:

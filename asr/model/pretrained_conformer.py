@@ -14,6 +14,7 @@ from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.relative import RelativeAttention, conformer_attention
 from asr.attention.table import layer_names
+from asr.config.schedule import Factor
 from asr.lengths import zero_padding
 from asr.model.frames import through_blocks
 
@@ -149,7 +150,7 @@ class ConformerEncoder(nn.Module):
         self.dropout = nn.Dropout(getattr(config, "dropout", getattr(config, "hidden_dropout", 0.0)))
         self.norm = getattr(encoder, "layer_norm", nn.Identity())
         self.output_dropout = nn.Dropout(getattr(config, "final_dropout", 0.0))
-        self.factors = [1] * len(self.blocks)  # see `Encoder`
+        self.factors: list[Factor] = [1] * len(self.blocks)  # see `Encoder`
         self.layer_drop = config.layerdrop
 
     def lengths(self, frames: Tensor) -> Tensor:

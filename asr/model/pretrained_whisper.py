@@ -15,11 +15,12 @@ from asr.attention.hashing import number_layers
 from asr.attention.layer import FrameRate
 from asr.attention.pretrained_layers import adapted_layer
 from asr.attention.table import layer_names
+from asr.config.schedule import Factor
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 from asr.model.dropout import Dropout
 from asr.model.features import FrontEnd
-from asr.model.frames import merge, through_blocks
+from asr.model.frames import through_blocks
 from asr.model.pretrained_mel import mel_energies
 
 # Number of frames whose spectra are in memory together; it doesn't affect the result.
@@ -135,7 +136,7 @@ class WhisperEncoder(nn.Module):
             for layer, name in zip(encoder.layers, layer_names(attention, len(encoder.layers)), strict=True)
         )
         number_layers(self.blocks)
-        self.factors = [1] * len(self.blocks)  # see `Encoder`
+        self.factors: list[Factor] = [1] * len(self.blocks)  # see `Encoder`
         self.norm, self.layer_drop = encoder.layer_norm, encoder.layerdrop
 
     def lengths(self, frames: Tensor) -> Tensor:
@@ -164,21 +165,13 @@ class WhisperEncoder(nn.Module):
             x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
             lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
         x = self.dropout(zero_padding(x + self._positions(x.shape[1]), lengths))
+        run_BT = None
         if silence is not None:
-            return self.norm(self._merged(x, lengths, *silence)), lengths
+            heard_B1, frame_T = silence[0].unsqueeze(-1), torch.arange(x.shape[1], device=x.device)
+            run_BT = frame_T.minimum(heard_B1) + (frame_T - heard_B1).clamp(min=0) // silence[1]
         layer_drop = self.layer_drop if self.training else 0.0
-        x = through_blocks(self.blocks, self.factors, x, lengths, layer_drop, tap)
+        x = through_blocks(self.blocks, self.factors, x, lengths, layer_drop, tap, run_BT=run_BT)
         return zero_padding(self.norm(x), lengths), lengths
-
-    def _merged(self, x: Tensor, lengths: Tensor, heard: Tensor, factor: int) -> Tensor:
-        """Run the blocks on [B, T, M], in which frames after the first `heard` are merged into runs."""
-        frame_T, heard_B1 = torch.arange(x.shape[1], device=x.device), heard.unsqueeze(-1)
-        run_BT = frame_T.minimum(heard_B1) + (frame_T - heard_B1).clamp(min=0) // factor
-        start, short, rate = merge(x, lengths, run_BT)
-        z = start
-        for block in self.blocks:
-            z = block(z, short, rate=rate)
-        return x + (z - start).gather(1, run_BT.unsqueeze(-1).expand_as(x))
 
     def _positions(self, frames: int) -> Tensor:
         """Return the first T positions, [T, M]; in a graph, positions beyond the table are NaN."""

@@ -82,7 +82,7 @@ def _check(model: AcousticModel, tokenizer: Tokenizer) -> None:
         (kind, "a pretrained encoder (model.encoder=)", "an encoder of this project"),
         (kind != WHISPER, "an encoder that has a CTC head in transformers", "Whisper's"),
         (config.topology == "ctc", "loss.topology=ctc", config.topology),
-        (max(model.encoder.factors) == 1, "all frames in each layer (frames=1)", config.model.frames),
+        (set(model.encoder.factors) == {1}, "all frames in each layer (frames=1)", config.model.frames),
         (not config.model.self_conditioned, "model.self_conditioned=false", "true"),
         (fits, unit, f"a vocabulary of {tokenizer.unit}s"),
     ):

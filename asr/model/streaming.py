@@ -20,6 +20,7 @@ from asr.attention.local import LocalAttention
 from asr.attention.multihead import SelfAttention
 from asr.attention.none import NoAttention
 from asr.attention.table import look_ahead
+from asr.config.schedule import Merging
 from asr.model.acoustic_model import AcousticModel, evaluating
 from asr.model.blocks import Block, Branches, ConvolutionModule, FeedForward, Residual
 from asr.model.encoder import ConvolutionalPositions, Encoder, SinusoidalPositions
@@ -49,6 +50,10 @@ def why_not_streamed(model: AcousticModel) -> list[str]:
         reasons.append(
             "model.positions=sinusoidal counts from the start of the recording, beyond the positions seen in "
             "training: train with model.positions=rotary, convolution or none"
+        )
+    if merging := [x for x in encoder.factors if isinstance(x, Merging)]:
+        reasons.append(
+            f"frames={merging[0]} compares frames of the whole utterance ahead: train with frames=2"
         )
     unbounded = [layer.name for layer in model.attention_layers() if not _window(layer)]
     for name in dict.fromkeys(unbounded):
@@ -285,6 +290,7 @@ def _layers_of(model: AcousticModel) -> list[_Layer | _Runs]:
     keys = [(factor, number if conditioned else 0) for number, factor in enumerate(encoder.factors, start=1)]
     done = 0
     for (factor, _), group in groupby(keys):
+        assert isinstance(factor, int)
         blocks = list(encoder.blocks[done : done + len(list(group))])
         done += len(blocks)
         if factor == 1:

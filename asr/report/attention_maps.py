@@ -9,6 +9,7 @@ from torch import Tensor
 
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.maps import differing_heads
+from asr.config.schedule import joined_factors
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.features import FilterBanks
@@ -63,7 +64,10 @@ def attention_maps(
     log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     ids = recognizer.tokenizer.encode(text)
     spans = force_align(log_probs[0, : int(encoder_frames)], ids, topology=recognizer.model.config.topology)
-    count, factors = int(encoder_frames), recognizer.model.encoder.factors
+    count, schedule = int(encoder_frames), recognizer.model.encoder.factors
+    factors = [x for x in schedule if isinstance(x, int)]
+    if len(factors) < len(layers):
+        raise UserError(f"frames={joined_factors(schedule)}: expected a factor for each layer in maps")
 
     def weights(name: str, at: int, place: int) -> Tensor:
         own = layers[at - 1](name)[place - 1]

@@ -16,6 +16,7 @@ from tone_corpora import make_corpus
 from asr.attention.table import layer_names
 from asr.cli import main
 from asr.config.schedule import layer_factors
+from asr.errors import UserError
 from asr.experiment.layer_search import search_layers
 from asr.experiment.transcribers import WhisperTranscriber
 from asr.experiment.variant import Variant
@@ -89,6 +90,13 @@ def test_nothing_within_the_limit_is_full_attention() -> None:
     assert found["chosen"] == "full"
     assert [x["chosen"] for x in found["steps"]] == [None]
     assert len(asked) == 2
+
+
+def test_a_model_whose_frames_are_joined_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"expected a model with a factor for each layer, found frames=merge-0.4"
+    ):
+        search_layers(lambda variants, step: [], ["full"], [2], 3, "merge-0.4", 0.01)
 
 
 def test_a_change_that_cannot_run_is_left_out() -> None:

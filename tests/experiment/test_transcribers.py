@@ -42,7 +42,12 @@ def rows(out: Path) -> dict[str, Any]:
 def test_schedules_of_frames_are_rows_and_leave_the_model_as_it_was(published: Path) -> None:
     recognizer = Recognizer.load(published)
     model = CTCTranscriber(recognizer.model, recognizer.tokenizer, published)
-    for text, attention, frames in (("full frames=1,2", "full", "1,2"), ("local-3", "local-3", "1")):
+    merged = "merge-0.4:cap=2,at=1"
+    for text, attention, frames in (
+        ("full frames=1,2", "full", "1,2"),
+        (f"near-4 frames={merged}", "near-4", merged),
+        ("local-3", "local-3", "1"),
+    ):
         model.use(Variant.read(text), "fp32", "auto")
         assert (model.model.attention, model.model.config.model.frames) == (attention, frames)
 
@@ -126,6 +131,7 @@ def test_words_of_all_scripts_are_compared(text: str, words: str) -> None:
         (["peers=transformers"], "peers=transformers: expected a Whisper folder"),
         (["layers=1"], "layers=1: has no effect with a CTC model"),
         (["frames=['1,2*2']"], "frames=1,2*2: expected factors for 2 layers, found 3"),
+        (["frames=['merge-0.4:cap=2,at=3']"], "expected one of 2 layers, found at=3"),
         (["attentions=full,lsh-1"], "needs keys tied to the queries"),
         (["model=nowhere/else/model", "attentions=full"], "nowhere/else/model"),
     ],

@@ -147,13 +147,14 @@ def test_layers_are_exchanged_one_at_a_time(folder: Path, evaluated: Path, tmp_p
 @pytest.mark.slow
 def test_the_axes_are_crossed_and_single_variants_are_added(folder: Path, tmp_path: Path) -> None:
     """A baseline that isn't asked for is measured, too; the model's own frames have no name of their own."""
-    given = ["attentions=full,local-2", "frames=1,2", "layers=1", "candidates=['local-3 frames=pad-10']"]
+    single = ["local-3 frames=pad-10", "full frames=merge-0.4:cap=3,at=2"]
+    given = ["attentions=full,local-2", "frames=1,2", "layers=1", f"candidates={single}"]
     assert main(arguments(folder, tmp_path, *given, "precisions=bf16", "baseline=full layers=1")) == 0
     found = rows(tmp_path)
     both = [f"{name} {axes}" for name in ("full", "local-2") for axes in ("layers=1", "frames=2 layers=1")]
     crossed = [f"{name}{end}" for name in both for end in ("", " precision=bf16")]
     crossed.remove("full layers=1")
-    assert list(found) == ["full", "full layers=1", *crossed, "local-3 frames=pad-10"]
+    assert list(found) == ["full", "full layers=1", *crossed, *single]
     assert found["full layers=1"]["ratios"]["nll"]["rate"] == 1.0
     half, whole = (found[f"full layers=1{end}"]["rates"]["nll"]["rate"] for end in (" precision=bf16", ""))
     assert 0 < abs(half - whole) < 0.05 * whole

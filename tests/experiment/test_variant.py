@@ -22,7 +22,7 @@ ATTENTIONS = ["full", "full*3,near-25*9", "./my own/nystrom.py:Nystrom-32", "i-c
     st.builds(
         Variant,
         attention=st.sampled_from(ATTENTIONS),
-        frames=st.sampled_from(["", "2", "1,2*8", "pad-10"]),
+        frames=st.sampled_from(["", "2", "1,2*8", "pad-10", "merge-0.4:cap=2,at=3"]),
         layers=st.integers(0, 24),
         precision=st.sampled_from(["", "bf16"]),
     )

@@ -128,6 +128,15 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
     assert not list(tmp_path.glob("*.onnx"))
 
 
+def test_frames_joined_by_similarity_are_refused_as_a_graph_and_kept_in_safetensors(tmp_path):
+    write_portable(tiny(frames="merge-0.4:at=1").state(), tmp_path / "model")
+    assert Recognizer.load(tmp_path / "model").model.config.model.frames == "merge-0.4:at=1"
+    for name in ("a.pt2", "a.onnx"):
+        with pytest.raises(UserError, match=r"^frames=merge-0\.4:at=1: can't be exported as a graph"):
+            export.run([tmp_path / "model"], ExportOptions(out=str(tmp_path / name)))
+        assert not (tmp_path / name).exists()
+
+
 def test_a_model_with_mamba_is_refused_as_a_graph(tmp_path):
     write_portable(tiny("mamba:state=4").state(), tmp_path / "model")
     with pytest.raises(UserError, match=r"attention 'mamba.*' can't be exported as a graph: expected one of"):

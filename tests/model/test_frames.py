@@ -1,5 +1,6 @@
 """Schedules of frame rates: an oracle frame by frame, padding, times of labels, distances, options."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from torch import Tensor
 from asr.attention import MECHANISMS, SelfAttention, build_self_attention, default_names
 from asr.attention.layer import FrameRate
 from asr.attention.table import look_ahead
-from asr.config.schedule import joined_factors, layer_factors
+from asr.config.schedule import Factor, Merging, joined_factors, layer_factors
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.encoder import Encoder
-from asr.model.frames import pool, restored
+from asr.model.frames import merge, pool, restored, similar_runs, through_blocks
 from asr.model.options import ModelConfig
 
 SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0}
 LENGTHS = torch.tensor([37, 20, 1, 36])
+MERGING = Merging(0.4, 2, 2)
+MERGED = ["merge-0.4", "merge-0.5:at=1", "merge-0.6:cap=4,at=3"]
 HALVES = FrameRate(2, None)
 
 
@@ -46,22 +49,42 @@ def attended(layer: SelfAttention, means: Tensor, counts: list[int]) -> Tensor:
 def oracle(model: Encoder, features: Tensor) -> Tensor:
     """Return the states of one utterance [T, F], frame by frame and layer by layer."""
     x = model.subsampling(features[None], torch.tensor([len(features)]))[0]
-    x = model.positions(x, torch.tensor([x.shape[1]]))[0]
+    x, last = model.positions(x, torch.tensor([x.shape[1]]))[0], None
     for block, factor in zip(model.blocks, model.factors, strict=True):
         attention, feedforward = block.sublayers
-        runs = [x[start : start + factor] for start in range(0, len(x), factor)]
-        before = torch.stack([run.mean(0) for run in runs])
+        if isinstance(factor, int):
+            runs = [list(range(len(x)))[start : start + factor] for start in range(0, len(x), factor)]
+        elif factor is not last:  # runs are joined once
+            runs = joined(x, factor)
+        last = factor
+        before = torch.stack([x[run].mean(0) for run in runs])
         after = before + attended(attention.sublayer, attention.norm(before), [len(run) for run in runs])
         after = after + feedforward.sublayer(feedforward.norm(after)[None], None)[0]
-        x = torch.stack([x[t] + after[t // factor] - before[t // factor] for t in range(len(x))])
+        x = torch.stack([x[t] + after[n] - before[n] for n, run in enumerate(runs) for t in run])
     return model.norm(x)
 
 
-@pytest.mark.parametrize("frames", ["2", "1,2*2", "1,2,4", "3,1,2", "1,5,5", "64"])
+def joined(x: Tensor, merging: Merging) -> list[list[int]]:
+    """Return the frames of each run of x [T, M]: the nearest runs are joined, one pair after the other."""
+    runs = [[t] for t in range(len(x))]
+    for _ in range(int(merging.share * len(x))):
+        costs = []
+        for n, (one, other) in enumerate(pairwise(runs)):
+            if len(one) + len(other) <= merging.cap:
+                apart = (x[one].double().mean(0) - x[other].double().mean(0)).square().sum()
+                costs.append((float(apart) * len(one) * len(other) / (len(one) + len(other)), n))
+        if not costs:
+            break
+        n = min(costs)[1]
+        runs[n : n + 2] = [runs[n] + runs[n + 1]]
+    return runs
+
+
+@pytest.mark.parametrize("frames", ["2", "1,2*2", "1,2,4", "3,1,2", "1,5,5", "64", *MERGED])
 @pytest.mark.parametrize("subsampling", [1, 4])
 @torch.no_grad()
 def test_states_equal_the_oracle_s_alone_and_with_any_padding(frames: str, subsampling: int) -> None:
-    """The oracle takes each block for itself: within a run of blocks with one factor, the means stay."""
+    """The oracle takes each block for itself: within a run of blocks with one schedule, the means stay."""
     model = encoder(frames, subsampling=subsampling)
     features = torch.randn(4, 40, 10)
     features[torch.arange(40) >= LENGTHS.unsqueeze(1)] = float("nan")
@@ -72,11 +95,15 @@ def test_states_equal_the_oracle_s_alone_and_with_any_padding(frames: str, subsa
 
 
 @pytest.mark.parametrize("attention", default_names())
-@pytest.mark.parametrize("block", ["transformer", "conformer", "ebranchformer"])
+@pytest.mark.parametrize(
+    ("block", "frames"),
+    [(block, "1,2,3") for block in ("transformer", "conformer", "ebranchformer")]
+    + [("transformer", MERGED[0])],
+)
 @torch.no_grad()
-def test_every_mechanism_ignores_padding_and_the_batch(attention: str, block: str) -> None:
+def test_every_mechanism_ignores_padding_and_the_batch(attention: str, block: str, frames: str) -> None:
     small = {"i-clustered-100": "i-clustered-5:topk=4", "near-100": "near-5:topk=4"}
-    model = encoder("1,2,3", small.get(attention, attention), block=block, convolution_kernel=5)
+    model = encoder(frames, small.get(attention, attention), block=block, convolution_kernel=5)
     features = torch.randn(4, 40, 10)
     features[torch.arange(40) >= LENGTHS.unsqueeze(1)] = float("nan")
     states, _ = model(features, LENGTHS)
@@ -86,10 +113,43 @@ def test_every_mechanism_ignores_padding_and_the_batch(attention: str, block: st
     assert set(MECHANISMS) == {name.rstrip("-0123456789") for name in default_names()}
 
 
+@pytest.mark.parametrize("frames", ["1,1,1", "merge-0", "merge-0:cap=4,at=1"])
 @torch.no_grad()
-def test_factors_of_one_change_nothing() -> None:
+def test_factors_of_one_change_nothing(frames: str) -> None:
     features = torch.randn(4, 40, 10)
-    assert torch.equal(encoder("1,1,1")(features, LENGTHS)[0], encoder("1")(features, LENGTHS)[0])
+    assert torch.equal(encoder(frames)(features, LENGTHS)[0], encoder("1")(features, LENGTHS)[0])
+
+
+@given(
+    st.lists(st.integers(-9, 9), max_size=40), st.sampled_from([0.1, 0.4, 0.5]), st.sampled_from([2, 3, 8])
+)
+@settings(deadline=None, max_examples=150)
+def test_the_nearest_runs_are_joined_the_earlier_of_equal_ones(
+    values: list[int], share: float, cap: int
+) -> None:
+    """Whole numbers have many ties, which rounding doesn't break in pairs; longer runs get other values."""
+    x, merging = torch.tensor(values, dtype=torch.float32).view(-1, 1), Merging(share, cap, 1)
+    if cap > 2:
+        x = x + torch.randn(len(x), 3, generator=torch.Generator().manual_seed(len(x)))
+    batch = torch.full((2, len(x) + 7, x.shape[1]), 1e30)
+    batch[:, : len(x)] = x
+    batch[1, len(x) :] = float("nan")
+    runs = similar_runs(batch, torch.tensor([len(x)] * 2), merging)
+    expected = [n for n, run in enumerate(joined(x, merging)) for _ in run]
+    assert runs[:, : len(x)].tolist() == [expected] * 2
+
+
+@torch.no_grad()
+def test_positions_of_joined_frames_are_means() -> None:
+    """Rotary positions; sinusoidal ones are added before and averaged with the frames."""
+    layer = build_self_attention("full", 16, 2, rotary_base=100.0).eval()
+    x, run_BT = torch.randn(1, 5, 16), torch.tensor([[0, 1, 1, 1, 2]])
+    means, lengths, rate = merge(x, torch.tensor([5]), run_BT)
+    assert (lengths.tolist(), rate.places_BN.tolist()) == ([3], [[0, 2, 4]])
+    torch.testing.assert_close(rate.log_sizes_BN.exp(), torch.tensor([[1.0, 3, 1]]))
+    found = layer(means, lengths, FrameRate(1, None, rate.places_BN))
+    torch.testing.assert_close(found, layer(means, lengths, FrameRate(2, None)), rtol=0, atol=1e-5)
+    assert (found - layer(means, lengths)).abs().max() > 1e-4
 
 
 @given(st.integers(0, 20), st.integers(0, 6), st.integers(1, 9))
@@ -109,20 +169,27 @@ def test_means_stand_for_their_frames(valid: int, padding: int, factor: int) -> 
     torch.testing.assert_close(restored(x, means, means, factor), x, rtol=0, atol=0, equal_nan=True)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    model = encoder("1,2,2", heads=1, head_dim=2, feedforward=4).double()
-    lengths = torch.tensor([3])
-    features = torch.randn(1, 4, 10, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("frames", ["1,2,2", "runs"])
+def test_gradients_are_those_of_finite_differences(frames: str) -> None:
+    """Also with given runs: which frames are joined has no gradient."""
+    model = encoder(frames.replace("runs", "1"), heads=1, head_dim=2, feedforward=4).double()
+    lengths, run_BT = torch.tensor([3, 1]), torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0]])
+    features = torch.randn(2, 4, 10, dtype=torch.float64, requires_grad=True)
 
     def states(features: Tensor) -> Tensor:
-        found, counts = model(features, lengths)
+        if frames != "runs":
+            found, counts = model(features, lengths)
+        else:
+            x, counts = model.subsampling(features, lengths)
+            found = through_blocks(model.blocks, model.factors, x, counts, run_BT=run_BT)
         return torch.cat([own[:count] for own, count in zip(found, counts, strict=True)])
 
     assert torch.autograd.gradcheck(states, (features,))
 
 
-def test_every_parameter_gets_gradients_that_padding_does_not_change() -> None:
-    model = encoder("1,2*2", "i-clustered-5:topk=4").train()
+@pytest.mark.parametrize("frames", ["1,2*2", MERGED[0]])
+def test_every_parameter_gets_gradients_that_padding_does_not_change(frames: str) -> None:
+    model = encoder(frames, "i-clustered-5:topk=4").train()
 
     def gradients(features: Tensor, lengths: Tensor) -> Tensor:
         model.zero_grad()
@@ -136,10 +203,11 @@ def test_every_parameter_gets_gradients_that_padding_does_not_change() -> None:
     assert (alone - gradients(features, LENGTHS[:2])).norm() <= 1e-4 * alone.norm()
 
 
+@pytest.mark.parametrize("frames", ["1,2*2", MERGED[0]])
 @torch.no_grad()
-def test_taps_see_the_encoder_s_rate_and_may_change_it() -> None:
+def test_taps_see_the_encoder_s_rate_and_may_change_it(frames: str) -> None:
     """Intermediate losses and self-conditioning work on labels, whose rate is the encoder's."""
-    model, features = encoder("1,2*2"), torch.randn(4, 40, 10)
+    model, features = encoder(frames), torch.randn(4, 40, 10)
     seen: list[Tensor] = []
 
     def tap(number: int, states: Tensor) -> Tensor:
@@ -180,13 +248,20 @@ def test_look_ahead_includes_the_runs(name: str, frames: str) -> None:
         ahead.append(int(gradient[0].abs().sum(-1).nonzero().max()) - t)
     assert look_ahead(name, 2, frames) == max(ahead)
     assert look_ahead("full", 2, frames) is None
+    assert look_ahead(name, 2, "merge-0.4") is None
 
 
 @pytest.mark.parametrize(
     ("frames", "layers", "expected"),
-    [("2", 3, [2, 2, 2]), ("1,2*2", 3, [1, 2, 2]), ("1*1,64*2", 3, [1, 64, 64]), ("4,2,1", 3, [4, 2, 1])],
+    [
+        ("2", 3, [2, 2, 2]),
+        ("1,2*2", 3, [1, 2, 2]),
+        ("1*1,64*2", 3, [1, 64, 64]),
+        ("4,2,1", 3, [4, 2, 1]),
+        ("merge-0.4", 3, [1, MERGING, MERGING]),
+    ],
 )
-def test_a_schedule_is_parsed_and_written(frames: str, layers: int, expected: list[int]) -> None:
+def test_a_schedule_is_parsed_and_written(frames: str, layers: int, expected: list[Factor]) -> None:
     assert layer_factors(frames, layers) == expected
     assert layer_factors(joined_factors(expected), layers) == expected
 
@@ -203,6 +278,11 @@ def test_a_schedule_is_parsed_and_written(frames: str, layers: int, expected: li
         ("1,,2", "found ''"),
         ("", "found ''"),
         ("half", "found 'half'"),
+        ("merge-0.4:at=4", "frames=merge-0.4:at=4: expected one of 3 layers, found at=4"),
+        ("merge-0.6", "frames=merge-0.6: expected a share of at most 0.5 with cap=2, found 0.6"),
+        ("merge-0.4:cap=1", "frames=merge-0.4:cap=1: cap=1: expected a number 2 … 64"),
+        ("merge-half", "frames=merge-half: share=half: expected a number"),
+        ("1,merge-0.4*2", r"found 'merge-0.4\*2'"),
     ],
 )
 def test_other_schedules_are_refused_in_one_line(frames: str, message: str) -> None:

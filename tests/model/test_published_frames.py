@@ -22,7 +22,8 @@ BERT = {
     "left_max_position_embeddings": 3,
     "right_max_position_embeddings": 2,
 }
-FAMILIES = ["wav2vec2", "wavlm", "wav2vec2-bert", "parakeet", "whisper"]
+SPACED = ["wavlm", "wav2vec2-bert", "parakeet"]
+FAMILIES = ["wav2vec2", *SPACED, "whisper"]
 
 
 def model_of(family: str, folder: Path) -> AcousticModel:
@@ -39,13 +40,18 @@ def model_of(family: str, folder: Path) -> AcousticModel:
     return load_model(folder)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "schedule"),
+    [*((family, "1,3") for family in FAMILIES), ("wav2vec2", "merge-0.4"), ("whisper", "merge-0.5:cap=3")],
+)
 @torch.no_grad()
-def test_neither_padding_nor_exact_mechanisms_change_a_result(family: str, tmp_path: Path) -> None:
+def test_neither_padding_nor_exact_mechanisms_change_a_result(
+    family: str, schedule: str, tmp_path: Path
+) -> None:
     """With as many clusters and keys as frames, every mechanism is full attention, whatever frames count."""
     model = model_of(family, tmp_path)
     full, frames = model(utterances(LENGTHS, 0.0), LENGTHS)
-    model.set_frames("1,3")
+    model.set_frames(schedule)
     thirds, same = model(utterances(LENGTHS, 0.0), LENGTHS)
     assert torch.equal(frames, same)
     keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
@@ -60,7 +66,7 @@ def test_neither_padding_nor_exact_mechanisms_change_a_result(family: str, tmp_p
             torch.testing.assert_close(found[keep], thirds[keep], rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("family", ["wavlm", "wav2vec2-bert", "parakeet"])
+@pytest.mark.parametrize("family", SPACED)
 @torch.no_grad()
 def test_relative_positions_count_in_frames_of_the_encoder(family: str, tmp_path: Path) -> None:
     """Weights of every third position, scaled to a sum of 1, are those of a third of the frames."""
@@ -75,10 +81,22 @@ def test_relative_positions_count_in_frames_of_the_encoder(family: str, tmp_path
     assert (apart - short).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("family", SPACED)
+def test_relative_positions_need_equal_distances(family: str, tmp_path: Path) -> None:
+    model = model_of(family, tmp_path)
+    with pytest.raises(UserError, match=r"^frames=merge-0\.4: expected factors: .* at equal distances"):
+        model.set_frames("merge-0.4")
+    assert model.config.model.frames == "1"
+    model.set_frames("merge-0")
+
+
 def test_transformers_computes_all_frames(tmp_path: Path) -> None:
     save_ctc(tmp_path / "model")
     recognizer = Recognizer.load(tmp_path / "model", frames="1,2")
     with pytest.raises(UserError, match=r"all frames in each layer \(frames=1\), found 1,2"):
+        write_published(recognizer.model, recognizer.tokenizer, tmp_path / "out")
+    recognizer.set_frames("merge-0.4")
+    with pytest.raises(UserError, match=r"found merge-0\.4:cap=2,at=2"):
         write_published(recognizer.model, recognizer.tokenizer, tmp_path / "out")
     recognizer.set_frames("1")
     assert write_published(recognizer.model, recognizer.tokenizer, tmp_path / "out")

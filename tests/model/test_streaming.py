@@ -148,6 +148,12 @@ def test_memory_does_not_grow() -> None:
     [
         ("full", {}, {}, "attention full looks ahead over the whole utterance: train with attention=local-"),
         ("local-8:global=1", {}, {}, "attention local-8:global=1 looks ahead over the whole utterance"),
+        (
+            LOCAL,
+            {"frames": "merge-0.4"},
+            {},
+            "frames=merge-0.4:cap=2,at=2 compares frames of the whole utterance ahead: train with frames=2",
+        ),
         ("full:causal=true", {}, {}, "attention full:causal=true looks back over all that came before"),
         (LOCAL, {"positions": "sinusoidal"}, {}, "positions=rotary, convolution or none"),
         (

@@ -61,6 +61,17 @@ def test_maps_of_fewer_frames_have_the_encoder_s(
     assert torch.equal(weights_NN["full"][0], weights_NN["full"][1])
 
 
+def test_maps_of_joined_frames_are_refused(recognizer: Recognizer, spoken: tuple[torch.Tensor, str]) -> None:
+    recognizer.set_frames("merge-0.4:at=1")
+    try:
+        with pytest.raises(
+            UserError, match=r"^frames=merge-0\.4:cap=2,at=1: expected a factor for each layer"
+        ):
+            attention_maps(recognizer, *spoken, ["full"], layer=1, head=2)
+    finally:
+        recognizer.set_frames("1")
+
+
 def test_the_heads_are_those_that_differ_most(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
