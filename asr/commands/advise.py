@@ -21,7 +21,7 @@ def main(paths: list[str], overrides: list[str]) -> None:
 
 
 def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
-    """Print lengths, costs from the map or measured here, and a recommendation."""
+    """Print lengths, times from the map or measured here, and a recommendation."""
     options, training = asked
     if len(paths) != 1:
         raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
@@ -35,18 +35,19 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
         audio = paying.audio_words(spot.audio_s)
         console.print(f"From {path}, inputs of {audio}; measure=true measures at your lengths.")
         return
-    positions = lengths.positions(lengths.at(0.95))
-    options.attentions = options.attentions or advice.usual_variants(positions, options.device)
+    options.attentions = options.attentions or advice.usual_variants(options.device)
     if notice := missing_kernels(map(mechanism_of, options.attentions), options.device):
         console.print(notice, style="yellow", markup=False, soft_wrap=True)
+    at = advice.measured_at(options, lengths)
     with progress() as bars:
-        steps = len(advice.measured_at(options, lengths)) + options.memory * len(options.attentions)
-        task = bars.add_task("measuring", total=steps)
-        rows = advice.measure(
+        task = bars.add_task("measuring", total=len(set(at.values())))
+        measured = advice.measure(
             options, lengths, lambda x: bars.update(task, description=f"measuring {x}", advance=1)
         )
-    expected = advice.expect(rows, lengths, usual_clock(options.device))
-    taken = advice.recommend(expected)
-    console.print(advice.table(expected, options, lengths))
-    console.print(advice.training_options(taken.name), style="bold")
-    console.print(advice.reason(expected, taken, lengths, options.device))
+    console.print(paying.table_of([*measured.values()], usual_clock(options.device)))
+    if lengths.positions(lengths.at(1.0)) > options.longest:
+        console.print(f"not measured beyond {options.longest:,} positions")
+    spot = measured[at[advice.TYPICAL]]
+    console.print(advice.training_options(advice.of_the_map(spot)), style="bold")
+    audio = paying.audio_words(spot.audio_s)
+    console.print(f"For inputs of {audio}, by time alone: asr compare measures what it costs in errors.")

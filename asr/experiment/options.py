@@ -395,9 +395,8 @@ class AdviceConfig(TurnOptions):
 
     attentions: list[str] = option(
         [],
-        help="mechanisms of the softmax family to measure, also 'near-25 frames=2'; empty: all of them, "
-        "clustered and i-clustered with 100 clusters, or 25 for short utterances, i-clustered with "
-        "grouping=keys as well, and full with half the frames and in bfloat16",
+        help="mechanisms of the softmax family to measure beside full, also 'near-25 frames=2'; empty: those "
+        "of the map, and full with half the frames and in bfloat16",
         affects="result",
         suggested=MECHANISMS,
     )
@@ -406,18 +405,13 @@ class AdviceConfig(TurnOptions):
     )
     longest: int = option(
         4096,
-        help="longest sequence to measure; beyond it the time per frame is taken to be constant",
+        help="longest sequence to measure",
         affects="result",
         unit="encoder positions",
         minimum=16,
         maximum=10_000_000,
     )
     device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda", affects="result")
-    memory: bool = option(
-        True,
-        help="measure a step's memory at the 95th percentile of lengths, at most `longest`; one process each",
-        affects="result",
-    )
 
 
 @dataclass

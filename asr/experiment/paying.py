@@ -109,7 +109,8 @@ def machine(environment: dict[str, Any]) -> str:
 
 
 def _of_bench(results: Results) -> Iterator[Spot]:
-    options, frame_s = results.protocol["bench"], FeatureConfig().frame_shift_ms / 1000
+    options = results.protocol["bench"]
+    frame_s = options.get("frame_shift_ms", FeatureConfig().frame_shift_ms) / 1000
     environment = results.environment | {"device": options["device"]}
     for split in dict.fromkeys(x.split for x in results.evaluations):
         rows = {x.variant: x for x in results.evaluations if x.split == split}
