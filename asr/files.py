@@ -413,14 +413,14 @@ def read_record(path: Path, what: str = "a JSON file") -> dict[str, Any]:
 
 def checked_entries(schema: Any, values: dict[str, Any], path: Path | str) -> dict[str, Any]:
     """Return the entries of a schema, each built as its type; see `read_as`. Errors begin with `path`."""
-    found = {}
+    entries = {}
     for name, kind in _hints(schema).items():
         if name in values:
-            found[name] = _entry(kind, values[name], path, name)
+            entries[name] = _entry(kind, values[name], path, name)
     for x in dataclasses.fields(schema):
-        if x.name not in found and x.default is x.default_factory is dataclasses.MISSING:
+        if x.name not in entries and x.default is x.default_factory is dataclasses.MISSING:
             raise UserError(f"{path}: expected {x.name}, found none")
-    return found
+    return entries
 
 
 def _entry(kind: Any, value: Any, path: Path | str, name: str) -> Any:
@@ -518,10 +518,10 @@ def digest(content: str | bytes | Iterable[str | bytes], digits: int = 12, algor
         >>> digest("abc") == digest([b"a", "bc"]) == "ba7816bf8f01"
         True
     """
-    found = hashlib.new(algorithm, usedforsecurity=False)
+    hashed = hashlib.new(algorithm, usedforsecurity=False)
     for part in (content,) if isinstance(content, str | bytes) else content:
-        found.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
-    return found.hexdigest()[:digits]
+        hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+    return hashed.hexdigest()[:digits]
 
 
 def contents_digest(paths: Iterable[Path], digits: int = 64) -> str:

@@ -323,23 +323,23 @@ def compare(call: Call) -> str:
         with_lengths = call.operator in ("hamming_kmeans", "lsh_buckets")
         arguments = call.others | ({"lengths_B": call.query_lengths} if with_lengths else {})
         native, reference = KERNELS[call.operator]
-        found = native(x, **arguments)
+        results = native(x, **arguments)
         if call.wild:
             return "finished"
-        return "equal" if torch.equal(found, reference(x, **arguments)) else "deviates: indices"
+        return "equal" if torch.equal(results, reference(x, **arguments)) else "deviates: indices"
     dtype = x.dtype
-    found = run(call, True, dtype)
+    results = run(call, True, dtype)
     if call.wild:
         return "finished"
     sizes, logit = term_sizes(call)
     if call.others["dropout"] > 0:
-        return compare_with_itself(call, found, sizes[0] * float(call.grad.nan_to_num().double().norm()))
+        return compare_with_itself(call, results, sizes[0] * float(call.grad.nan_to_num().double().norm()))
     if ambiguous(call, logit):
         return "finished"
     unit_of_sums = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
     exact, theirs = run(call, False, torch.float64), run(call, False, dtype)
     for name, ours, other, truth, size in zip(
-        ("out", "dq", "dk", "dv"), found, theirs, exact, sizes, strict=True
+        ("out", "dq", "dk", "dv"), results, theirs, exact, sizes, strict=True
     ):
         if (ours is None) != (truth is None):
             return f"deviates: {name} is {'absent' if ours is None else 'present'}"
@@ -355,9 +355,9 @@ def compare(call: Call) -> str:
     return "equal"
 
 
-def compare_with_itself(call: Call, found: list[Tensor | None], size: float) -> str:
+def compare_with_itself(call: Call, results: list[Tensor | None], size: float) -> str:
     """With dropout, compare ⟨out, grad⟩ with ⟨v, dv⟩: the output is linear in v."""
-    out, dv = found[0], found[3]
+    out, dv = results[0], results[3]
     if out is None or dv is None:
         return "finished"
     grad, v = call.grad.double().nan_to_num(), call.vectors[2].double().nan_to_num()

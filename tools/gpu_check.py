@@ -319,9 +319,9 @@ def report(out: Path) -> int:
         last = next((line for line in reversed(lines) if line.strip()), "")
         ended = outcome(status, last)
         steps[path.stem] = {"outcome": ended, "status": status, "seconds": seconds, "last_line": last}
-    found = environment("cuda" if torch.cuda.is_available() else "cpu")
-    record: dict[str, object] = {"environment": found, "steps": steps}
-    text = ", ".join(f"{name} {value}" for name, value in found.items() if name != "kernels")
+    facts = environment("cuda" if torch.cuda.is_available() else "cpu")
+    record: dict[str, object] = {"environment": facts, "steps": steps}
+    text = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "kernels")
     for name in ("benchmark", "flex"):
         path = out / f"{name}.json"
         results = json.loads(path.read_text())["results"] if path.is_file() else []

@@ -25,7 +25,7 @@ COLOURS = ((255, 255, 255), (63, 81, 181), (10, 10, 40))  # weight 0, half, the 
 def insert(table: str, name: str, path: Path) -> None:
     """Replace the table between the marks `<!-- name: … -->` and `<!-- /name -->` of a file."""
     marks = rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)"
-    text = re.sub(marks, lambda found: f"{found[1]}{table}\n{found[2]}", path.read_text(), flags=re.S)
+    text = re.sub(marks, lambda match: f"{match[1]}{table}\n{match[2]}", path.read_text(), flags=re.S)
     write_text(text, path)
 
 
@@ -50,13 +50,13 @@ def weights(name: str) -> Tensor:
     if issubclass(MECHANISMS[name.rpartition("-")[0] if name not in MECHANISMS else name], SoftmaxMechanism):
         q = x_NM.view(1, 1, POSITIONS, SIZE)
         k = q if name == "shared-full" or name.startswith("lsh") else q + 0.3 * torch.randn_like(q)
-        found = build_mechanism(name, backend="reference").weights(q, k)[0, 0]
+        weights_NN = build_mechanism(name, backend="reference").weights(q, k)[0, 0]
     else:
         layer = build_self_attention(name, SIZE, HEADS, backend="reference").eval()
         lengths = torch.tensor([POSITIONS])
         jacobian = torch.autograd.functional.jacobian(lambda x: layer(x[None], lengths)[0], x_NM)
-        found = jacobian.transpose(1, 2).flatten(2).norm(dim=2)
-    return found / found.max().clamp_min(1e-9)
+        weights_NN = jacobian.transpose(1, 2).flatten(2).norm(dim=2)
+    return weights_NN / weights_NN.max().clamp_min(1e-9)
 
 
 def picture(weights_NS: Tensor) -> bytes:
@@ -102,7 +102,7 @@ def option_lines() -> str:
 
 def described() -> dict[str, object]:
     """Return the number of positions in a picture, and the name drawn and the class of each mechanism."""
-    classes = {key: f"{found.__module__}.{found.__qualname__}" for key, found in MECHANISMS.items()}
+    classes = {key: f"{kind.__module__}.{kind.__qualname__}" for key, kind in MECHANISMS.items()}
     drawn = {key: (name, classes[key]) for key, name in shown_names().items()}
     return {"positions": POSITIONS, "mechanisms": drawn}
 

@@ -41,8 +41,8 @@ def redrawn(text: str, folder: Path) -> str:
         folder: folder that the names of stored results are relative to.
     """
 
-    def draw(found: re.Match[str]) -> str:
-        start, stored, words, before, end = found.groups()
+    def draw(match: re.Match[str]) -> str:
+        start, stored, words, before, end = match.groups()
         if "format" not in read_json(folder / stored):  # a recipe's own program draws these
             return start + before + end
         return start + tables(read_results(folder / stored), words.split()) + end
@@ -53,14 +53,14 @@ def redrawn(text: str, folder: Path) -> str:
 def verdict() -> str:
     """Return from the rows of the map when attention pays, when frames and precision do, and when nothing."""
     page = ROOT / MAP
-    stored = dict.fromkeys(found[1] for found in SHOWN.findall(page.read_text(encoding="utf-8")))
+    stored = dict.fromkeys(match[1] for match in SHOWN.findall(page.read_text(encoding="utf-8")))
     rows = [x for name in stored for x in spots(read_results(page.parent / name))]
     return "".join(f"* **{head}** {text}\n" for head, text in paying.verdict(rows).items())
 
 
 def with_verdict(text: str) -> str:
     """Return README with the verdict of the map."""
-    return VERDICT.sub(lambda found: f"{found[1]}{verdict()}{found[2]}", text)
+    return VERDICT.sub(lambda match: f"{match[1]}{verdict()}{match[2]}", text)
 
 
 def tables(results: Results, words: list[str]) -> str:
@@ -68,8 +68,8 @@ def tables(results: Results, words: list[str]) -> str:
     names = [x for x in words if "=" not in x]
     asked = dict(x.split("=", 1) for x in words if "=" in x)
     results = replace(results, protocol=results.protocol | asked)
-    found = [x for x in drawn(results, PAGE) if isinstance(x, Table)]
-    return markdown(x for x in found if not names or {x.key, x.key.partition("-")[0]} & set(names))
+    chosen = [x for x in drawn(results, PAGE) if isinstance(x, Table)]
+    return markdown(x for x in chosen if not names or {x.key, x.key.partition("-")[0]} & set(names))
 
 
 if __name__ == "__main__":

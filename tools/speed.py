@@ -270,12 +270,12 @@ def transcribe_in_turns(options: Transcription) -> None:
     paths = sorted(folder.glob("*.wav"))
 
     def together(paths: list[Path]) -> list[str]:
-        found = []
+        texts = []
         for _, outcome in recognizer.transcribe_each(paths, plan, decoder):
             if isinstance(outcome, Exception):
                 raise outcome
-            found.append(outcome[0].text)
-        return found
+            texts.append(outcome[0].text)
+        return texts
 
     def one_by_one(paths: list[Path]) -> list[str]:
         return [text for path in paths for text in together([path])]
@@ -318,7 +318,7 @@ def measure_transcription(options: Transcription) -> None:
                     workers[label] = stack.enter_context(worker)
         turns = {label: worker.turn for label, worker in workers.items()}
         times = in_turns(turns, options.rounds, warm_up=0)
-        found = {
+        by_mode = {
             label: json.loads((folder / f"{worker.process.pid}.json").read_text())
             for label, worker in workers.items()
         }
@@ -327,7 +327,7 @@ def measure_transcription(options: Transcription) -> None:
         rate = options.files / statistics.median(turn.wall_s for turn in taken)
         table.add_row(label, f"{rate:.0f}", spread(taken, "wall"), spread(taken, "cpu"))
     open_console().print(table)
-    (first, expected), *others = found.items()
+    (first, expected), *others = by_mode.items()
     for label, texts in others:
         if texts != expected:
             count = sum(own != text for own, text in zip(expected, texts, strict=True))

@@ -79,9 +79,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Let links to the notebook lead to its page, and links to the program to the repository, if known."""
     folder = Path(page.file.src_uri).parent
 
-    def code(found: re.Match[str]) -> str:
-        path = os.path.normpath(folder / found[2])
-        return f"[{found[1]}]({config.repo_url}/blob/HEAD/{path})" if config.repo_url else found[1]
+    def code(match: re.Match[str]) -> str:
+        path = os.path.normpath(folder / match[2])
+        return f"[{match[1]}]({config.repo_url}/blob/HEAD/{path})" if config.repo_url else match[1]
 
     markdown = re.sub(r"\[([^][]+)\]\(([\w./]+\.py)\)", code, markdown)
     return re.sub(r"\]\(([\w./]*tutorial)\.ipynb\)", r"](\1.md)", markdown)
@@ -111,18 +111,18 @@ def reference(name: str, objects: list[str]) -> str:
 
 def mechanisms() -> Iterator[str]:
     """Yield the page of mechanisms: the table, then a picture and the description of each."""
-    found = json.loads((MAPS / "mechanisms.json").read_text(encoding="utf-8"))
+    stored = json.loads((MAPS / "mechanisms.json").read_text(encoding="utf-8"))
     text = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
     table = text.split("<!-- mechanisms: ")[1].split("<!-- /mechanisms -->")[0].partition("-->")[2]
     yield "# Mechanisms\n"
     yield (
-        f"Each picture shows what attends to what among {found['positions']} positions of one head: queries "
+        f"Each picture shows what attends to what among {stored['positions']} positions of one head: queries "
         "downwards, keys to the right, dark where the weight is large. Neighbours are alike, as in speech. "
         "The pictures of mechanisms without such weights show the size of the derivative of each output "
         "with respect to each input, for random parameters.\n"
     )
     yield table.replace("](../", "](") + "\n"
-    for key, (name, described) in found["mechanisms"].items():
+    for key, (name, described) in stored["mechanisms"].items():
         place = f"{MAPS.relative_to(ROOT).as_posix()}/{key}.png"
         yield f"## {key}\n\n![What attends to what with {name}]({place}){{ .map loading=lazy }}"
         yield f"\n`{name}`\n\n::: {described}\n    options:"

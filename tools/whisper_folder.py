@@ -69,9 +69,9 @@ def read_variables(path: Path) -> dict[str, np.ndarray]:
 
     def numbers(form: str) -> tuple[int, ...]:
         nonlocal at
-        found = struct.unpack_from(f"<{form}", data, at)
+        values = struct.unpack_from(f"<{form}", data, at)
         at += struct.calcsize(f"<{form}")
-        return found
+        return values
 
     def text() -> str:
         nonlocal at
@@ -162,8 +162,8 @@ def generation(settings: dict[str, Any], tokenizer: Any, multilingual: bool) -> 
     """
 
     def number(name: str) -> int:
-        found: int = tokenizer.convert_tokens_to_ids(f"<|{name}|>")
-        return found
+        token: int = tokenizer.convert_tokens_to_ids(f"<|{name}|>")
+        return token
 
     several = {}
     if multilingual:

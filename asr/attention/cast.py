@@ -216,8 +216,8 @@ class CAST(OwnParameterLayer):
         used_BC = self.in_use(lengths_B)
         with torch.no_grad():
             joint_BHNC = self.joint_affinity(affinity_q_BHNC, affinity_k_BHNC, gate_B1N1, used_BC)
-        found = self.members(joint_BHNC, lengths_B, used_BC)
-        members_BHCK, filled_BHCK = (x.expand(-1, self.heads, -1, -1) for x in found)
+        members = self.members(joint_BHNC, lengths_B, used_BC)
+        members_BHCK, filled_BHCK = (x.expand(-1, self.heads, -1, -1) for x in members)
 
         q_BHCKD, k_BHCKD, v_BHCKE = (gather_rows(x, members_BHCK) for x in (q, k, v))
         intra_BHCKE = self._attend(q_BHCKD, k_BHCKD, v_BHCKE, filled_BHCK)

@@ -30,7 +30,7 @@ def differing_heads(
     Returns:
         Layer and head, from 1, and their difference, in descending order; at most two heads.
     """
-    found = []
+    candidates = []
     for number, weights in enumerate(layers, start=1):
         if layer in (0, number):
             maps_HNS = [weights(name) if rows is None else weights(name)[:, rows] for name in names]
@@ -39,8 +39,8 @@ def differing_heads(
             for one, other in pairs:
                 differences_H += (one - other).abs().sum(-1).mean(-1).cpu() / len(pairs)
             places = enumerate(differences_H.tolist(), start=1)
-            found += [(number, place, difference) for place, difference in places if head in (0, place)]
-    return sorted(found, key=lambda entry: -entry[2])[:SHOWN]
+            candidates += [(number, place, difference) for place, difference in places if head in (0, place)]
+    return sorted(candidates, key=lambda entry: -entry[2])[:SHOWN]
 
 
 def described_choice(heads: Sequence[tuple[int, int, float]], layer: int, head: int) -> str:

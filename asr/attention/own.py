@@ -69,16 +69,16 @@ def find(mechanism: str) -> Mechanism | None:
             f"{class_name}…, or --code {file} with any command; in Python, import it or call given_name"
         )
     # Not getattr, because a module's `__getattr__` may import more.
-    found = vars(module).get(class_name)
-    if found is None:
+    cls = vars(module).get(class_name)
+    if cls is None:
         known = [name for name, value in vars(module).items() if _is_mechanism(value)]
         raise UserError(
             f"attention {mechanism!r}: expected a class {class_name} in {_place(source)}, found "
             f"{', '.join(known) or 'no mechanism'}"
         )
-    _check(found, mechanism)
+    _check(cls, mechanism)
     user_code.use(source)
-    return found
+    return cls
 
 
 @functools.cache
@@ -100,9 +100,9 @@ def _installed(mechanism: str) -> Mechanism | None:
     if entry is None:
         return None
     user_code.load(entry.module)
-    found = getattr(user_code.module(entry.module), entry.attr, None)
-    _check(found, f"{mechanism} ({MECHANISM_GROUP}: {entry.value})")
-    return found
+    cls = getattr(user_code.module(entry.module), entry.attr, None)
+    _check(cls, f"{mechanism} ({MECHANISM_GROUP}: {entry.value})")
+    return cls
 
 
 def _is_mechanism(value: object) -> bool:
@@ -113,35 +113,35 @@ def _place(source: str) -> str:
     return str(getattr(user_code.module(source), "__file__", None) or source)
 
 
-def _check(found: object, name: str) -> None:
+def _check(cls: object, name: str) -> None:
     """Raise UserError unless an object is a mechanism's class with a complete description."""
     what = f"attention {name!r}"
-    if not _is_mechanism(found):
-        kind = f"a class of {found.__mro__[1].__name__}" if isinstance(found, type) else repr(found)[:60]
+    if not _is_mechanism(cls):
+        kind = f"a class of {cls.__mro__[1].__name__}" if isinstance(cls, type) else repr(cls)[:60]
         raise UserError(f"{what}: expected a subclass of {KINDS}, found {kind}")
-    assert isinstance(found, type)
-    for method in ("forward",) if issubclass(found, OwnParameterLayer) else ("attend", "dense"):
-        if any(getattr(found, method) is vars(base).get(method) for base in ABSTRACT):
+    assert isinstance(cls, type)
+    for method in ("forward",) if issubclass(cls, OwnParameterLayer) else ("attend", "dense"):
+        if any(getattr(cls, method) is vars(base).get(method) for base in ABSTRACT):
             raise UserError(f"{what}: expected a method {method}, found none")
     for attribute in ("source", "time", "memory", "family"):
-        value = getattr(found, attribute, None)
+        value = getattr(cls, attribute, None)
         if not isinstance(value, str) or not value:
             raise UserError(f"{what}: expected text in the class attribute {attribute}, found {value!r}")
-    schema = getattr(found, "options", None)
+    schema = getattr(cls, "options", None)
     if not (isinstance(schema, type) and is_dataclass(schema)):
         raise UserError(f"{what}: expected a dataclass in the class attribute options, found {schema!r:.60}")
     _check_options(schema, what)
-    taken = ["name", "backend", "dropout", *(SIZES if issubclass(found, OwnParameterLayer) else ())]
+    taken = ["name", "backend", "dropout", *(SIZES if issubclass(cls, OwnParameterLayer) else ())]
     taken += ["options"] if fields(schema) else []
     try:
-        inspect.signature(found).bind(**dict.fromkeys(taken))
+        inspect.signature(cls).bind(**dict.fromkeys(taken))
     except TypeError as error:
-        raise UserError(f"{what}: {found.__name__}.__init__: {error}; it takes {', '.join(taken)}") from None
-    if "guarded" not in vars(found):
+        raise UserError(f"{what}: {cls.__name__}.__init__: {error}; it takes {', '.join(taken)}") from None
+    if "guarded" not in vars(cls):
         for method in CALLED:
-            if hasattr(found, method):
-                setattr(found, method, _guarded(getattr(found, method)))
-        found.guarded = True  # type: ignore[attr-defined]
+            if hasattr(cls, method):
+                setattr(cls, method, _guarded(getattr(cls, method)))
+        cls.guarded = True  # type: ignore[attr-defined]
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +156,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             views = {id(x): x.view_as(x) for x in given if isinstance(x, Tensor)}
             given = tuple(views.get(id(x), x) for x in given)
         try:
-            found = method(self, *given, **named)
+            output = method(self, *given, **named)
         except NOT_ITS_OWN:
             raise
         except (Exception, SystemExit) as error:
@@ -168,10 +168,10 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             raise UserError(f"attention {name!r}: {user_code.failure(error)}") from error
         inputs = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
         if method.__name__ != "__init__" and inputs:
-            _check_output(self, method, inputs, found)
+            _check_output(self, method, inputs, output)
             if watched:
-                _watch_gradients(self, method, inputs, found)
-        return found
+                _watch_gradients(self, method, inputs, output)
+        return output
 
     return call
 
@@ -237,19 +237,19 @@ def bad_gradient_again(model: nn.Module, loss: Callable[[], Tensor]) -> str:
     return ""
 
 
-def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Any) -> None:
+def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], output: Any) -> None:
     """Raise UserError unless the output is a tensor of the right shape, and for NaN in the first output."""
     first, last = inputs[0].shape, inputs[-1].shape
     shape = first if len(inputs) == 1 else (*first[:3], last[2 if method.__name__ == "dense" else 3])
     problem = ""
-    if not isinstance(found, Tensor):
-        problem = f"{found!r:.60}"
-    elif found.shape != shape:
-        problem = str(list(found.shape))
+    if not isinstance(output, Tensor):
+        problem = f"{output!r:.60}"
+    elif output.shape != shape:
+        problem = str(list(output.shape))
     elif not getattr(mechanism, "returned", False):
         # Only once, because it takes time, and comparisons time the calls.
         mechanism.returned = True
-        if found.isnan().any() and not any(x.isnan().any() for x in inputs):
+        if output.isnan().any() and not any(x.isnan().any() for x in inputs):
             problem = "NaN"
     if problem:
         raise UserError(
@@ -258,7 +258,9 @@ def _check_output(mechanism: Any, method: Callable[..., Any], inputs: list[Tenso
         )
 
 
-def _watch_gradients(mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], found: Tensor) -> None:
+def _watch_gradients(
+    mechanism: Any, method: Callable[..., Any], inputs: list[Tensor], output: Tensor
+) -> None:
     """Let the backward pass raise UserError if a finite gradient of the output becomes infinite or NaN."""
     given: list[bool] = []
 
@@ -272,8 +274,8 @@ def _watch_gradients(mechanism: Any, method: Callable[..., Any], inputs: list[Te
                 f"{method.__name__}, found {'NaN' if gradient.isnan().any() else 'inf'} ({_line(method)})"
             )
 
-    if found.requires_grad:
-        mechanism.watched.append(found.register_hook(note))
+    if output.requires_grad:
+        mechanism.watched.append(output.register_hook(note))
         sources = [x for x in (*inputs, *mechanism.parameters()) if x.requires_grad]
         mechanism.watched += [x.register_hook(check) for x in sources]
 

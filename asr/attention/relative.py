@@ -232,11 +232,11 @@ class RelativeAttention(SelfAttention):
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             numbers = q.shape[0] * q.shape[2] * (q.shape[3] + self.position.in_features)
             size = max(1, min(H, HEADS_AT_ONCE // max(1, numbers)))
-        found = []
+        outputs = []
         for heads in (slice(i, i + size) for i in range(0, H, size)):
             longer = self._longer(q[:, heads], k[:, heads], waves_2NK, heads)
-            found.append(self.mechanism(*longer, v[:, heads], lengths, bias_BS=bias_BN))
-        return torch.cat(found, 1)
+            outputs.append(self.mechanism(*longer, v[:, heads], lengths, bias_BS=bias_BN))
+        return torch.cat(outputs, 1)
 
     def _longer(self, q: Tensor, k: Tensor, waves_2NK: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
         """Return queries and keys of some heads with their positions, [B, H, N, D + M] each."""
@@ -288,7 +288,7 @@ def attend_by_distance(
     chunk = min(CHUNK, N)
     rows_HRD = position_keys(-reach - chunk, reach + chunk)
     turned_BHND = turned_BHND * q_BHND.shape[-1] ** -0.5
-    found = [v_BHND[:, :, :0]]
+    outputs = [v_BHND[:, :, :0]]
     for start in range(0, N, max(1, chunk)):
         end = min(start + chunk, N)
         first, last = max(start - reach, 0), min(end + reach, N)
@@ -307,7 +307,7 @@ def attend_by_distance(
         seen_B1IJ = seen_B1IJ & (distance_IJ.abs() <= reach)
         if not bool(seen_B1IJ.all()):
             mask_BHIJ = mask_BHIJ.masked_fill(~seen_B1IJ, -torch.inf)
-        found.append(
+        outputs.append(
             F.scaled_dot_product_attention(
                 q_BHND[:, :, start:end],
                 k_BHND[:, :, first:last],
@@ -316,7 +316,7 @@ def attend_by_distance(
                 dropout_p=dropout,
             )
         )
-    return torch.cat(found, 2)
+    return torch.cat(outputs, 2)
 
 
 def sines(positions: int, size: int, device: torch.device, distance: int = 1) -> Tensor:

@@ -233,9 +233,9 @@ def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:
         raise ValueError(f"expected lengths of shape [{batch}], found {list(lengths.shape)}")
     known = type(lengths) is Tensor and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if known and batch:
-        found = lengths.tolist()  # faster than reductions
-        if min(found) < 0 or max(found) > size:
-            raise ValueError(f"expected lengths 0 … {size}, found {found}")
+        values = lengths.tolist()  # faster than reductions
+        if min(values) < 0 or max(values) > size:
+            raise ValueError(f"expected lengths 0 … {size}, found {values}")
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:

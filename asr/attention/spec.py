@@ -106,8 +106,8 @@ class Spec:
 
 def effective(options: Any) -> list[Setting]:
     """Return the options that have an effect, the number in the name first."""
-    found = [x for x in settings(options) if not x.contradiction()]
-    return sorted(found, key=lambda x: not x.letter)
+    active = [x for x in settings(options) if not x.contradiction()]
+    return sorted(active, key=lambda x: not x.letter)
 
 
 @functools.cache
@@ -199,7 +199,7 @@ def _split_head(head: str, name: str, mechanisms: Mapping[str, type[Description]
         return mechanism, digits
     if head.endswith(".py"):
         raise UserError(f"attention {name!r}: expected a class of the file, e.g. {head}:Nystrom-32")
-    known = ", ".join(pattern(key, found.options) for key, found in mechanisms.items())
+    known = ", ".join(pattern(key, row.options) for key, row in mechanisms.items())
     raise UserError(
         f"unknown attention {name!r}{_near(head, mechanisms)}: expected one of {known} (capital letters "
         "stand for numbers)"

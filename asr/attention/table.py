@@ -81,10 +81,10 @@ def mechanism_class(mechanism: str) -> own.Mechanism:
     Raises:
         UserError: the mechanism doesn't exist, or its code isn't loaded.
     """
-    found = MECHANISMS.get(mechanism) or own.find(mechanism)
-    if found is None:
+    kind = MECHANISMS.get(mechanism) or own.find(mechanism)
+    if kind is None:
         raise UserError(f"unknown attention {mechanism!r}: expected one of {', '.join(MECHANISMS)}")
-    return found
+    return kind
 
 
 def class_named(name: str) -> own.Mechanism:
@@ -175,10 +175,10 @@ def layer_names(name: str, layers: int) -> list[str]:
         UserError: an invalid name, or another number of layers.
     """
     runs = layer_runs(name)
-    found = [spec.name for spec, count in runs for _ in range(count or layers)]
-    if len(found) != layers:
-        raise UserError(f"attention {name!r}: expected mechanisms for {layers} layers, found {len(found)}")
-    return found
+    names = [spec.name for spec, count in runs for _ in range(count or layers)]
+    if len(names) != layers:
+        raise UserError(f"attention {name!r}: expected mechanisms for {layers} layers, found {len(names)}")
+    return names
 
 
 def joined_name(names: Sequence[str]) -> str:
@@ -232,16 +232,16 @@ def missing_kernels(names: Iterable[str], device: str) -> str:
         names: names of mechanisms, or of one for each layer.
         device: `cpu` or `cuda`.
     """
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for spec in {str(spec): spec for name in names for spec, _ in layer_runs(name)}.values():
         if issubclass(mechanism_class(spec.mechanism), SoftmaxMechanism):
             mechanism = build_mechanism(str(spec))
             assert isinstance(mechanism, SoftmaxMechanism)
             reason = mechanism.backend.reasons.get(device)
             if reason and reason != NOT_COMPILED[device]:
-                found.setdefault(reason, []).append(spec.mechanism)
+                by_reason.setdefault(reason, []).append(spec.mechanism)
     sentences = []
-    for reason, mechanisms in found.items():
+    for reason, mechanisms in by_reason.items():
         *others, last = dict.fromkeys(mechanisms)
         which = f"{', '.join(others)} and {last} run" if others else f"{last} runs"
         unbuilt = reason == attention_ext.why_unavailable(device)
@@ -291,7 +291,7 @@ def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
     if len(factors) < layers:  # similarity is compared over the whole utterance
         return None
     periods = [f * mixer.period(options) for f, (mixer, options) in zip(factors, mixers, strict=True)]
-    found = 0
+    positions = 0
     # Traced from output to input. In the last layer, a chunk's start is farthest from its end; the pattern of
     # chunks repeats.
     for start in range(0, math.lcm(*periods), periods[-1])[:MOST_STARTS]:
@@ -301,8 +301,8 @@ def look_ahead(name: str, layers: int, frames: str = "1") -> int | None:
             if seen is None:
                 return None
             latest = seen * factor + factor - 1
-        found = max(found, latest - start)
-    return found
+        positions = max(positions, latest - start)
+    return positions
 
 
 def exchange(mechanism: str) -> str:
@@ -344,10 +344,10 @@ def option_words() -> dict[str, tuple[str, ...]]:
 
 def option_table() -> str:
     """Return the options of all mechanisms in Markdown, as shown in docs/attention.md."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    mechanisms_of: dict[tuple[str, str, str, str], list[str]] = {}
     for key, mechanism in MECHANISMS.items():
         for x in described(mechanism.options):
             option = (f"`{x.key}`", x.default, allowed_values(x), x.help)
-            found.setdefault(option, []).append(f"`{pattern(key, mechanism.options)}`")
-    rows = [(*option, ", ".join(names)) for option, names in found.items()]
+            mechanisms_of.setdefault(option, []).append(f"`{pattern(key, mechanism.options)}`")
+    rows = [(*option, ", ".join(names)) for option, names in mechanisms_of.items()]
     return Table.of("", ("Option", "Default", "Values", "Meaning", "Mechanisms"), rows).markdown()

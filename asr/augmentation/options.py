@@ -102,6 +102,6 @@ class WaveformConfig:
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected one or more numbers")
         for name in ("noise_snr_db", "room_t60_s"):
-            found = getattr(self, name)
-            if len(found) != 2 or found[0] > found[1]:
-                raise UserError(f"{name}={found}: expected two ascending numbers, [low, high]")
+            limits = getattr(self, name)
+            if len(limits) != 2 or limits[0] > limits[1]:
+                raise UserError(f"{name}={limits}: expected two ascending numbers, [low, high]")

@@ -88,18 +88,18 @@ def find_sources(option: str, folder: str, sample_rate: int) -> list[Source]:
     return sources
 
 
-def sources_digests(config: WaveformConfig, found: dict[str, list[Source]]) -> dict[str, str]:
+def sources_digests(config: WaveformConfig, sources: dict[str, list[Source]]) -> dict[str, str]:
     """Return a hash of the file names, lengths and rates in each folder, by option.
 
     Samples aren't hashed: they may take many gigabytes.
 
     Args:
         config: options.
-        found: recordings by option; see `all_sources`.
+        sources: recordings by option; see `all_sources`.
     """
     return {
         option: digest(
-            "\n".join(f"{Path(x.path).relative_to(folder)} {x.samples} {x.rate}" for x in found[option])
+            "\n".join(f"{Path(x.path).relative_to(folder)} {x.samples} {x.rate}" for x in sources[option])
         )
         for option, folder in config.folders.items()
     }

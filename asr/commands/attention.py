@@ -68,14 +68,14 @@ def _mechanism(name: str) -> str:
 def _overview() -> Table:
     rows = [
         (
-            pattern(key, found.options),
-            found.family,
+            pattern(key, cls.options),
+            cls.family,
             exchange(key),
-            found.time,
-            found.memory,
-            LINK.sub(r"\1", found.source),  # the table would cut addresses; a single mechanism's are shown
+            cls.time,
+            cls.memory,
+            LINK.sub(r"\1", cls.source),  # the table would cut addresses; a single mechanism's are shown
         )
-        for key, found in MECHANISMS.items()
+        for key, cls in MECHANISMS.items()
     ]
     for key, entry in own.entry_points().items():
         kind = "installed, but the name is taken" if key in MECHANISMS else "installed"
@@ -93,14 +93,14 @@ def _overview() -> Table:
 def _options(mechanisms: Sequence[str]) -> Table:
     rows = []
     for key in mechanisms:
-        found = mechanism_class(key)
-        name = pattern(key, found.options)
-        purpose = (found.__doc__ or "").strip().partition("\n")[0]
-        source = LINK.sub(r"\1, \2", found.source)
-        facts = (purpose, f"source: {source}", f"time: {found.time}", f"memory: {found.memory}")
+        kind = mechanism_class(key)
+        name = pattern(key, kind.options)
+        purpose = (kind.__doc__ or "").strip().partition("\n")[0]
+        source = LINK.sub(r"\1, \2", kind.source)
+        facts = (purpose, f"source: {source}", f"time: {kind.time}", f"memory: {kind.memory}")
         rows.append((name, "", "", "", "\n".join(filter(None, facts))))
-        size = number(found.options)
-        for x in config.describe(found.options):
+        size = number(kind.options)
+        for x in config.describe(kind.options):
             label = size.letter if size and x.key == size.key else f"{x.key}="
             rows.append((name, label, x.default, allowed_values(x), x.help))
     heads = ("attention", "option", "default", "values", "meaning")

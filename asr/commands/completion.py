@@ -72,7 +72,7 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
         position: index of the word; the command has index 1.
     """
     if position == 1 or (position == 2 and command == "help"):
-        found = [*COMMANDS, "help"] if position == 1 else list(COMMANDS)
+        words = [*COMMANDS, "help"] if position == 1 else list(COMMANDS)
     elif "=" in word:
         key, _, value = word.partition("=")
         # The opening bracket of a list, if there is one, and the entries before the last.
@@ -81,14 +81,14 @@ def candidates(command: str, second: str, word: str, position: int) -> list[str]
         if values == MECHANISMS:
             values += installed_mechanisms() + mechanisms_in(value[len(head) :])
             within = mechanism_options(value)
-        found = [f"{key}={x}" for x in within or [head + x for x in values]]
+        words = [f"{key}={x}" for x in within or [head + x for x in values]]
     elif command == "attention":
-        found = [*COMMANDS[command].first(), *installed_mechanisms(), *mechanisms_in(word)]
+        words = [*COMMANDS[command].first(), *installed_mechanisms(), *mechanisms_in(word)]
     elif position == 2 and command in COMMANDS and (named := list(COMMANDS[command].first())):
-        found = named
+        words = named
     else:
-        found = [f"{key}=" for key in option_values(command, second)]
-    return [x for x in found if x.startswith(word)]
+        words = [f"{key}=" for key in option_values(command, second)]
+    return [x for x in words if x.startswith(word)]
 
 
 def installed_mechanisms() -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def installed_mechanisms() -> tuple[str, ...]:
     sections = (
         re.search(rf"\[{MECHANISM_GROUP}\]([^\[]*)", file.read_text(errors="replace")) for file in files
     )
-    return tuple(name for found in sections if found for name in re.findall(r"^(\S+)\s*=", found[1], re.M))
+    return tuple(name for part in sections if part for name in re.findall(r"^(\S+)\s*=", part[1], re.M))
 
 
 def mechanisms_in(text: str) -> tuple[str, ...]:
@@ -115,17 +115,17 @@ def mechanisms_in(text: str) -> tuple[str, ...]:
 
 def mechanism_options(value: str) -> list[str]:
     """Return the completions of a value that ends in a mechanism's options: `full,near-25:topk=16,win`."""
-    found = WITHIN_OPTIONS.search(value)
-    if not found:
+    match = WITHIN_OPTIONS.search(value)
+    if not match:
         return []
-    name = split_name(found[1])[0]
+    name = split_name(match[1])[0]
     words = tuple(MECHANISM_OPTIONS.get(name, "").split())
     if not words and name.partition(":")[0].endswith(".py"):
         path, _, class_name = name.partition(":")
         options = _options(_classes(path), class_name)
         words = tuple(f"{key}=" for key, call in options.items() if "letter" not in _keywords(call))
-    given = {x.partition("=")[0] for x in found[2].split(",")}
-    return [value[: found.start(3)] + x for x in words if x.partition("=")[0] not in given]
+    given = {x.partition("=")[0] for x in match[2].split(",")}
+    return [value[: match.start(3)] + x for x in words if x.partition("=")[0] not in given]
 
 
 def _classes(path: str) -> dict[str, dict[str, ast.expr]]:
@@ -134,15 +134,15 @@ def _classes(path: str) -> dict[str, dict[str, ast.expr]]:
         tree = ast.parse(Path(path).read_bytes() if path.endswith(".py") else b"")
     except (OSError, SyntaxError, ValueError):
         return {}
-    found: dict[str, dict[str, ast.expr]] = {}
+    fields_of: dict[str, dict[str, ast.expr]] = {}
     for node in (x for x in tree.body if isinstance(x, ast.ClassDef)):
         for x in node.body:
             if isinstance(x, ast.Assign | ast.AnnAssign) and x.value:
                 targets = x.targets if isinstance(x, ast.Assign) else [x.target]
                 names = (name for target in targets for name in ast.walk(target))
                 assigned = {name.id: x.value for name in names if isinstance(name, ast.Name)}
-                found[node.name] = found.get(node.name, {}) | assigned
-    return found
+                fields_of[node.name] = fields_of.get(node.name, {}) | assigned
+    return fields_of
 
 
 def _options(classes: dict[str, dict[str, ast.expr]], mechanism: str) -> dict[str, ast.Call]:
@@ -175,9 +175,9 @@ def option_values(command: str, second: str) -> dict[str, tuple[str, ...]]:
         schema = taken.schema([second] if second else [])
     except UserError:  # no such recipe or action
         return {}
-    found: dict[str, tuple[str, ...]] = {}
+    values_of: dict[str, tuple[str, ...]] = {}
     if taken.trains:
-        found |= {group: tuple(names) for group, names in sorted(config_groups().items())}
-        found |= {x.key: x.values for x in describe(COMMANDS["train"].options)}
-    found |= {x.key: x.values for x in describe(schema)} if schema else {}
-    return found | ({"folder": ()} if command == "prepare" else {})
+        values_of |= {group: tuple(names) for group, names in sorted(config_groups().items())}
+        values_of |= {x.key: x.values for x in describe(COMMANDS["train"].options)}
+    values_of |= {x.key: x.values for x in describe(schema)} if schema else {}
+    return values_of | ({"folder": ()} if command == "prepare" else {})

@@ -24,12 +24,12 @@ def run(paths: list[str], options: ExportDataOptions) -> None:
         raise UserError("out= is needed: the output folder")
     manifests: dict[str, Path] = {}
     for path in map(Path, paths):
-        found = sorted(path.glob("*" + SUFFIX)) if path.is_dir() else [path]
-        if not found:
+        files = sorted(path.glob("*" + SUFFIX)) if path.is_dir() else [path]
+        if not files:
             raise UserError(
                 f"{path}: expected manifests (*{SUFFIX}), found none (create them with asr prepare)"
             )
-        for file in found:
+        for file in files:
             other = manifests.setdefault(split := file.name.removesuffix(SUFFIX), file)
             if other is not file:
                 raise UserError(f"{file}: expected each split once, found {split} also in {other}")

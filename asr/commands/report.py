@@ -49,16 +49,16 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
 def _follow_run(folder: Path, options: ReportOptions) -> Path:
     console, step = open_console(markup=False), -1
     while True:
-        found = watched(folder)
-        page = write_run_page(found, options.refresh)
-        state = " ".join(f"{x.head}: {x.text}" for x in found.findings())
+        training = watched(folder)
+        page = write_run_page(training, options.refresh)
+        state = " ".join(f"{x.head}: {x.text}" for x in training.findings())
         console.print(f"{folder}: {state}", soft_wrap=True)
-        if found.heard and found.heard[0].step > step:
-            console.print(heard.table(run_results(found)))
+        if training.heard and training.heard[0].step > step:
+            console.print(heard.table(run_results(training)))
         if step < 0:
             _announce(page, options)
-        step = found.heard[0].step if found.heard else 0
-        if not (options.refresh and found.running):
+        step = training.heard[0].step if training.heard else 0
+        if not (options.refresh and training.running):
             return page
         time.sleep(options.refresh)
 

@@ -24,9 +24,11 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
     with grouped_warnings(), progress(counts=False) as bars:
         task = bars.add_task("encoding", total=1.0)
         align = partial(bars.update, task, description="aligning", total=None)
-        found = work.run(partial(bars.advance, task), align)
-    kept_s = sum(x.end_s - x.start_s for x in found.kept)
-    print(f"{work.folder}: {len(found.kept)} utterances, {duration(kept_s)} of {duration(found.duration_s)}")
-    if found.left_out:
-        print(f"left out {len(found.left_out)} that don't fit: {work.folder / LEFT_OUT}", file=sys.stderr)
+        result = work.run(partial(bars.advance, task), align)
+    kept_s = sum(x.end_s - x.start_s for x in result.kept)
+    print(
+        f"{work.folder}: {len(result.kept)} utterances, {duration(kept_s)} of {duration(result.duration_s)}"
+    )
+    if result.left_out:
+        print(f"left out {len(result.left_out)} that don't fit: {work.folder / LEFT_OUT}", file=sys.stderr)
     print(f"next: asr prepare folder audio={work.folder}")

@@ -191,14 +191,14 @@ def _merged(
         UserError: an unknown key, or a value of another type.
     """
     where = f"{source}: " if source else ""
-    found = {}
+    options = {}
     for key, value in values.items():
         if key not in kinds:
             raise UserError(f"{where}unknown option {key!r}{did_you_mean(key, list(kinds))}")
         if read:
             _check_value(key, value, kinds[key])
         try:
-            found[key] = given_value(value, kinds[key]) if read else value
+            options[key] = given_value(value, kinds[key]) if read else value
         except yaml.YAMLError as error:
             raise _misfit(key, value, kinds[key], where) from error
         if REFERENCE in str(value) and not kinds[key].startswith(("str", "list[str", "list[Any")):
@@ -206,10 +206,11 @@ def _merged(
     try:
         # Unsafe means that both may be changed; nobody else uses them, and copies would take longest.
         merged = OmegaConf.unsafe_merge(
-            config, OmegaConf.create(literal(nested({attribute(key): value for key, value in found.items()})))
+            config,
+            OmegaConf.create(literal(nested({attribute(key): value for key, value in options.items()}))),
         )
     except UNFIT as error:
-        for key, value in found.items():
+        for key, value in options.items():
             if not _fits(config, key, value):
                 raise _misfit(key, values[key], kinds[key], where) from error
         raise UserError(f"{where}{str(error).splitlines()[0]}") from error

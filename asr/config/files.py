@@ -43,12 +43,12 @@ def layers(name: str, chosen: Mapping[str, Any], searched: Sequence[Path] = ()) 
     groups = _defaults(load_yaml(path), path, searched)
     others, recipe = _chain(RECIPE, chosen.get(RECIPE, groups.pop(RECIPE)), searched)
     taken = {group: choice for group, choice in chosen.items() if group != RECIPE}
-    found = []
+    stack = []
     for group, choice in (groups | others | taken).items():
-        found += [Layer(source, {group: values}) for source, values in _chain(group, choice, searched)[1]]
+        stack += [Layer(source, {group: values}) for source, values in _chain(group, choice, searched)[1]]
     for source, values in recipe:
-        found.append(Layer(source, {key: value for key, value in values.items() if key not in taken}))
-    return found
+        stack.append(Layer(source, {key: value for key, value in values.items() if key not in taken}))
+    return stack
 
 
 def recipe_name(choice: str, searched: Sequence[Path] = ()) -> str:

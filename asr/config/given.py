@@ -33,10 +33,10 @@ def values_of(
         {'recipe': 'demo', 'model.layers': 6, 'seeds': [0, 1]}
     """
     first, others = nested_values(options), nested_values(keywords)
-    found = flat(first) | flat(others)
+    values = flat(first) | flat(others)
     # `flat` drops an empty dictionary, which isn't a text either. A filled one may be a group: `model` of a
     # comparison is both a text and a group.
-    whole = {key: x for key, x in (first | others).items() if x == {}} | found
+    whole = {key: x for key, x in (first | others).items() if x == {}} | values
     for x in settings(schema()) if schema else ():
         given = whole.get(x.key)
         if x.kind is str and not isinstance(given, str | None):
@@ -44,7 +44,7 @@ def values_of(
             raise UserError(f"{x.key}={given!r:.60}: expected {what}")
         if x.kind == list[str] and isinstance(given, list) and not all(isinstance(y, str) for y in given):
             raise UserError(f"{x.key}={given!r:.60}: expected a list of texts")
-    return found
+    return values
 
 
 def nested_values(options: Options) -> dict[str, Any]:

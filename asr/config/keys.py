@@ -70,23 +70,23 @@ def flat(values: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()
         >>> flat({"seed": 0, "model": {"layers": 6}})
         {'seed': 0, 'model.layers': 6}
     """
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for key, value in values.items():
         inside = isinstance(value, dict) and prefix + key not in whole
-        found |= flat(value, f"{prefix}{key}.", whole) if inside else {prefix + key: value}
-    return found
+        leaves |= flat(value, f"{prefix}{key}.", whole) if inside else {prefix + key: value}
+    return leaves
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with dotted names as nested dictionaries: the inverse of `flat`."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")
-        place = found
+        place = tree
         for part in path:
             place = place.setdefault(part, {})
         place[last] = value
-    return found
+    return tree
 
 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -103,7 +103,7 @@ def _as_yaml(value: Any) -> str:
     """Return a value as JSON that YAML reads as the same value."""
     # For a character beyond U+FFFF, JSON writes two escapes, which YAML would read as two characters.
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def configurations(group: str, searched: Sequence[Path] = ()) -> dict[str, Path]:
@@ -116,13 +116,13 @@ def configurations(group: str, searched: Sequence[Path] = ()) -> dict[str, Path]
     Raises:
         UserError: a further folder has a configuration with the name of an included one.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for root in (folder(), *searched):
         for path in sorted((root / group).glob("*.yaml")):
-            if path.stem in found:
-                raise UserError(f"{path}: expected another name, found that of {found[path.stem]}")
-            found[path.stem] = path
-    return found
+            if path.stem in paths:
+                raise UserError(f"{path}: expected another name, found that of {paths[path.stem]}")
+            paths[path.stem] = path
+    return paths
 
 
 def config_groups(searched: Sequence[Path] = ()) -> dict[str, list[str]]:

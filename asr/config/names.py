@@ -69,8 +69,8 @@ def split_source(name: str) -> tuple[str, str]:
         >>> split_source("./nystrom.py:Nystrom-32:landmarks=8"), split_source("i-clustered-100:topk=16")
         (('./nystrom.py', 'Nystrom-32:landmarks=8'), ('', 'i-clustered-100:topk=16'))
     """
-    found = _WITH_SOURCE.fullmatch(name)
-    return (found[1], found[2]) if found and found[1] not in _STEMS else ("", name)
+    match = _WITH_SOURCE.fullmatch(name)
+    return (match[1], match[2]) if match and match[1] not in _STEMS else ("", name)
 
 
 def split_name(name: str) -> tuple[str, str, str]:
@@ -96,11 +96,11 @@ def alternatives(names: list[str]) -> list[str]:
         >>> alternatives(["./own/nystrom.py:Nystrom-32/64"])
         ['./own/nystrom.py:Nystrom-32', './own/nystrom.py:Nystrom-64']
     """
-    found = []
+    expanded = []
     for name in names:
         source, rest = split_source(name)
         # Because the pattern has a group, every second part contains alternatives.
         parts = _ALTERNATIVES.split(rest)
         choices = [part.split("/") if index % 2 else [part] for index, part in enumerate(parts)]
-        found += [f"{source}:{x}" if source else x for x in map("".join, itertools.product(*choices))]
-    return found
+        expanded += [f"{source}:{x}" if source else x for x in map("".join, itertools.product(*choices))]
+    return expanded

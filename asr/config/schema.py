@@ -71,11 +71,11 @@ class Condition:
     option: str
     values: tuple[Any, ...] = ()
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Return whether the option has an effect if the other has the value, or list of values, `found`."""
         if not self.values:
-            return bool(found)
-        return any(x in self.values for x in (found if isinstance(found, list) else [found]))
+            return bool(value)
+        return any(x in self.values for x in (value if isinstance(value, list) else [value]))
 
     def expectation(self, name: str) -> str:
         """Return the condition in words, e.g. `with loss=mmi`; `name` is the other option's full name."""
@@ -86,13 +86,13 @@ class Condition:
             return f"for {values}"
         return f"with {name}={values}" if self.values else f"with {name}"
 
-    def contradiction(self, name: str, found: Any) -> str:
+    def contradiction(self, name: str, value: Any) -> str:
         """Return, in words, why the condition fails, e.g. `with loss=ctc, only with loss=mmi`."""
-        if not self.values or (self.option != PATHS and (not found or isinstance(found, list))):
+        if not self.values or (self.option != PATHS and (not value or isinstance(value, list))):
             return self.expectation(name).replace("with", "without", 1)
         if self.values == ("",):
             return f"with {name}"
-        at = f"for {found}" if self.option == PATHS else f"with {name}={written(found)}"
+        at = f"for {value}" if self.option == PATHS else f"with {name}={written(value)}"
         return f"{at}, only {self.expectation(name)}"
 
 
@@ -157,11 +157,11 @@ def options_of(schema: type, *, only: Only | Sequence[Only]) -> Any:
 def conditions(only: Only | Sequence[Only]) -> tuple[Condition, ...]:
     """Return the conditions in `only`; see `option`."""
     pairs = [only] if only and isinstance(only[0], str) else only
-    found = []
+    parsed = []
     for name, *values in typing.cast(Sequence[Only], pairs):
         one_of = values[0] if values and isinstance(values[0], tuple) else tuple(values)
-        found.append(Condition(name, one_of))
-    return tuple(found)
+        parsed.append(Condition(name, one_of))
+    return tuple(parsed)
 
 
 class Described(NamedTuple):
@@ -217,9 +217,9 @@ class Setting(NamedTuple):
             facts: known facts besides options: the kind of the command's arguments as `paths`.
         """
         for only, scope in self.conditions:
-            name, found, _ = _other(only, scope, facts)
-            if found is not MISSING and not only.holds(found):
-                return only.contradiction(name, found)
+            name, value, _ = _other(only, scope, facts)
+            if value is not MISSING and not only.holds(value):
+                return only.contradiction(name, value)
         return ""
 
 

@@ -86,33 +86,33 @@ def _facts(path: str | Path, decode: bool) -> tuple[int, int, int]:
         with open_audio(path) as file:
             check_rate(file.rate, path)
             samples = file.samples
-            found = samples or 0
-            if found or samples is None:
+            counted = samples or 0
+            if counted or samples is None:
                 check_complete(path)
-            if samples is None or (found and decode):
-                found = _decoded(file, path)
-            if not (found or samples):
+            if samples is None or (counted and decode):
+                counted = _decoded(file, path)
+            if not (counted or samples):
                 raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
     except Undecodable as error:
         raise UserError(f"{path}: expected an audio file, found one that can't be read ({error})") from None
-    if samples is not None and found != samples:
+    if samples is not None and counted != samples:
         raise UserError(
-            f"{path}: expected {samples} samples, as its header says, found {found} (a truncated file?)",
+            f"{path}: expected {samples} samples, as its header says, found {counted} (a truncated file?)",
             "truncated_audio",
         )
-    return found, file.rate, file.channels
+    return counted, file.rate, file.channels
 
 
 def _decoded(file: AudioFile, path: str | Path) -> int:
     """Return the number of samples per channel after decoding a file."""
-    found = 0
+    samples = 0
     try:
         for block in file.blocks(max(1, BLOCK_SAMPLES // max(1, file.channels))):
-            checked_samples(block, str(path), found)
-            found += len(block)
+            checked_samples(block, str(path), samples)
+            samples += len(block)
     except Undecodable as error:
-        raise UserError(f"{path}: damaged after {found / file.rate:.1f} s ({error})") from None
-    return found
+        raise UserError(f"{path}: damaged after {samples / file.rate:.1f} s ({error})") from None
+    return samples
 
 
 def player_times(path: str | Path) -> Callable[[float, bool], float]:

@@ -76,5 +76,5 @@ class _Pipe:
 
 
 def _available(pipe: Any, size: int) -> bytes:
-    found: bytes = pipe.read1(size) if hasattr(pipe, "read1") else pipe.read(size)
-    return found
+    content: bytes = pipe.read1(size) if hasattr(pipe, "read1") else pipe.read(size)
+    return content

@@ -126,15 +126,15 @@ class SpeechData(TrainingData):
     def _fitting(self, cuts: Cuts, split: str, fastest: float) -> Cuts:
         frames = self.encoder_lengths(cuts.durations_s / fastest)
         limits_s = MIN_DURATION_S, self.config.max_duration_s
-        found = dict(misfits(cuts, frames, limits_s, self.tokenizer, self.topology))
-        self.left_out += [(split, cuts[i].id, reason) for i, reason in found.items()]
-        kept = np.delete(np.arange(len(cuts)), list(found))
-        if found:
+        reasons = dict(misfits(cuts, frames, limits_s, self.tokenizer, self.topology))
+        self.left_out += [(split, cuts[i].id, reason) for i, reason in reasons.items()]
+        kept = np.delete(np.arange(len(cuts)), list(reasons))
+        if reasons:
             log.warning(
-                "%s: left out %d of %d utterances (listed in left_out.tsv)", split, len(found), len(cuts)
+                "%s: left out %d of %d utterances (listed in left_out.tsv)", split, len(reasons), len(cuts)
             )
         if not len(kept):
-            example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if found else ""
+            example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if reasons else ""
             raise UserError(f"split {split}: no utterance is usable{example}")
         return cuts.select(kept)
 

@@ -146,16 +146,16 @@ def read_member(path: str) -> io.BytesIO:
     Raises:
         UserError: the archive is gone or has become shorter.
     """
-    found = MEMBER.fullmatch(path)
-    assert found is not None
+    match = MEMBER.fullmatch(path)
+    assert match is not None
     try:
-        with open(found[1], "rb") as file:
-            file.seek(int(found[2]))
-            content = file.read(int(found[3]))
+        with open(match[1], "rb") as file:
+            file.seek(int(match[2]))
+            content = file.read(int(match[3]))
     except OSError as error:
         raise UserError(
-            f"{found[1]}: expected a tar archive, found none that can be read ({error.strerror})"
+            f"{match[1]}: expected a tar archive, found none that can be read ({error.strerror})"
         ) from None
-    if len(content) < int(found[3]):
-        raise UserError(f"{found[1]}: expected a whole tar archive, found it shorter than at the start")
+    if len(content) < int(match[3]):
+        raise UserError(f"{match[1]}: expected a whole tar archive, found it shorter than at the start")
     return io.BytesIO(content)

@@ -265,12 +265,12 @@ class Bench:
         for name in names if self.sizes else ():
             what = f"N={length}: memory of {name}, {passes}"
             advance(what)
-            found = self.job.obtain(what, partial(self._peak, name, length, passes))
-            if found is None:
+            measured = self.job.obtain(what, partial(self._peak, name, length, passes))
+            if measured is None:
                 error = f"one sequence needs more than {self.options.memory:g} GiB"
                 self.rows.append(row_of(name, self._problem(length, 1), passes, error=error))
             else:
-                batches[name], peaks[name] = found
+                batches[name], peaks[name] = measured
         without = f" without {', '.join(left)}" if (left := [x for x in self.names if x not in names]) else ""
         what = f"N={length}: time, {passes}{without}"
         advance(what)

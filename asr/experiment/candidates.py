@@ -121,7 +121,7 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
 def _ties_keys(attention: str) -> list[bool]:
     """Return whether keys are tied to the queries, for each run of layers."""
     classes = [mechanism_class(spec.mechanism) for spec, _ in layer_runs(attention)]
-    return [issubclass(found, QueryKeyMechanism) and found.needs_shared_keys for found in classes]
+    return [issubclass(kind, QueryKeyMechanism) and kind.needs_shared_keys for kind in classes]
 
 
 def _keys(entry: Any) -> dict[str, Any]:

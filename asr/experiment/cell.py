@@ -58,8 +58,8 @@ class Cell:
 
     def state(self, folder: Path) -> Journal:
         """Return the journal; an empty one if the cell on disk has other settings."""
-        found = read_state(folder, self.name)
-        return found if stored_cell(self.name, found).key == self.key else Journal()
+        state = read_state(folder, self.name)
+        return state if stored_cell(self.name, state).key == self.key else Journal()
 
     def is_done(self, folder: Path) -> bool:
         """Return whether the cell succeeded with exactly these settings."""
@@ -69,15 +69,15 @@ class Cell:
 def read_state(folder: Path, name: str) -> Journal:
     """Return the journal of a cell, whatever its settings; an empty one if the cell wasn't planned."""
     path = folder / name / JOURNAL
-    found = Journal(path)
+    journal = Journal(path)
     if not path.exists() and (earlier := path.with_name(STATE)).exists():
         stored = read_record(earlier, "the state of a cell")
-        found.identity = {"command": name.partition("s/")[0], **stored["settings"]}
+        journal.identity = {"command": name.partition("s/")[0], **stored["settings"]}
         if stored["status"] == "running":
-            found.stored = {BEGUN: None}
+            journal.stored = {BEGUN: None}
         elif stored["status"] != "missing":
-            found.record = {name: x for name in ("error", "seconds", "result") if (x := stored[name])}
-    return found
+            journal.record = {name: x for name in ("error", "seconds", "result") if (x := stored[name])}
+    return journal
 
 
 def stored_cell(name: str, state: Journal) -> Cell:

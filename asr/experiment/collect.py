@@ -178,10 +178,10 @@ def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], ForwardTimes], dict
     """Return the times by training cell, split and variant, and the conditions of timing by split."""
     times, conditions = {}, {}
     for cell in timing_cells(plan):
-        if found := _timing(plan.folder, cell):
+        if timing := _timing(plan.folder, cell):
             split = cell.name.removeprefix("timings/")
-            conditions[split] = found.conditions
-            for model, taken in zip(cell.settings["models"], found.times, strict=True):
+            conditions[split] = timing.conditions
+            for model, taken in zip(cell.settings["models"], timing.times, strict=True):
                 times[model["training"], split, model["variant"]] = taken
     return times, conditions
 
@@ -204,7 +204,7 @@ def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
 
 
 def _failures(plan: Plan) -> list[Failure]:
-    found = []
+    failures = []
     owners = {cell.name: key[:2] for key, cell in plan.evaluations.items()}
     owners |= {cell.name: key for key, cell in plan.trainings.items()}
     for cell in [*plan.cells(), *timing_cells(plan)]:
@@ -212,10 +212,10 @@ def _failures(plan: Plan) -> list[Failure]:
         label, seed = owners.get(cell.name, ("all candidates", None))
         log = str(log_path(Path(), cell.name))
         if state.status == "failed":
-            found.append(Failure(cell.name, label, seed, state.error or "", log))
+            failures.append(Failure(cell.name, label, seed, state.error or "", log))
         if cell.kind == "timing" and (timing := _timing(plan.folder, cell)):
             for model, taken in zip(cell.settings["models"], timing.times, strict=True):
                 if taken.error:
                     name = f"{cell.name}: {model['variant']}"
-                    found.append(Failure(name, model["label"], None, taken.error, log))
-    return found
+                    failures.append(Failure(name, model["label"], None, taken.error, log))
+    return failures

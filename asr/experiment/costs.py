@@ -153,7 +153,7 @@ def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -
                 costs[label][number].append(step.cpu_s)
         if spent_s * (passes + 1) / passes > most_s * len(timers):
             break
-    return {label: statistics.fmean(map(statistics.median_low, found)) for label, found in costs.items()}
+    return {label: statistics.fmean(map(statistics.median_low, rounds)) for label, rounds in costs.items()}
 
 
 def _step(timer: StepTimer) -> Seconds:

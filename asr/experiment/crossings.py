@@ -59,12 +59,12 @@ def speed_ups(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[flo
         clock: `cpu` or `wall`.
     """
     times = {(row.split, row.variant): position_us(row, clock) for row in rows}
-    found = []
+    ratios = []
     for row in rows:
         beside = [name for split, name in times if split == row.split]
         base_us = times.get((row.split, rival(row.variant, baseline, beside)))
-        found.append(None if base_us is None else base_us / times[row.split, row.variant])
-    return found
+        ratios.append(None if base_us is None else base_us / times[row.split, row.variant])
+    return ratios
 
 
 def fastest_by_length(rows: Sequence[Evaluation], baseline: str, clock: str) -> list[str]:
@@ -84,21 +84,21 @@ def fastest_by_length(rows: Sequence[Evaluation], baseline: str, clock: str) -> 
     """
     lines = []
     for split in dict.fromkeys(row.split for row in rows):
-        found = sorted((x for x in rows if x.split == split), key=lambda x: position_us(x, clock))
-        ranges = [[x / row.positions for x in quartiles(row.repeats_s(clock))] for row in found]
+        ordered = sorted((x for x in rows if x.split == split), key=lambda x: position_us(x, clock))
+        ranges = [[x / row.positions for x in quartiles(row.repeats_s(clock))] for row in ordered]
         level = [
-            x.variant for x, (low, *_) in zip(found[1:], ranges[1:], strict=True) if low <= ranges[0][-1]
+            x.variant for x, (low, *_) in zip(ordered[1:], ranges[1:], strict=True) if low <= ranges[0][-1]
         ]
-        full_us = next((position_us(x, clock) for x in found if x.variant == baseline), None)
-        if len(found) < 2 or full_us is None:
+        full_us = next((position_us(x, clock) for x in ordered if x.variant == baseline), None)
+        if len(ordered) < 2 or full_us is None:
             continue
         share = (
             ""
-            if found[0].variant == baseline
-            else f" ({position_us(found[0], clock) / full_us:.2f} of {baseline})"
+            if ordered[0].variant == baseline
+            else f" ({position_us(ordered[0], clock) / full_us:.2f} of {baseline})"
         )
         also = f", level with {', '.join(level)}" if level else ""
-        lines.append(f"fastest at N = {found[0].length:,}: {found[0].variant}{share}{also}")
+        lines.append(f"fastest at N = {ordered[0].length:,}: {ordered[0].variant}{share}{also}")
     return lines
 
 
@@ -121,9 +121,9 @@ def crossing(ratios: Mapping[int, float]) -> str:
         return f"nowhere up to {lengths[-1]:,}"
     low, high = slower[-1], lengths[lengths.index(slower[-1]) + 1]
     share = math.log(ratios[low]) / (math.log(ratios[low]) - math.log(ratios[high]))
-    found = low * (high / low) ** share
-    digits = 1 - math.floor(math.log10(found))  # two significant
-    return f"from {round(found, digits):,.0f}"
+    positions = low * (high / low) ** share
+    digits = 1 - math.floor(math.log10(positions))  # two significant
+    return f"from {round(positions, digits):,.0f}"
 
 
 def crossings(rows: Sequence[Evaluation], baseline: str, clock: str) -> dict[str, str]:
@@ -139,13 +139,13 @@ def crossings(rows: Sequence[Evaluation], baseline: str, clock: str) -> dict[str
     for row, ratio in zip(rows, speed_ups(rows, baseline, clock), strict=True):
         if ratio is not None:
             faster[row.variant][row.length] = ratio
-    found = {}
+    words = {}
     for name, ratios in faster.items():
         against = rival(name, baseline, names)
         if not ratios or name == against:
             continue
-        found[name] = f"faster than {against} {crossing(ratios)}"
+        words[name] = f"faster than {against} {crossing(ratios)}"
         kind = "" if name.startswith("peer:") else parse_name(mechanism_of(name)).mechanism
         if kind in PUBLISHED and split_name(mechanism_of(against))[0] == "full":
-            found[name] += f"; paper: {PUBLISHED[kind]}"
-    return found
+            words[name] += f"; paper: {PUBLISHED[kind]}"
+    return words

@@ -86,8 +86,8 @@ def workloads(request: Request) -> list[Exchanged]:
         return [Transcription(request.options)]
     module = recipe_module(request.recipe.name, "workload")
     assert module is not None
-    found: list[Exchanged] = module.workloads(request.options, request.recipe)
-    return found
+    chosen: list[Exchanged] = module.workloads(request.options, request.recipe)
+    return chosen
 
 
 def label_of(source: str) -> str:
@@ -247,9 +247,9 @@ class Exchange:
                     kept += self.workload.keep(self._checked(output, variant), items, reference)
 
             runner = self.runners[variant]
-            found = in_turns_on({"": (inputs,)}, {variant: runner}, device=device, keep=keep)
+            turns = in_turns_on({"": (inputs,)}, {variant: runner}, device=device, keep=keep)
             if not runner.error:
-                (taken,) = found[variant]
+                (taken,) = turns[variant]
                 seconds = taken.by(usual_clock(device))
                 full_s = full_s or seconds
                 if variant in variants:
@@ -308,7 +308,7 @@ class Exchange:
             label: label of the model.
             clock: `cpu` or `wall`, for the times.
         """
-        found = {
+        rows = {
             variant: Evaluation(
                 candidate=label,
                 seed=0,
@@ -324,7 +324,7 @@ class Exchange:
         outcomes = self._outcomes()
         base = outcomes.get(Variant.read(self.options.baseline))
         for variant, outcome in outcomes.items():
-            evaluation, peak = found[variant], self.journal.stored[_key(variant, "memory")]["peak_bytes"]
+            evaluation, peak = rows[variant], self.journal.stored[_key(variant, "memory")]["peak_bytes"]
             total = float(outcome.seconds.sum())
             evaluation.forward_s, evaluation.forward_cpu_s = (
                 (total, None) if clock == "wall" else (None, total)
@@ -344,7 +344,7 @@ class Exchange:
                     if base.values[name] > 0
                 }
                 evaluation.ratios["time"] = _entry(*outcome.time(base))
-        return list(found.values())
+        return list(rows.values())
 
     def differences(self, label: str) -> list[Difference]:
         """Return the differences between variants, paired over inputs.
@@ -353,7 +353,7 @@ class Exchange:
         all after a search, between each variant and full attention.
         """
         outcomes = self._outcomes()
-        found = []
+        compared = []
         for (first, one), (second, other) in itertools.combinations(outcomes.items(), 2):
             main = [] if self.search else list(dict.fromkeys([*list(one.values)[:1], DIVERGENCE]))
             for name in one.values if first == Variant(FULL) else main:
@@ -362,8 +362,8 @@ class Exchange:
                     value, interval = other.values[name] - one.values[name], self._interval(samples)
                     systems = (label, str(second)), (label, str(first))
                     estimate = Estimate.bootstrapped(value, interval, INPUTS)
-                    found.append(Difference(self.workload.name, name, *systems, estimate))
-        return found
+                    compared.append(Difference(self.workload.name, name, *systems, estimate))
+        return compared
 
     def _outcomes(self) -> dict[Variant, Outcome]:
         return {x: self.outcome(x) for x in self.variants if x not in self.errors}

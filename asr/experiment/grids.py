@@ -34,8 +34,8 @@ class Paper:
 
     def epochs_of(self, candidate: Candidate) -> float | None:
         """Return a candidate's epochs until convergence; None if the paper doesn't give them."""
-        found = self.epochs.get(candidate.label, self.epochs.get(candidate.attention))
-        return float(found) if found and not candidate.finetuned_from else None
+        epochs = self.epochs.get(candidate.label, self.epochs.get(candidate.attention))
+        return float(epochs) if epochs and not candidate.finetuned_from else None
 
 
 def with_grid(given: Given) -> tuple[dict[str, Any], Paper | None]:

@@ -65,10 +65,10 @@ class Labels:
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
         """See `Workload`."""
         state = cell.state(folder)
-        found = state.result(LabelScore)
-        rate = {"rate": found.value, "interval": found.interval, "length": found.labels}
-        evaluation.rates = {found.measure: rate}
-        evaluation.utterances, evaluation.backend = found.items, found.backend
+        score = state.result(LabelScore)
+        rate = {"rate": score.value, "interval": score.interval, "length": score.labels}
+        evaluation.rates = {score.measure: rate}
+        evaluation.utterances, evaluation.backend = score.items, score.backend
         evaluation.decode_s = state.seconds
 
     @staticmethod
@@ -120,7 +120,7 @@ def read_items(splits: list[str], trainings: Mapping[str, TrainConfig]) -> dict[
         UserError: a split other than dev and test, or one without files.
     """
     known: dict[str, NumberedBatches] = {}  # key: options that the data depend on
-    found = {}
+    items = {}
     for label, training in trainings.items():
         key = data_key(training)
         if key not in known:
@@ -129,5 +129,5 @@ def read_items(splits: list[str], trainings: Mapping[str, TrainConfig]) -> dict[
                 if split not in HELD_OUT:
                     raise UserError(f"splits=[{split}]: expected {' | '.join(HELD_OUT)}")
                 known[key].held_out(split, 1)
-        found[label] = known[key]
-    return found
+        items[label] = known[key]
+    return items

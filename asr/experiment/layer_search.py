@@ -82,8 +82,8 @@ def search_layers(
     while left and current is not None:
         tried = [now.changed(change).variant(own) for change in left]
         outcomes = dict(zip(left, measure(tried, len(steps) + 1), strict=True))
-        within = {x: found for x, found in outcomes.items() if found and found.values[DIVERGENCE] <= limit}
-        worth = {x: gain for x, found in within.items() if (gain := _gain(found, current)) > 0}
+        within = {x: trial for x, trial in outcomes.items() if trial and trial.values[DIVERGENCE] <= limit}
+        worth = {x: gain for x, trial in within.items() if (gain := _gain(trial, current)) > 0}
         chosen = max(worth, key=worth.__getitem__, default=None)
         if chosen is not None:
             now, current = now.changed(chosen), within[chosen]

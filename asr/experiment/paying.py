@@ -198,8 +198,8 @@ def _fastest(rivals: Sequence[Rival], baseline: str) -> dict[str, Rival]:
         time = rival.ratio.value if rival.ratio else rival.seconds or 0.0
         return not rival.close, time if rival.close else rival.kl or 0.0
 
-    found: dict[str, Rival] = {}
+    fastest: dict[str, Rival] = {}
     for rival in sorted(rivals, key=order):
         if rival.variant != baseline:
-            found.setdefault(axis_of(rival.variant, baseline), rival)
-    return {axis: found[axis] for axis in (*AXES, TOGETHER) if axis in found}
+            fastest.setdefault(axis_of(rival.variant, baseline), rival)
+    return {axis: fastest[axis] for axis in (*AXES, TOGETHER) if axis in fastest}

@@ -83,8 +83,8 @@ class Plan:
     def run_folder(self, label: str, seed: int) -> Path:
         """Return the run folder of a training: new or reused."""
         cell = self.trainings[label, seed]
-        if found := training_result(cell.state(self.folder)):
-            return Path(os.path.relpath(self.folder / found.run))
+        if result := training_result(cell.state(self.folder)):
+            return Path(os.path.relpath(self.folder / result.run))
         return self.reused.get(cell.name, self.folder / cell.name)
 
 
@@ -270,7 +270,7 @@ def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict
         places: folders with further runs.
     """
     search = functools.cache(finished_runs)  # reads each run once
-    found = {}
+    by_name = {}
     for cell in trainings:
         if cell.needs or RunFolder(folder / cell.name).options.exists():
             continue
@@ -280,8 +280,8 @@ def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict
             ((run, read_run(run)) for run in own), itertools.chain.from_iterable(map(search, places))
         )
         if adopted := next((run for run, work in known if suits(run, work, cell.settings)), None):
-            found[cell.name] = adopted
-    return found
+            by_name[cell.name] = adopted
+    return by_name
 
 
 def timing_cells(plan: Plan) -> list[Cell]:

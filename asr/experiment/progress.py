@@ -160,13 +160,13 @@ class CellProgress:
 
 def _budgets_s(plan: Plan) -> dict[str, float]:
     """Return the time budgets of trainings by cell, including budgets in measured steps."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for candidate in plan.candidates:
         given = plan.options.budget[0] if plan.options.budget else ""
         text = candidate.budget or str(candidate.overrides.get("trainer.budget") or given)
         if budget := parse_budget(text):
-            found |= {plan.trainings[candidate.label, x].name: budget.seconds for x in candidate.seeds}
-    return found
+            seconds |= {plan.trainings[candidate.label, x].name: budget.seconds for x in candidate.seeds}
+    return seconds
 
 
 def print_grid(request: Request, console: Console) -> None:

@@ -108,14 +108,14 @@ def choose(results: Results, labels: dict[str, tuple[str, float]]) -> list[Tried
         loss = next((x.dev_loss for x in training.curve if x.step == training.best_step), None)
         known = TriedRate(candidate, rate, training.dev_error, loss, training.train_cpu_s, training.train_s)
         tried.setdefault(candidate, []).append(known)
-    for candidate, found in tried.items():
-        best = min(found, key=_order)
+    for candidate, trials in tried.items():
+        best = min(trials, key=_order)
         if math.isinf(_order(best)[0]):
             reasons = [x.error for x in results.trainings if labels[x.candidate][0] == candidate and x.error]
             why = f"; the first failed: {reasons[0]}" if reasons else ""
             raise UserError(f"learning_rates: no training of {candidate} ended with an error on dev{why}")
-        found[found.index(best)] = dataclasses.replace(best, chosen=True)
-    return [x for found in tried.values() for x in found]
+        trials[trials.index(best)] = dataclasses.replace(best, chosen=True)
+    return [x for trials in tried.values() for x in trials]
 
 
 def _order(tried: TriedRate) -> tuple[float, float]:

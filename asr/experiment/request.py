@@ -224,7 +224,7 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     for name, path in decoder.files().items():
         if not Path(path).is_file():
             raise UserError(f"beam.{name}={path}: expected a file, found none{near_path(path)}")
-    files = {f"beam.{name}": found for name, found in decoder.digests().items()}
+    files = {f"beam.{name}": digest for name, digest in decoder.digests().items()}
     if isinstance(decoder, WeightedDecoder):
         decoder.phrases()  # errors before any training
     return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)

@@ -86,10 +86,10 @@ class Results:
 
     def candidate(self, label: str) -> Candidate:
         """Return the candidate with this label."""
-        found = next((candidate for candidate in self.candidates if candidate.label == label), None)
-        if found is None:
+        chosen = next((candidate for candidate in self.candidates if candidate.label == label), None)
+        if chosen is None:
             raise UserError(f"results.json: no candidate {label!r}, which an evaluation or a training names")
-        return found
+        return chosen
 
     def own(self, label: str) -> str:
         """Return the mechanism that a candidate was trained with."""
@@ -133,11 +133,11 @@ class Results:
         precision; another attention is only compared with the model as trained. All variants of a model that
         wasn't trained here compete.
         """
-        found = dict.fromkeys(
+        names = dict.fromkeys(
             (x.candidate, x.variant) for x in self.evaluations if x.split == split and x.status == "done"
         )
         labels = [x.label for x in self.candidates]
-        order = sorted(found, key=lambda x: (labels.index(x[0]), x[1] != self.own(x[0])))
+        order = sorted(names, key=lambda x: (labels.index(x[0]), x[1] != self.own(x[0])))
         return {self.name_of(system): system for system in order if self._competes(system)}
 
     def name_of(self, system: System) -> str:
@@ -167,10 +167,10 @@ class Results:
         that training showed.
         """
         evaluations = [x for x in self.evaluations if split in (None, x.split)]
-        found = dict.fromkeys(name for x in evaluations for name in x.rates)
+        names = dict.fromkeys(name for x in evaluations for name in x.rates)
         first = self.protocol.get("metric") or self.dev_measure().removeprefix("dev_")
-        order = [first, *METRICS, *found]
-        return sorted(found, key=order.index)
+        order = [first, *METRICS, *names]
+        return sorted(names, key=order.index)
 
     def error_rate(self, label: str, split: str, metric: str, variant: str | None = None) -> Estimate | None:
         """Return a candidate's mean error rate over its seeds, as a fraction; None if nothing has finished.
@@ -178,12 +178,12 @@ class Results:
         With several seeds, the interval is that of the mean over seeds; with one, the bootstrap interval
         over utterances.
         """
-        found = [x.rates[metric] for x in self.evaluations_of(label, split, variant) if metric in x.rates]
-        if not found:
+        rates = [x.rates[metric] for x in self.evaluations_of(label, split, variant) if metric in x.rates]
+        if not rates:
             return None
-        if len(found) == 1:
-            return Estimate.bootstrapped(found[0]["rate"], found[0]["interval"], self.unit)
-        return over_seeds([rate["rate"] for rate in found])
+        if len(rates) == 1:
+            return Estimate.bootstrapped(rates[0]["rate"], rates[0]["interval"], self.unit)
+        return over_seeds([rate["rate"] for rate in rates])
 
     def unlearned(self, label: str, split: str, metric: str, variant: str | None = None) -> bool:
         """Return whether a candidate has learned nothing.
@@ -217,9 +217,9 @@ class Results:
         as for official rates of a single seed, which have no errors per utterance, it shows none if the
         systems' intervals overlap.
         """
-        found = self.difference(first, second, split, metric)
-        if found and found.interval:
-            return found.interval[0] <= 0 <= found.interval[1]
+        difference = self.difference(first, second, split, metric)
+        if difference and difference.interval:
+            return difference.interval[0] <= 0 <= difference.interval[1]
         one, other = (self.error_rate(label, split, metric, variant) for label, variant in (first, second))
         if not (one and one.interval and other and other.interval):
             return True
@@ -231,8 +231,8 @@ class Results:
 
     def dev_error(self, label: str) -> Estimate | None:
         """Return a candidate's mean validation measure over its seeds; None if no training has finished."""
-        found = [x.dev_error for x in self.trainings_of(label) if x.dev_error is not None]
-        return over_seeds(found) if found else None
+        errors = [x.dev_error for x in self.trainings_of(label) if x.dev_error is not None]
+        return over_seeds(errors) if errors else None
 
     def forward_time(self, label: str, split: str, variant: str | None = None) -> Estimate | None:
         """Return the seconds of a forward pass over a split with the range of its repeats.
@@ -248,9 +248,9 @@ class Results:
     def ratio(self, system: System, split: str, name: str) -> Estimate | None:
         """Return a measure, or `time`, divided by the baseline's; None if it wasn't compared with one."""
         for x in self.evaluations_of(system[0], split, system[1]):
-            if found := x.ratios.get(name):
+            if entry := x.ratios.get(name):
                 over = "batches" if name == "time" else self.unit
-                return Estimate.bootstrapped(found["rate"], found["interval"], over)
+                return Estimate.bootstrapped(entry["rate"], entry["interval"], over)
         return None
 
     def time(self, system: System, split: str) -> Estimate | None:
@@ -279,12 +279,12 @@ class Results:
         for x in self.evaluations:
             evaluations.setdefault((x.candidate, x.seed), []).append(x)
         rows = []
-        for (label, seed), found in evaluations.items():
+        for (label, seed), evaluated in evaluations.items():
             candidate, training = self.candidate(label), trainings.get((label, seed))
             start: dict[str, Any] = {"recipe": self.recipe, "candidate": label}
             start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": seed}
             end = {f"training_{name}": getattr(training, name) for name in of_training} if training else {}
-            rows += [start | _evaluation_row(self, x) | end for x in found] or [start | end]
+            rows += [start | _evaluation_row(self, x) | end for x in evaluated] or [start | end]
         return rows
 
 

@@ -179,14 +179,14 @@ class SpeechPasses:
         """Return normalised features and frames, by the front end that computes them."""
         plan = BatchPlan(tuple(self.plans[number].tolist()))
         batches: dict[int, Batch] = {}  # by sample rate
-        found = {}
+        normalised = {}
         for input_key, model in self.models.items():
             rate = model.sample_rate
             if rate not in batches:
                 batches[rate] = Utterances(self.cuts, None, rate)[plan].to(self.device)
             features, frames = model.front_end(batches[rate].audio, batches[rate].audio_lengths)
-            found[input_key] = model.normalisation(features, frames), frames
-        return found
+            normalised[input_key] = model.normalisation(features, frames), frames
+        return normalised
 
 
 def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
@@ -199,21 +199,21 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
         raise UserError("data.train is empty: name a recipe (recipe=demo) or manifests (data.train=[path])")
     places = protocol.data.train
     names = ["train", *(f"train {i + 1}" for i in range(1, len(places)))]
-    found = {name: manifest_path(place, "train") for name, place in zip(names, places, strict=True)}
+    manifests = {name: manifest_path(place, "train") for name, place in zip(names, places, strict=True)}
     dev = protocol.data.dev
-    found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
+    manifests["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
     for split in sorted(splits, key=is_manifest):  # names, then manifests
         name = split_name(split)
         if not is_manifest(split):
-            found.setdefault(name, split_beside(places[0], split))
-        elif os.path.abspath(found.setdefault(name, Path(split))) != os.path.abspath(split):
-            raise UserError(f"{split}: another manifest is also called {name}, {found[name]}: rename one")
-    for name, path in found.items():
+            manifests.setdefault(name, split_beside(places[0], split))
+        elif os.path.abspath(manifests.setdefault(name, Path(split))) != os.path.abspath(split):
+            raise UserError(f"{split}: another manifest is also called {name}, {manifests[name]}: rename one")
+    for name, path in manifests.items():
         if not (path.is_file() or shards(path)):
             others = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
             hint = f"the folder has: {', '.join(others)}" if others else "asr prepare creates it"
             raise UserError(f"{path}: expected the manifest of {name}, found no such file ({hint})")
-    return found
+    return manifests
 
 
 def split_name(split: str) -> str:
@@ -245,6 +245,6 @@ def item_errors(score: Score) -> ItemErrors:
 def rates_of(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the error rates of a score.json, official ones as `official`, `official-swbd`, …"""
     rates = {name: score[name] for name in METRICS if name in score}
-    for subset, found in score.get("official", {}).items():
-        rates["official" if subset == "all" else f"official-{subset}"] = found
+    for subset, counts in score.get("official", {}).items():
+        rates["official" if subset == "all" else f"official-{subset}"] = counts
     return rates

@@ -53,17 +53,17 @@ class Runner:
         """
         if self.error:
             return Seconds()
-        found: list[Any] = []
+        outputs: list[Any] = []
         try:
             if self.prepare:
                 self.prepare()
-            taken = time_of(lambda: found.append(self.forward(*inputs)), device)
+            taken = time_of(lambda: outputs.append(self.forward(*inputs)), device)
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             self.error = (str(error).strip() or type(error).__name__).splitlines()[0]
             return Seconds()
         self.warm = True
         if keep:
-            keep(found.pop())
+            keep(outputs.pop())
         return taken
 
 
@@ -133,8 +133,8 @@ def forward_times(
     with torch_threads(threads):
         for number in range(passes.batches):
             inputs = passes.inputs(number)
-            found = in_turns_on(inputs, dict(enumerate(runners)), device=device, repeats=repeats)
-            for index, times in found.items():
+            turns = in_turns_on(inputs, dict(enumerate(runners)), device=device, repeats=repeats)
+            for index, times in turns.items():
                 runner = runners[index]
                 runner.taken = [x + y for x, y in zip(runner.taken, times, strict=True)]
             advance((number + 1) / passes.batches)

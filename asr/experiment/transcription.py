@@ -88,7 +88,7 @@ class Transcription:
             split_name(str(path)): split_data(path, manifest_digest(path), cuts.durations_s, FRAME_MS)
             for path, cuts in read.items()
         }
-        cuts = [cut for found in read.values() for cut in found]
+        cuts = [cut for part in read.values() for cut in part]
         # Without join_s, no utterance has room for another.
         groups = packed([cut.duration for cut in cuts], options.join_s, PAUSE_S)
         joined = [[cuts[index] for index in group] for group in groups][: options.examples or None]
@@ -100,10 +100,10 @@ class Transcription:
 
     def _input(self, number: int, cuts: "list[MonoCut]") -> JoinedInput:
         duration_s = sum(cut.duration for cut in cuts) + PAUSE_S * (len(cuts) - 1)
-        found = JoinedInput(number, cuts, self.model.length(duration_s))
+        item = JoinedInput(number, cuts, self.model.length(duration_s))
         longest = max(cuts, key=lambda cut: cut.duration)
-        self.model.check(longest.id, longest.duration, found.text if self.labelled else "")
-        return found
+        self.model.check(longest.id, longest.duration, item.text if self.labelled else "")
+        return item
 
     def settings(self) -> dict[str, Any]:
         """Return all that the outputs depend on, besides the variant."""
@@ -147,16 +147,16 @@ class Transcription:
 
     def score(self, kept: list[dict[str, Any]]) -> Scored:
         """Return measures and predictions; `kept` is in the order of `items`."""
-        found = [{"utterances": [cut.id for cut in speech.cuts]} for speech in self.items]
-        measures = self._errors(kept, found) if self.labelled else {}
+        entries = [{"utterances": [cut.id for cut in speech.cuts]} for speech in self.items]
+        measures = self._errors(kept, entries) if self.labelled else {}
         for name, (amount, over) in self.model.measures.items():
             if amount in kept[0]:
                 sizes = [item[over] if over else 1 for item in kept]
                 measures[name] = pooled([item[amount] for item in kept], sizes)
-        predictions = [one | item for one, item in zip(found, kept, strict=True)]
+        predictions = [one | item for one, item in zip(entries, kept, strict=True)]
         return Scored(measures, {"predictions": predictions})
 
-    def _errors(self, kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Statistic]:
+    def _errors(self, kept: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Statistic]:
         """Return the error rate; add reference, words and errors of each input to `found`."""
         references = [
             self.model.spoken([cut.supervisions[0].text for cut in speech.cuts]) for speech in self.items
@@ -166,7 +166,7 @@ class Transcription:
         lengths = [count.length for count in counts]
         if not sum(lengths):
             raise UserError(f"data={self.options.data}: expected words to score against, found none")
-        for entry, reference, words, count in zip(found, references, heard, counts, strict=True):
+        for entry, reference, words, count in zip(entries, references, heard, counts, strict=True):
             entry |= {
                 "reference": " ".join(reference),
                 "normalised": " ".join(words),
@@ -197,9 +197,9 @@ def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Tra
         return WhisperTranscriber(Whisper(folder, options.device, options.language))
     if options.language:
         raise UserError(f"language={options.language}: has no effect with a CTC model")
-    found = Recognizer.load(folder, device=options.device, attention="full")
+    recognizer = Recognizer.load(folder, device=options.device, attention="full")
     phones = None
-    if isinstance(found.tokenizer, PhoneTokenizer):
+    if isinstance(recognizer.tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
-        phones = ReferencePhones.of_data(found.tokenizer, data, languages, g2p=True)
-    return CTCTranscriber(found.model, found.tokenizer, options.model, phones)
+        phones = ReferencePhones.of_data(recognizer.tokenizer, data, languages, g2p=True)
+    return CTCTranscriber(recognizer.model, recognizer.tokenizer, options.model, phones)

@@ -80,15 +80,15 @@ def given_variants(texts: list[str], names: Callable[[list[str]], list[str]] = c
     Raises:
         UserError: an unknown mechanism, option or precision, or an invalid number of layers.
     """
-    found = []
+    variants = []
     for text in texts:
         attention, *axes = _AXES.split(text)
         try:
             variant = config.parse(Variant, {**by_key(axes), "attention": attention})
         except UserError as error:
             raise UserError(f"{text}: {error}") from None
-        found += [str(replace(variant, attention=name)) for name in names([attention])]
-    return found
+        variants += [str(replace(variant, attention=name)) for name in names([attention])]
+    return variants
 
 
 def mechanism_of(text: str) -> str:

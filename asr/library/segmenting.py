@@ -112,16 +112,16 @@ class Segmentation:
         ((_, outcome),) = pipeline([FileSource(self.recording)], [[0]], advance)
         if isinstance(outcome, Exception):
             raise UserError(failure(outcome, str(self.recording)))
-        ((channel, found),) = outcome
-        return self._write(found or [], channel.samples, model.sample_rate)
+        ((channel, texts),) = outcome
+        return self._write(texts or [], channel.samples, model.sample_rate)
 
-    def _write(self, found: list[TimedText], samples: Samples, rate: int) -> Segmented:
+    def _write(self, texts: list[TimedText], samples: Samples, rate: int) -> Segmented:
         """Write the utterances that fit, and the list of the others."""
         least = self.options.min_fit
-        kept = [x for x in found if x.fit >= least]
-        others = [x for x in found if x.fit < least]
+        kept = [x for x in texts if x.fit >= least]
+        others = [x for x in texts if x.fit < least]
         if not kept:
-            best = max(x.fit for x in found)
+            best = max(x.fit for x in texts)
             raise UserError(
                 f"{self.text}: the text doesn't fit {self.recording}: expected utterances with a fit of at "
                 f"least min_fit={least:g}, found at most {best:.3f}"

@@ -156,14 +156,14 @@ class Transcription:
         # Without its path: actors have another working folder, and receive the code that is loaded here.
         own = self.options
         options = replace(own, attention=own.attention and given_name(own.attention))
-        found = on_actors(
+        outcomes = on_actors(
             partial(_set_up, local_folder(self.model).absolute(), options),
             groups,
             actors=options.actors,
             address=options.address,
             resources={"num_gpus": 1} if options.device.startswith("cuda") else {"num_cpus": 1},
         )
-        for (position, _, shown), result in found:
+        for (position, _, shown), result in outcomes:
             yield position, result or (None, f"{shown}: {LOST}")
 
 

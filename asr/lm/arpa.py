@@ -51,7 +51,7 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
 def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:
     """Return the words in the unigrams; check the header's counts against the lines of all sections."""
     expected: list[int] = []
-    found: list[int] = []
+    counts: list[int] = []
     words: list[str] = []
     section = None
     for line in lines:
@@ -68,14 +68,14 @@ def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:
             break
         elif line.startswith("\\") and line.endswith("-grams:"):
             section += 1
-            found.append(0)
+            counts.append(0)
         elif section == 0:
             name, _, number = line.partition("=")
             if not number.strip().isdecimal():
                 raise UserError(f"{path}: expected `{name}=<number>`, found {line[:60]!r}")
             expected.append(int(number))
         else:
-            found[-1] += 1
+            counts[-1] += 1
             if section == 1:
                 fields = line.split()
                 if len(fields) < 2:
@@ -83,10 +83,10 @@ def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:
                 words.append(fields[1])
     if section is None:
         raise UserError(f"{path}: expected an ARPA or KenLM file, found no \\data\\ section")
-    if section != -1 or found != expected:
+    if section != -1 or counts != expected:
         raise UserError(
             f"{path}: the language model is truncated: expected {_counts(expected)} n-grams and \\end\\, "
-            f"found {_counts(found)}{'' if section == -1 else ' and no end'}"
+            f"found {_counts(counts)}{'' if section == -1 else ' and no end'}"
         )
     return frozenset(words)
 

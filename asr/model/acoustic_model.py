@@ -163,23 +163,23 @@ class AcousticModel(AttentionModel):
             Log-probabilities [B, T', O] from the encoder's states; in training or with self-conditioning,
             those from the blocks in `config.intermediate` come before them. And [B] valid encoder frames.
         """
-        found: list[Tensor] = []
+        intermediate: list[Tensor] = []
 
         def tap(number: int, states: Tensor) -> Tensor:
             if number not in self.config.intermediate:
                 return states
             normed = self.encoder.norm(states)
             with torch.enable_grad() if self.training else nullcontext():  # the head isn't frozen
-                found.append(self.head(normed))
+                intermediate.append(self.head(normed))
             if self.condition is None:
                 return states
-            return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))
+            return states + self.condition(intermediate[-1].softmax(dim=-1).to(states.dtype))
 
         tapped = self.config.intermediate and (self.training or self.condition is not None)
         with self.rounding():
             with self._encoder_gradients():
                 states, lengths = self.encoder(features, lengths, tap if tapped else None)
-            return [*found, self.head(states)], lengths
+            return [*intermediate, self.head(states)], lengths
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that get no gradients if `encoder_frozen` is true."""

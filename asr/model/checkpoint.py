@@ -68,10 +68,10 @@ def load(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def check_shapes(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
+def check_shapes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor], where: str) -> None:
     """Raise UserError unless `found` has the names and shapes of `wanted`; `where` begins the message."""
-    for name in [*wanted, *found]:
-        own, other = (list(x[name].shape) if name in x else "none" for x in (wanted, found))
+    for name in [*wanted, *stored]:
+        own, other = (list(x[name].shape) if name in x else "none" for x in (wanted, stored))
         if own != other:
             expected = f"{name} of shape {own}" if name in wanted else f"no {name}"
             raise UserError(f"{where}: expected {expected}, found {other}")

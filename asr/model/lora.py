@@ -42,12 +42,12 @@ def add_lora(model: AcousticModel, config: LoraConfig) -> None:
                 f"{layer.name}"
             )
     layers = [(name, x) for name, x in model.encoder.named_modules() if isinstance(x, SelfAttentionLayer)]
-    found = [
+    modules = [
         f"{layer}.{name}" for layer, x in layers for name, part in x.named_modules() if projects(name, part)
     ]
     for module in (model.normalisation, model.encoder):
         module.requires_grad_(False)
-    settings = Settings(r=config.rank, lora_alpha=config.alpha, target_modules=found)
+    settings = Settings(r=config.rank, lora_alpha=config.alpha, target_modules=modules)
     inject_adapter_in_model(settings, model.encoder, NAME)
 
 
@@ -58,12 +58,12 @@ def projects(name: str, module: nn.Module) -> bool:
 
 def merged(weights: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
     """Return the weights after `add_lora` under their former names, with the updates added."""
-    found = {}
+    state = {}
     for name, value in weights.items():
         if name.endswith((DOWN, UP)):
             continue
         layer = name.removesuffix(f"{BASE}weight")
         if layer != name:
             value = value + config.alpha / config.rank * (weights[layer + UP] @ weights[layer + DOWN])
-        found[name.replace(BASE, ".")] = value
-    return found
+        state[name.replace(BASE, ".")] = value
+    return state

@@ -33,10 +33,10 @@ def portable_folder(path: Path) -> Path | None:
 def check_replaceable(folder: Path, names: Iterable[str] = FILES) -> None:
     """Raise UserError if a folder contains files other than an exported model's, or can't be written."""
     check_writable(folder / CONFIG)
-    found = {path.name for path in folder.glob("*") if path.suffix != ".partial"}
-    if foreign := sorted(found - set(names)):
+    present = {path.name for path in folder.glob("*") if path.suffix != ".partial"}
+    if foreign := sorted(present - set(names)):
         raise UserError(f"out={folder}: expected an empty folder or an exported model, found {foreign[0]}")
-    if names == FILES and CONFIG in found:
+    if names == FILES and CONFIG in present:
         _read_settings(folder / CONFIG)
 
 

@@ -154,8 +154,8 @@ class LatentProjection(nn.Module):
 
     def forward(self, latents: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, F] with [B] lengths to [B, T, M] with zeros at padded frames."""
-        found = self.projection(latents)
-        return zero_padding(found[0] if isinstance(found, tuple) else found, lengths)
+        projected = self.projection(latents)
+        return zero_padding(projected[0] if isinstance(projected, tuple) else projected, lengths)
 
 
 class PretrainedBlock(nn.Module):

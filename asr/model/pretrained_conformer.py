@@ -64,8 +64,8 @@ class Convolution(nn.Module):
         else:
             statistics = norm.running_mean, norm.running_var
             x_BMT = F.batch_norm(x_BMT, *statistics, norm.weight, norm.bias, eps=norm.eps)
-        found: Tensor = self.dropout(self.pointwise_conv2(self.activation(x_BMT))).mT
-        return found
+        output_BMT: Tensor = self.dropout(self.pointwise_conv2(self.activation(x_BMT))).mT
+        return output_BMT
 
 
 class ConformerBlock(nn.Module):

@@ -171,19 +171,19 @@ def read_pretrained(folder: str | Path) -> dict[str, Any]:
     config = _checked_configuration(values, str(file))
     kind = config["model_type"]
     extractor = _extractor(path, kind)
-    found = {
+    description = {
         "transformers": config,
         "normalise": extractor.do_normalize,
         "sample_rate": extractor.sampling_rate,
     }
     if kind == PARAKEET:
-        found["mel"] = {x.name: getattr(extractor, x.name) for x in fields(MelInput)}
+        description["mel"] = {x.name: getattr(extractor, x.name) for x in fields(MelInput)}
     if kind == STACKED:
-        found["stacked"] = {"bins": extractor.num_mel_bins, "stride": extractor.stride}
+        description["stacked"] = {"bins": extractor.num_mel_bins, "stride": extractor.stride}
     if kind == WHISPER:
-        found["log_mel"] = {x.name: getattr(extractor, x.name) for x in fields(LogMelInput)}
-    _check_input(found, str(path))
-    return found
+        description["log_mel"] = {x.name: getattr(extractor, x.name) for x in fields(LogMelInput)}
+    _check_input(description, str(path))
+    return description
 
 
 def _check_input(pretrained: dict[str, Any], source: str) -> None:
@@ -196,10 +196,10 @@ def _check_input(pretrained: dict[str, Any], source: str) -> None:
         (STACKED, "stacked", _check_stacked),
         (WHISPER, "log_mel", _check_log_mel),
     ):
-        found = pretrained.get(name)
-        if (kind == family) != (found is not None):
-            raise UserError(f"{source}: expected {name} for {family} alone, found {str(found)[:60]}")
-        if found is not None:
+        section = pretrained.get(name)
+        if (kind == family) != (section is not None):
+            raise UserError(f"{source}: expected {name} for {family} alone, found {str(section)[:60]}")
+        if section is not None:
             check(pretrained, source)
 
 
@@ -271,8 +271,8 @@ def _checked_configuration(values: dict[str, Any], source: str) -> dict[str, Any
 def has_head(folder: str | Path) -> bool:
     """Return whether a folder's model has a CTC head, according to the class in its configuration."""
     names = read_json(local_folder(folder) / CONFIG, "the configuration of a transformers model")
-    found = names.get("architectures")
-    return isinstance(found, list) and any(str(x).endswith("ForCTC") for x in found)
+    architectures = names.get("architectures")
+    return isinstance(architectures, list) and any(str(x).endswith("ForCTC") for x in architectures)
 
 
 def _extractor(folder: Path, kind: str) -> FeatureExtractor:
@@ -286,13 +286,13 @@ def _extractor(folder: Path, kind: str) -> FeatureExtractor:
         if not isinstance(values, dict):
             raise UserError(f"{file}: expected feature_extractor with settings, found {str(values)[:40]!r}")
     values = ({"n_fft": 400} if kind == WHISPER else {}) | values
-    found = FeatureExtractor(**checked_entries(FeatureExtractor, values, file))
+    settings = FeatureExtractor(**checked_entries(FeatureExtractor, values, file))
     expected = EXTRACTORS.get(kind, "Wav2Vec2FeatureExtractor")
-    if found.feature_extractor_type not in (None, expected):
-        raise UserError(f"{file}: expected {expected}, found {found.feature_extractor_type}")
-    if not 1000 <= found.sampling_rate <= 192_000:
-        raise UserError(f"{file}: expected sampling_rate 1000 … 192000, found {found.sampling_rate}")
-    return found
+    if settings.feature_extractor_type not in (None, expected):
+        raise UserError(f"{file}: expected {expected}, found {settings.feature_extractor_type}")
+    if not 1000 <= settings.sampling_rate <= 192_000:
+        raise UserError(f"{file}: expected sampling_rate 1000 … 192000, found {settings.sampling_rate}")
+    return settings
 
 
 def _check(config: dict[str, Any], source: str) -> None:
@@ -348,7 +348,7 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     else:
         window, shift = window_and_shift(config["conv_kernel"], config["conv_stride"])
     heads, activation = config["num_attention_heads"], config["hidden_act"]
-    found = {
+    options = {
         "model.layers": config["num_hidden_layers"],
         "model.heads": heads,
         "model.head_dim": config["hidden_size"] // heads,
@@ -364,11 +364,11 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
         "features.normalise": "none",
     }
     if activation in ACTIVATIONS:
-        found["model.activation"] = activation
+        options["model.activation"] = activation
     defaults: dict[str, Any] = {}
     for section, schema in (("model", ModelConfig()), ("features", FeatureConfig())):
         defaults |= {f"{section}.{x.name}": getattr(schema, x.name) for x in fields(schema)}
-    return {key: value for key, value in (defaults | found | own).items() if key not in OWN_OPTIONS}
+    return {key: value for key, value in (defaults | options | own).items() if key not in OWN_OPTIONS}
 
 
 def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
@@ -413,7 +413,7 @@ def trained_model(
     kind = _class(config, "ForCTC" if head else "Model")
     _check_files(path, config, kind)
     with quiet(), one_line(path, "the weights of its configuration"):
-        found, info = kind.from_pretrained(
+        loaded, info = kind.from_pretrained(
             path,
             config=config,
             local_files_only=True,
@@ -432,14 +432,14 @@ def trained_model(
         )
     if missing:
         raise UserError(f"{path}: expected all weights, found none for {missing[0]}")
-    for name, weights in found.state_dict().items():
+    for name, weights in loaded.state_dict().items():
         if not bool(weights.isfinite().all()):
             raise UserError(f"{path}: expected finite weights, found NaN or infinity in {name}")
-    found.train()  # like any new module: Lightning preserves the modes of modules
-    encoder = encoder_of(found)
+    loaded.train()  # like any new module: Lightning preserves the modes of modules
+    encoder = encoder_of(loaded)
     if not head:
         return Pretrained(encoder)
-    last = ctc_head(found)
+    last = ctc_head(loaded)
     return Pretrained(encoder, last.weight.detach().flatten(1), last.bias.detach())
 
 
@@ -553,8 +553,8 @@ def _encoder_settings(config: dict[str, Any]) -> dict[str, Any]:
     """Return an encoder's settings by their names in most families."""
     if config["model_type"] == WHISPER:
         return config | {name: config[theirs] for name, theirs in WHISPER_NAMES.items()}
-    found: dict[str, Any] = config.get("encoder_config", config)
-    return found
+    settings: dict[str, Any] = config.get("encoder_config", config)
+    return settings
 
 
 @contextmanager

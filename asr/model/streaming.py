@@ -110,10 +110,10 @@ class StreamingModel:
             [frames, outputs] float32 on the CPU.
         """
         with evaluating(self.model), self.model.rounding():
-            found = self._layers.push(samples_S.to(self.model.device).unsqueeze(0), last)
-        if found is None:
+            outputs = self._layers.push(samples_S.to(self.model.device).unsqueeze(0), last)
+        if outputs is None:
             return torch.empty(0, self.model.head.projection.out_features)
-        return found[0].cpu()
+        return outputs[0].cpu()
 
 
 class _Layer:

@@ -153,10 +153,10 @@ class Whisper:
 
         The former are log-mel energies [B, T, F]; the latter, numbers of encoder positions without padding.
         """
-        found = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt").input_features
+        features = self.extractor(audio, sampling_rate=self.rate, return_tensors="pt").input_features
         shift = 2 * self.extractor.hop_length
         heard_B = torch.tensor([-(-len(samples) // shift) for samples in audio], device=self.device)
-        return {"features": found.to(self.device).mT.contiguous(), "heard_B": heard_B}
+        return {"features": features.to(self.device).mT.contiguous(), "heard_B": heard_B}
 
     @torch.inference_mode()
     def encode(self, features: Tensor, heard_B: Tensor) -> Tensor:
@@ -170,8 +170,8 @@ class Whisper:
 
     def tokens(self, text: str) -> list[int]:
         """Return the prompt, the tokens of a transcript and the end mark, as in the model's training."""
-        found: list[int] = self.tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"]
-        return [*self.prompt, *found, self.model.generation_config.eos_token_id]
+        labels: list[int] = self.tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"]
+        return [*self.prompt, *labels, self.model.generation_config.eos_token_id]
 
     def check_text(self, text: str, ident: str) -> None:
         """Raise UserError for a transcript that exceeds the decoder's positions or has no tokens."""
@@ -218,8 +218,8 @@ class Whisper:
             encoder_outputs=(states_BNM,), decoder_input_ids=torch.tensor(padded, device=self.device)
         ).logits
         return [
-            (torch.tensor(row[first + 1 :], device=self.device), found[first : len(row) - 1].log_softmax(-1))
-            for row, found in zip(rows, logits, strict=True)
+            (torch.tensor(row[first + 1 :], device=self.device), scores[first : len(row) - 1].log_softmax(-1))
+            for row, scores in zip(rows, logits, strict=True)
         ]
 
     @torch.inference_mode()
@@ -231,14 +231,14 @@ class Whisper:
         from transformers.modeling_outputs import BaseModelOutput
 
         with quiet():  # transformers warns about settings that it makes itself
-            found = self.model.generate(
+            tokens = self.model.generate(
                 encoder_outputs=BaseModelOutput(last_hidden_state=states_BNM),
                 do_sample=False,
                 num_beams=1,
                 max_new_tokens=self.model.config.max_target_positions // 2,
                 **self.settings,
             )
-        texts: list[str] = self.tokenizer.batch_decode(found, skip_special_tokens=True)
+        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip() for text in texts]
 
 
@@ -331,7 +331,7 @@ def normaliser(spelling: dict[str, str] | None, language: str) -> Callable[[str]
     normalise: Any = EnglishTextNormalizer(spelling or {}) if english else BasicTextNormalizer()
 
     def normalised(text: str) -> str:
-        text = SPELT.sub(lambda found: re.sub(r"[. ]", "", found[0]) + " ", text)
+        text = SPELT.sub(lambda match: re.sub(r"[. ]", "", match[0]) + " ", text)
         text = text if english else spoken_numbers(text, language)
         # Part by part: otherwise English numerals on both sides of a pause would become one number.
         return " ".join(" ".join(map(normalise, PAUSE.split(text))).split())

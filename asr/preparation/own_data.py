@@ -65,8 +65,8 @@ def prepare_rows(
     paths = sorted({row.audio for row in spoken})
     preparation.watch(paths)
     read_facts = audio_facts if options.verify else header_facts
-    found = preparation.map(read_facts, paths, "reading audio", key=file_state)
-    facts = {path: header for path, header in zip(paths, found, strict=True) if header is not None}
+    headers = preparation.map(read_facts, paths, "reading audio", key=file_state)
+    facts = {path: header for path, header in zip(paths, headers, strict=True) if header is not None}
     placed = []
     for row in spoken:
         if row.audio in facts:
@@ -125,8 +125,10 @@ def _sounds(rows: Iterable[Row], rule: str) -> Iterator[str]:
         (counts.keys() - removed - NOISE_WORDS, "words to train on now: remove those that nobody says"),
     ):
         if names:
-            found = sorted(names, key=lambda name: (-counts[name], name))
-            shown = ", ".join(f"{name} {counts[name]}×" for name in found[:5]) + (", …" if found[5:] else "")
+            listed = sorted(names, key=lambda name: (-counts[name], name))
+            shown = ", ".join(f"{name} {counts[name]}×" for name in listed[:5]) + (
+                ", …" if listed[5:] else ""
+            )
             yield f"{sum(counts[x] for x in names):,} sounds or remarks in brackets ({shown}) are {outcome}"
 
 

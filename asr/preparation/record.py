@@ -46,8 +46,8 @@ def effective_options(options: Any) -> dict[str, Any]:
     `allow_partial` is left out: it affects the result of an incomplete corpus only, and then
     `Preparation.is_done` compares it with the accepted problems in the record.
     """
-    found = config.values_affecting(options, "result")
-    return {key: value for key, value in found.items() if key != "allow_partial"}
+    values = config.values_affecting(options, "result")
+    return {key: value for key, value in values.items() if key != "allow_partial"}
 
 
 def recipe_identity(

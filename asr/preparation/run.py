@@ -243,8 +243,8 @@ class Preparation:
         if not problems:
             return
         first, count = problems[0].message, len(problems)
-        found = count_kinds(problems)
-        kinds = ",".join(kind for kind in KINDS if kind in self.accepted | found.keys())
+        counts = count_kinds(problems)
+        kinds = ",".join(kind for kind in KINDS if kind in self.accepted | counts.keys())
         hint = f"allow_partial={kinds} leaves such parts out"
         fetched = [str(source) for source in self._sources if source.is_relative_to(self.folder)]
         if damaged := [source for source in fetched if source in first]:
@@ -254,15 +254,15 @@ class Preparation:
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = self.folder / PROBLEMS
         write_problems(listed, problems)
-        for kind in found:  # by kind: otherwise many problems of one kind would hide the others
+        for kind in counts:  # by kind: otherwise many problems of one kind would hide the others
             same = [problem.message for problem in problems if problem.kind == kind]
-            shown = same[: max(1, SHOWN_PROBLEMS // len(found))]
+            shown = same[: max(1, SHOWN_PROBLEMS // len(counts))]
             for message in shown:
                 self.say(f"* {message}")
             if len(same) > len(shown):
                 self.say(f"  … and {len(same) - len(shown):,} more × {kind}")
         raise UserError(
-            f"{count} problems ({describe_kinds(found)}), the first: {first} (all are listed in {listed}; "
+            f"{count} problems ({describe_kinds(counts)}), the first: {first} (all are listed in {listed}; "
             f"{hint})"
         )
 

@@ -148,8 +148,8 @@ class Job:
             # Line-buffered, so that a killed process loses nothing. No fsync, which would take longer than
             # computing many results: after a power failure, the last ones are computed again.
             self._open(self.path).write(_marked(line))
-        self.stored[key] = found = json.loads(line)[1]
-        return found
+        self.stored[key] = entry = json.loads(line)[1]
+        return entry
 
     def _open(self, path: Path) -> TextIO:
         if self._file is None:
@@ -210,11 +210,11 @@ class Job:
         self.add(BEGUN, None)
         started = time.monotonic()
         try:
-            found: dict[str, Any] = {"result": work()}
+            outcome: dict[str, Any] = {"result": work()}
         except Exception as error:
             traceback.print_exc()
-            found = {"error": in_words(error)}
-        self.end(**found, seconds=time.monotonic() - started)
+            outcome = {"error": in_words(error)}
+        self.end(**outcome, seconds=time.monotonic() - started)
 
     def end(self, **record: Any) -> None:
         """Mark the job as done, or, with an `error` in the record, as failed."""
@@ -260,10 +260,10 @@ class Journal:
             return
         head, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
         try:
-            found = json.loads(head)
-            if found["format"] == FORMAT:
-                self.identity, self.shard = found["job"], found["shard"] and Shard(*found["shard"])
-                self.beside = found.get("beside", {})
+            first = json.loads(head)
+            if first["format"] == FORMAT:
+                self.identity, self.shard = first["job"], first["shard"] and Shard(*first["shard"])
+                self.beside = first.get("beside", {})
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
         if not self.identity:

@@ -46,10 +46,10 @@ def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[Metric
     text = path.read_text(encoding="utf-8", errors="replace")
     columns, rows = parse_metrics(text[: text.rfind("\n") + 1] if growing else text, path)
     name = next(filter(_is_measure, reversed(columns)))
-    found = []
+    parsed = []
     for row in rows:
         values = {key: float(text) if text else None for key, text in row.items()}
-        found.append(
+        parsed.append(
             MetricsRow(
                 step=int(row["step"]),
                 loss=values["loss"],
@@ -60,7 +60,7 @@ def read_metrics(path: Path, *, growing: bool = False) -> tuple[str, list[Metric
                 progress=values.get("progress"),
             )
         )
-    return name, found
+    return name, parsed
 
 
 def parse_metrics(text: str, path: Path) -> tuple[list[str], list[dict[str, str]]]:

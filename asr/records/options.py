@@ -55,7 +55,7 @@ def parse_shard(text: str) -> Shard | None:
     """
     if not text:
         return None
-    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
-    if not found or int(found[1]) > int(found[2]):
+    match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
+    if not match or int(match[1]) > int(match[2]):
         raise UserError(f"shard={text}: expected i/n with 1 ≤ i ≤ n, e.g. 2/4")
-    return Shard(int(found[1]), int(found[2]))
+    return Shard(int(match[1]), int(match[2]))

@@ -260,6 +260,6 @@ def best_measures(path: Path) -> tuple[float, float, str]:
         >>> best_measures(Path(f"{best_name(0.31, -2.5, 900)}.ckpt"))[:2]
         (31.0, -2.5)
     """
-    found = BEST.fullmatch(path.stem)
-    assert found is not None
-    return float(found[1]), float(found[2] or 0), path.stem
+    match = BEST.fullmatch(path.stem)
+    assert match is not None
+    return float(match[1]), float(match[2] or 0), path.stem

@@ -124,11 +124,11 @@ def layer_weights(model: AcousticModel, audio: Tensor) -> list[Callable[[str], T
         UserError: the audio is shorter than a frame. For errors of the functions see
             `SelfAttentionLayer.weights`.
     """
-    found: list[Callable[[str], Tensor]] = []
+    layers: list[Callable[[str], Tensor]] = []
 
     def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...], bias: dict[str, Any]) -> None:
         # All mechanisms get the same queries and keys, so no errors of earlier layers are included.
-        found.append(lambda name: layer.weights(name, arguments[0], **bias)[0])
+        layers.append(lambda name: layer.weights(name, arguments[0], **bias)[0])
 
     hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in model.attention_layers()]
     try:
@@ -138,4 +138,4 @@ def layer_weights(model: AcousticModel, audio: Tensor) -> list[Callable[[str], T
             hook.remove()
     if int(frames) == 0:
         raise UserError(f"audio of {len(audio)} samples is shorter than one encoder frame")
-    return found
+    return layers

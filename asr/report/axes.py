@@ -49,10 +49,10 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     """
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
+    ticks: list[float] = []
     for steps in STEPS:
         rounds = [step * 10**decade for decade in decades for step in steps]
-        found = [value for value in rounds if low <= value <= high]
-        if len(found) >= TICKS:
+        ticks = [value for value in rounds if low <= value <= high]
+        if len(ticks) >= TICKS:
             break
-    return found
+    return ticks

@@ -49,7 +49,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
         log.warning("report: %s: %s; their worst utterances are left out", folder, which)
     scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
     systems = [
-        _system(results, evaluation, *found, TOKENS // len(scores)) for evaluation, found in scores if found
+        _system(results, evaluation, *score, TOKENS // len(scores)) for evaluation, score in scores if score
     ]
     if not systems:
         return None
@@ -62,8 +62,8 @@ def first_seeds(results: Results) -> list[Evaluation]:
     for evaluation in results.evaluations:
         if evaluation.status == "done":
             first.setdefault(evaluation.candidate, evaluation.seed)
-    found = [x for x in results.evaluations if x.status == "done" and x.seed == first[x.candidate]]
-    return sorted(found, key=lambda x: not results.is_own(x))
+    chosen = [x for x in results.evaluations if x.status == "done" and x.seed == first[x.candidate]]
+    return sorted(chosen, key=lambda x: not results.is_own(x))
 
 
 def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
@@ -81,30 +81,30 @@ def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
 
 
 def _system(
-    results: Results, evaluation: Evaluation, found: Score, spoken: dict[str, str], tokens: int
+    results: Results, evaluation: Evaluation, score: Score, spoken: dict[str, str], tokens: int
 ) -> dict[str, Any]:
-    metric = _metric(results, found)
+    metric = _metric(results, score)
     name = evaluation.candidate
     if not results.is_own(evaluation):
         name += f", run with {evaluation.variant}"
-    ordered = sorted(found.utterances, key=lambda entry: badness(entry, metric))
+    ordered = sorted(score.utterances, key=lambda entry: badness(entry, metric))
     chosen = _choose(ordered, metric, tokens)
     return {
         "name": name,
         "own": results.is_own(evaluation),
         "split": evaluation.split,
         "metric": metric.upper(),
-        "of": len(found.utterances),
-        "confusions": _confusions(found, metric),
+        "of": len(score.utterances),
+        "confusions": _confusions(score, metric),
         "utterances": [_utterance(entry, metric, spoken[entry.id]) for entry in chosen],
     }
 
 
-def _metric(results: Results, found: Score) -> Metric:
+def _metric(results: Results, score: Score) -> Metric:
     """Return the metric to align by: the main one if it counts phones or words, else the first available."""
     heading = next(iter(results.metrics()), "")
     wanted = "wer" if heading.startswith(OFFICIAL) else heading
-    return next((metric for metric in found.rates if metric == wanted != "cer"), next(iter(found.rates)))
+    return next((metric for metric in score.rates if metric == wanted != "cer"), next(iter(score.rates)))
 
 
 def _choose(ordered: list[UtteranceScore], metric: Metric, tokens: int) -> list[UtteranceScore]:
@@ -146,10 +146,10 @@ def _edit(edit: Edit) -> list[str | None] | str:
     return [edit.operation, edit.reference, edit.hypothesis]
 
 
-def _confusions(found: Score, metric: Metric) -> dict[str, list[list[str | int | None]]]:
+def _confusions(score: Score, metric: Metric) -> dict[str, list[list[str | int | None]]]:
     """Return the most frequent substitutions, deletions and insertions over all utterances."""
     kinds: dict[str, Counter[tuple[str | None, str | None]]] = {kind: Counter() for kind in "SDI"}
-    for entry in found.utterances:
+    for entry in score.utterances:
         for edit in entry.alignments[metric]:
             if edit.operation != "=":
                 kinds[edit.operation][edit.reference, edit.hypothesis] += 1

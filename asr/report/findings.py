@@ -88,8 +88,8 @@ def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: 
     verb = "has" if len(best) == 1 else "have"
     closed = " (closed vocabulary)" if results.closed(split, metric) else ""
     extreme = "highest" if higher else "lowest"
-    found = f"the {extreme} {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}{closed}"
-    text = f"{_and(best)} {verb} {found}."
+    what = f"the {extreme} {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}{closed}"
+    text = f"{_and(best)} {verb} {what}."
     level = [name for name in rest if results.level(systems[name], systems[best[0]], split, metric)]
     if len(level) > MANY:
         text += f" The 95 % intervals show no difference to {len(level)} others."

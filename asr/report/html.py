@@ -26,12 +26,12 @@ MEDIA = {".png": "image/png", ".pdf": "application/pdf"}
 def numbered(body: Sequence[Item]) -> list[tuple[str, Item]]:
     """Return figures and tables with their numbers, `Figure 1`, `Table 1`, in page order."""
     counts = {"Figure": 0, "Table": 0}
-    found = []
+    entries = []
     for item in body:
         kind = "Figure" if isinstance(item, Figure) else "Table"
         counts[kind] += 1
-        found.append((f"{kind} {counts[kind]}", item))
-    return found
+        entries.append((f"{kind} {counts[kind]}", item))
+    return entries
 
 
 def render(

@@ -105,7 +105,7 @@ def write_page(
     results: Results,
     body: Sequence[Item],
     folder: Path,
-    found: Sequence[Finding],
+    findings: Sequence[Finding],
     errors: dict[str, Any] | None = None,
     files: dict[str, list[Path]] | None = None,
     refresh: int = 0,
@@ -116,7 +116,7 @@ def write_page(
         results: what was measured.
         body: figures and tables in page order.
         folder: where to write.
-        found: findings at the top of the page.
+        findings: findings at the top of the page.
         errors: data of the error browser, if there is one.
         files: exported files by key of the figure.
         refresh: seconds after which a browser loads the page again; 0: never.
@@ -133,7 +133,7 @@ def write_page(
         eyebrow=f"{words} · {created:%Y-%m-%d %H:%M} UTC",
         source=of_results(results),
         sections=_sections(body, results, errors),
-        findings=found,
+        findings=findings,
         protocol_line=protocol_line(results),
         protocol=protocol_words(results),
         failures=results.failures,

@@ -93,21 +93,21 @@ def watched(folder: Path) -> Watched:
     return Watched(run, state, measure, rows, [row for row in heard if row.step == heard[-1].step])
 
 
-def run_results(found: Watched) -> Results:
+def run_results(progress: Watched) -> Results:
     """Return a run's log as results with one training; its status is `running` until it has finished.
 
     Raises:
         UserError: a file of the run is damaged.
     """
-    run = found.run
+    run = progress.run
     options = run_options(run)
     attention, seed = options.attention, options.seed
-    status = "done" if found.state == "finished" else "running"
-    training = Training(run.path.name, seed, ".", status, dev_error_name=found.measure)
+    status = "done" if progress.state == "finished" else "running"
+    training = Training(run.path.name, seed, ".", status, dev_error_name=progress.measure)
     if status == "done":
         enter_run(training, run.path)
     else:
-        training.curve = CurvePoint.all_of(found.rows, 0.0)
+        training.curve = CurvePoint.all_of(progress.rows, 0.0)
     environment = read_json(run.environment) if run.environment.exists() else {}
     candidate = Candidate(run.path.name, attention, theme.family(attention), seeds=[seed])
     candidate.layers, candidate.subsampling = options.model.layers, options.model.subsampling
@@ -120,21 +120,21 @@ def run_results(found: Watched) -> Results:
         environment=environment,
         candidates=[candidate],
         trainings=[training],
-        drawn={"heard": [asdict(x) for x in found.heard]},
+        drawn={"heard": [asdict(x) for x in progress.heard]},
     )
 
 
-def write_run_page(found: Watched, refresh: int = 0) -> Path:
+def write_run_page(progress: Watched, refresh: int = 0) -> Path:
     """Write `report.html` into a run folder and return its path.
 
     Args:
-        found: state and measurements of the run.
+        progress: state and measurements of the run.
         refresh: seconds after which a browser reloads the page of a running training; 0: never.
 
     Raises:
         UserError: a file of the run is damaged.
     """
-    results = run_results(found)
-    refresh = refresh if found.running else 0
+    results = run_results(progress)
+    refresh = refresh if progress.running else 0
     body = list(drawn(results, PAGE))
-    return write_page(results, body, found.run.path, list(found.findings()), refresh=refresh)
+    return write_page(results, body, progress.run.path, list(progress.findings()), refresh=refresh)

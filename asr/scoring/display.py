@@ -63,8 +63,8 @@ def _comparison_table(systems: Sequence[str], scores: Sequence[Score]) -> Table:
     metrics = [metric for metric in HEADLINES if any(metric in x.rates for x in scores)]
     rows = []
     for name, result in zip(systems, scores, strict=True):
-        found = [result.rates.get(metric) for metric in metrics]
-        cells = [rate.estimate.text(percent) if rate else DASH for rate in found]
+        rates = [result.rates.get(metric) for metric in metrics]
+        cells = [rate.estimate.text(percent) if rate else DASH for rate in rates]
         factor = result.real_time_factor
         if result.known_words and result.known_words.closed:
             name += " (closed vocabulary)"

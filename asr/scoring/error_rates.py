@@ -28,9 +28,9 @@ class ErrorCounts:
     @classmethod
     def between(cls, references: list[list[str]], hypotheses: list[list[str]]) -> "ErrorCounts":
         """Count the errors of a corpus of token sequences with unit costs: their sum is the edit distance."""
-        found = levenshtein(references, hypotheses)
-        length = found.hits + found.substitutions + found.deletions
-        return cls(found.substitutions, found.deletions, found.insertions, length)
+        alignment = levenshtein(references, hypotheses)
+        length = alignment.hits + alignment.substitutions + alignment.deletions
+        return cls(alignment.substitutions, alignment.deletions, alignment.insertions, length)
 
     def __add__(self, other: "ErrorCounts") -> "ErrorCounts":
         return ErrorCounts(

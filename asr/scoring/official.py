@@ -66,13 +66,13 @@ def find_hubscr() -> Path:
     Raises:
         UserError: hubscr.pl is not installed.
     """
-    found = shutil.which(HUBSCR) or shutil.which(HUBSCR, path=DEBIAN_FOLDER)
-    if found is None:
+    program = shutil.which(HUBSCR) or shutil.which(HUBSCR, path=DEBIAN_FOLDER)
+    if program is None:
         raise UserError(
             f"official scores: expected NIST's {HUBSCR} in PATH or {DEBIAN_FOLDER}, found none: "
             "apt-get install sctk, or build https://github.com/usnistgov/SCTK"
         )
-    return Path(found)
+    return Path(program)
 
 
 def reference_of(manifest: Path) -> Path | None:
@@ -150,11 +150,11 @@ def run_hubscr(hubscr: Path, folder: Path) -> list[tuple[str, ErrorCounts]]:
     done = subprocess.run(command, cwd=folder, env={**os.environ, **paths}, capture_output=True, text=True)
     report = folder / "hyp.ctm.filt.pra"
     text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
-    found = [(file, *map(int, row)) for file, *row in SEGMENT.findall(text)]
-    if done.returncode or not found:
+    segments = [(file, *map(int, row)) for file, *row in SEGMENT.findall(text)]
+    if done.returncode or not segments:
         said = [line for line in done.stderr.splitlines() if "rror" in line] or ["no report written"]
         raise UserError(f"{hubscr} on {folder / 'hyp.ctm'}: expected a score, found: {said[-1].strip()}")
-    return [(file, ErrorCounts(s, d, i, right + s + d)) for file, right, s, d, i in found]
+    return [(file, ErrorCounts(s, d, i, right + s + d)) for file, right, s, d, i in segments]
 
 
 def read_places(manifest: Path) -> dict[str, Place]:

@@ -106,8 +106,8 @@ def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]
         check_same_ids(first, other, str(reference), str(hypothesis), key=key)
         idents, layout = first, "as `id text`"
         spoken, heard = ([" ".join(line.split()[1:]) for line in lines] for lines in (spoken, heard))
-        found = dict(zip(map(key, other), heard, strict=True))
-        heard = [found[key(ident)] for ident in first]
+        hypotheses = dict(zip(map(key, other), heard, strict=True))
+        heard = [hypotheses[key(ident)] for ident in first]
     elif len(spoken) != len(heard):
         raise UserError(
             f"{hypothesis}: expected a line for each of the {len(spoken)} in {reference}, found {len(heard)}"

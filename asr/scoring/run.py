@@ -129,14 +129,14 @@ def decode_folders(paths: Sequence[Path]) -> list[Path]:
     """
     folders: list[Path] = []
     for path in paths:
-        found = [path.parent] if path.name == HYPOTHESES else [path]
+        places = [path.parent] if path.name == HYPOTHESES else [path]
         if near := near_path(path):
             raise UserError(f"{path}: expected a folder of hypotheses, found none{near}")
         if path.is_dir() and not (path / HYPOTHESES).is_file():
-            found = sorted(x.parent for x in path.rglob(HYPOTHESES)) or found
-            if found == [path] and RunFolder(path).options.exists():
+            places = sorted(x.parent for x in path.rglob(HYPOTHESES)) or places
+            if places == [path] and RunFolder(path).options.exists():
                 raise UserError(f"{path}: expected hypotheses, found none: run asr decode {path}")
-        folders += found
+        folders += places
     return list(dict.fromkeys(folders))
 
 
@@ -246,9 +246,9 @@ def _score_folder(
     if options.hotwords and "wer" in result.rates:
         phrases = [" ".join(x.words) for x in read_hotwords(options.hotwords)]
         listed = scored_words(phrases, None, options.text, options.language)
-        found = ListedWords.of(result.utterances, {word for words in listed for word in words})
-        summary["hotwords"] = found.as_dict()
-        console.print(f"{folder}: {options.hotwords}: {found}", soft_wrap=True, markup=False, highlight=False)
+        hits = ListedWords.of(result.utterances, {word for words in listed for word in words})
+        summary["hotwords"] = hits.as_dict()
+        console.print(f"{folder}: {options.hotwords}: {hits}", soft_wrap=True, markup=False, highlight=False)
     if options.official:
         manifest = Path(_read_decoding(folder).manifest or "")
         subsets = official_score(hypotheses, manifest, folder, samples=options.samples, seed=options.seed)

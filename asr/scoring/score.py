@@ -89,8 +89,8 @@ class Score:
         """Whether all hypotheses are equal although the references differ."""
         metric = next(iter(self.rates), None)
         edits = [x.alignments[metric] for x in self.utterances] if metric else []
-        heard = {tuple(x.hypothesis for x in found if x.hypothesis is not None) for found in edits}
-        spoken = {tuple(x.reference for x in found if x.reference is not None) for found in edits}
+        heard = {tuple(x.hypothesis for x in pairs if x.hypothesis is not None) for pairs in edits}
+        spoken = {tuple(x.reference for x in pairs if x.reference is not None) for pairs in edits}
         return len(heard) == 1 < len(spoken)
 
     def as_dict(self) -> dict[str, object]:
@@ -141,13 +141,13 @@ def score(
     if not hypotheses:
         raise UserError("expected hypotheses to score, found none")
     _check_ids_and_units(hypotheses)
-    found = {
+    alignments_of = {
         metric: align_all(*pair, align)
         for metric, pair in _tokens(hypotheses, filter_words, text, language).items()
     }
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
-        alignments = {metric: found[metric][position] for metric in found}
+        alignments = {metric: alignments_of[metric][position] for metric in alignments_of}
         counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
         utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
     audio_s = sum(hypothesis.duration_s for hypothesis in hypotheses)

@@ -86,14 +86,14 @@ def group_systems(utterances: Sequence[set[str]]) -> list[list[int]]:
         >>> group_systems([{"a", "b"}, {"c"}, {"b"}])
         [[0, 2], [1]]
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for index, idents in enumerate(utterances):
-        group = next((group for group in found if idents & utterances[group[0]]), None)
+        group = next((group for group in groups if idents & utterances[group[0]]), None)
         if group is None:
-            found.append([index])
+            groups.append([index])
         else:
             group.append(index)
-    return found
+    return groups
 
 
 def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, seed: int) -> PairedScores:

@@ -30,23 +30,23 @@ def read_trn(path: str | Path) -> dict[str, str]:
     for number, line in read_lines(path):
         if line.startswith(";;"):
             continue
-        found = LINE.match(plain_text(line))
-        if found is None:
+        match = LINE.match(plain_text(line))
+        if match is None:
             raise UserError(
                 f"{path}:{number}: expected `words (speaker-utterance)`, found {line.strip()[-60:]!r}"
             )
-        if found["id"].lower() in seen:
-            raise UserError(f"{path}:{number}: expected each utterance once, found {found['id']!r} again")
-        seen.add(found["id"].lower())
-        texts[found["id"]] = found["words"]
+        if match["id"].lower() in seen:
+            raise UserError(f"{path}:{number}: expected each utterance once, found {match['id']!r} again")
+        seen.add(match["id"].lower())
+        texts[match["id"]] = match["words"]
     return texts
 
 
 def is_trn(path: str | Path) -> bool:
     """Return whether every line of a text file ends in an utterance id in parentheses, like `(spk1-0001)`."""
     lines = [plain_text(line) for _, line in read_lines(path) if not line.startswith(";;")]
-    found = [LINE.match(line) for line in lines]
-    return bool(found) and all(x is not None and re.search(r"[\d_-]", x["id"]) for x in found)
+    matches = [LINE.match(line) for line in lines]
+    return bool(matches) and all(x is not None and re.search(r"[\d_-]", x["id"]) for x in matches)
 
 
 def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Path, Path]:

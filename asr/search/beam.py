@@ -182,7 +182,7 @@ class BeamSearch(Search):
         read = list(islice(self._in_order(results), self._nbest * SAME_TEXT)) or results[:1]
         scored = [(self._score(x, exact_TN), x) for x in read]
         scored.sort(key=lambda pair: -pair[0])  # stable: equal scores stay in flashlight's order
-        found: dict[str | None, TokenPath] = {}
+        by_text: dict[str | None, TokenPath] = {}
         for score, result in scored:
             labels, words = result.tokens[1:-1], result.words[1:]
             if hmm:
@@ -192,8 +192,8 @@ class BeamSearch(Search):
                 path = self._read_path(labels, words, score)
             if self._gap != BLANK:
                 path = _within(path, T)
-            found.setdefault(path.text, path)
-        best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
+            by_text.setdefault(path.text, path)
+        best, *others = list(by_text.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
         return best
 
@@ -235,7 +235,7 @@ class BeamSearch(Search):
         ids: list[int] = []
         frames: list[int] = []
         ends: list[int] = []
-        found: list[Word] = []
+        recognised: list[Word] = []
         end = 0
         for label, count in label_runs(labels, self._size):
             begin, end = end, end + count
@@ -246,12 +246,12 @@ class BeamSearch(Search):
             for word in words[begin:end]:
                 if word < 0:
                     continue
-                first = found[-1].end if found else 0
+                first = recognised[-1].end if recognised else 0
                 while self._gap != BLANK and ids[first] == self._gap:
                     first += 1
                 name = self._words[word]
                 if self._gap != BLANK:
-                    found.append(Word(name, first, len(ids) - 1))
+                    recognised.append(Word(name, first, len(ids) - 1))
                     continue
                 if (
                     len(ids) - first > 1
@@ -262,8 +262,8 @@ class BeamSearch(Search):
                     ids.pop()
                     frames.pop()
                     ends[-2:] = [ends[-1]]
-                found.append(Word(name, first, len(ids)))
-        return TokenPath(ids, frames, ends, found, score)
+                recognised.append(Word(name, first, len(ids)))
+        return TokenPath(ids, frames, ends, recognised, score)
 
     def _last_frame(self, log_probs_TV: Tensor) -> Tensor:
         """Return a frame that is certainly a gap, [1, V]."""

@@ -43,8 +43,8 @@ def with_confidences(paths: Sequence[TokenPath], log_probs_BTV: Tensor) -> list[
     """
     confidences_BT = frame_confidences(log_probs_BTV).double()
     sums = torch.nn.functional.pad(confidences_BT.cumsum(dim=1), (1, 0)).cpu().numpy()
-    found = []
+    rated = []
     for path, sums_T in zip(paths, sums, strict=True):
         first, end = np.array(path.frames, dtype=np.int64), np.array(path.ends, dtype=np.int64)
-        found.append(replace(path, confidences=((sums_T[end] - sums_T[first]) / (end - first)).tolist()))
-    return found
+        rated.append(replace(path, confidences=((sums_T[end] - sums_T[first]) / (end - first)).tolist()))
+    return rated

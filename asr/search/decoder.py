@@ -198,5 +198,5 @@ class WeightedDecoder(Decoder):
         """Read the hotwords, except those with a boost of 0, which would still add words to the search."""
         from asr.text.hotwords import read_hotwords
 
-        found = read_hotwords(self.hotwords, self.hotword_boost) if self.hotwords else []
-        return [x for x in found if x.boost]
+        phrases = read_hotwords(self.hotwords, self.hotword_boost) if self.hotwords else []
+        return [x for x in phrases if x.boost]

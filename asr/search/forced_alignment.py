@@ -93,11 +93,11 @@ def force_align(
     if not math.isfinite(log_prob):
         raise UserError(f"{utterance}: no path has a probability above zero for its transcript")
     first_TV, later_TV = split_outputs(log_probs_TV, topology)
-    found = []
+    token_spans = []
     for label, (start, end) in zip(ids, spans, strict=True):
         probs_T = torch.cat((first_TV[start : start + 1, label], later_TV[start + 1 : end, label])).exp()
-        found.append(TokenSpan(start, end, min(1.0, float(probs_T.mean()))))
-    return found
+        token_spans.append(TokenSpan(start, end, min(1.0, float(probs_T.mean()))))
+    return token_spans
 
 
 def fit(
@@ -159,8 +159,8 @@ def align_text(
     ids = [index for _, labels in parts for index in labels]
     if not ids:
         raise UserError(f"{utterance}: its transcript has no label of the model's vocabulary")
-    found = force_align(log_probs_TV, ids, utterance, topology)
-    spans = iter(found)
+    aligned = force_align(log_probs_TV, ids, utterance, topology)
+    spans = iter(aligned)
     words = []
     for word, labels in parts:
         own = [
@@ -175,7 +175,7 @@ def align_text(
         if word:
             mean = sum(token.confidence for token in own) / len(own)
             words.append(AlignedWord(word, own[0].start_s, own[-1].end_s, round(mean, 4), own))
-    return AlignedText(words, fit(log_probs_TV.detach().float().cpu(), found, ids, topology=topology))
+    return AlignedText(words, fit(log_probs_TV.detach().float().cpu(), aligned, ids, topology=topology))
 
 
 def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:

@@ -82,7 +82,7 @@ def read_half_frames(labels: list[int], words: list[int], names: list[str], gap:
     ids: list[int] = []
     frames: list[int] = []
     ends: list[int] = []
-    found: list[Word] = []
+    recognised: list[Word] = []
     before = BLANK
     for t, (label, *_) in enumerate(zip(labels[::2], labels[1::2], strict=True)):
         if 0 < label < size and not label == gap == before:
@@ -94,8 +94,8 @@ def read_half_frames(labels: list[int], words: list[int], names: list[str], gap:
         before = label
         for word in words[2 * t : 2 * t + 2]:
             if word >= 0:
-                first = found[-1].end if found else 0
+                first = recognised[-1].end if recognised else 0
                 while first < len(ids) and ids[first] == gap:
                     first += 1
-                found.append(Word(names[word], first, len(ids) - (gap != BLANK)))
-    return TokenPath(ids, frames, ends, found)
+                recognised.append(Word(names[word], first, len(ids) - (gap != BLANK)))
+    return TokenPath(ids, frames, ends, recognised)

@@ -158,8 +158,8 @@ class WordRewards:
                 after, log10_probability = lm.score(state, word)
                 # flashlight has a state for each word sequence, so each state has a single match.
                 self._matches[after], reward = graph.extend(self._matches[state], word)
-                self._scored[state, word] = found = after, log10_probability + reward / weight
-                return found
+                self._scored[state, word] = scored = after, log10_probability + reward / weight
+                return scored
 
             def finish(self, state: Any) -> tuple[Any, float]:
                 after, log10_probability = lm.finish(state)

@@ -111,9 +111,9 @@ class SearchPool:
             yield _result(self._done.popleft())
 
 
-def _result(found: "Found | Future[Found]") -> Found:
+def _result(outcome: "Found | Future[Found]") -> Found:
     try:
-        return found.result() if isinstance(found, Future) else found
+        return outcome.result() if isinstance(outcome, Future) else outcome
     except BrokenProcessPool as error:
         raise UserError("a search process was killed, perhaps for lack of memory: try fewer jobs") from error
 

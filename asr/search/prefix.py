@@ -226,10 +226,10 @@ class PrefixNode:
 
     def below(self) -> list["PrefixNode"]:
         """Return this node and its descendants."""
-        found = [self]
-        for prefix in found:  # the list grows meanwhile
-            found += prefix.children.values()
-        return found
+        prefixes = [self]
+        for prefix in prefixes:  # the list grows meanwhile
+            prefixes += prefix.children.values()
+        return prefixes
 
     def path(self) -> list["PrefixNode"]:
         """Return the nodes from below the root to this one."""

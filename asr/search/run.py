@@ -60,13 +60,13 @@ def search_stretches(
         for log_probs_TV, own in zip(recordings, cuts, strict=True)
         for start, end in itertools.pairwise(own)
     ]
-    found: list[TokenPath] = []
+    searched: list[TokenPath] = []
     for first in range(0, len(stretches), STRETCHES_PER_BATCH):
         batch = stretches[first : first + STRETCHES_PER_BATCH]
         lengths = torch.tensor([len(x) for x in batch])
-        found += search_batch(search, pad_sequence(batch, batch_first=True), lengths)
+        searched += search_batch(search, pad_sequence(batch, batch_first=True), lengths)
         advance(len(batch) / len(stretches))
-    parts = iter(found)
+    parts = iter(searched)
     return [join_paths(list(itertools.islice(parts, len(own) - 1)), own) for own in cuts]
 
 

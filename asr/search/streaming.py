@@ -107,19 +107,19 @@ class PrefixStream:
     def push(self, log_probs_TV: Tensor, last: bool = False) -> TokenPath:
         """See `SearchStream`."""
         self._kept_TV = _joined(self._kept_TV, log_probs_TV)
-        found = [NO_LABELS]
+        paths = [NO_LABELS]
         for first_V, later_V in self._search.outputs(log_probs_TV):
             self._frame += 1
             self._beam = self._search.step(self._beam, first_V, later_V, self._frame)
             self._agree()
             if len(self._agreed) > 1 or (self._agreed and self._root.born <= self._horizon):
-                found.append(self._final())
+                paths.append(self._final())
             self._forget()
         if last:
             self._beam = [prefix for _, prefix in self._search.ranked(self._beam)[:1]]
-            found.append(self._aligned())
+            paths.append(self._aligned())
             self._agreed, self._beam = [], []
-        return join_paths(found)
+        return join_paths(paths)
 
     def pending(self) -> TokenPath:
         """See `SearchStream`."""
@@ -205,8 +205,8 @@ class WordStream:
         """See `SearchStream`; labels come with their words."""
         new = self._search.push(log_probs_TV, last)
         self._path = join_paths([self._path, new])
-        found, labels = self._segments.push(self._tokenizer.tokens(new.ids), last)
-        path = replace(part(self._path, 0, labels), words=found)
+        words, labels = self._segments.push(self._tokenizer.tokens(new.ids), last)
+        path = replace(part(self._path, 0, labels), words=words)
         self._path = part(self._path, labels, len(self._path.ids))
         return path
 

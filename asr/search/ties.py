@@ -120,8 +120,8 @@ def with_costs(lm: Any, costs: Sequence[float]) -> Any:
                 return known
             after, log10_probability = lm.score(state, word)
             self._known[after] = _State(before.words + 1)
-            found = before.scored[word] = after, log10_probability - before.factor * costs[word]
-            return found
+            scored = before.scored[word] = after, log10_probability - before.factor * costs[word]
+            return scored
 
         def finish(self, state: Any) -> tuple[Any, float]:
             return lm.finish(state)

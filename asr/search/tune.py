@@ -103,10 +103,10 @@ def tuned(run: Path, decoder: Decoder) -> tuple[Decoder, str | None]:
     path = RunFolder(run).tuned
     if not path.is_file() or not isinstance(decoder, WeightedDecoder):
         return decoder, None
-    found = _read(path).get(_key(decoder))
-    if found is None:
+    stored = _read(path).get(_key(decoder))
+    if stored is None:
         return decoder, None
-    unset = {name: found[name] for name in TUNED if getattr(decoder, name) is None}
+    unset = {name: stored[name] for name in TUNED if getattr(decoder, name) is None}
     return replace(decoder, **unset), f"{path}: {_key(decoder)}" if unset else None
 
 

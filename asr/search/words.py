@@ -282,12 +282,12 @@ def _last_matches(
     """
     nodes = np.arange(1, len(parents))
     edges = nodes
-    found = []
+    matches = []
     while len(nodes):  # the edges to the nodes, then the edges before these, …
-        found.append((phone_of[edges], nodes, parents[edges]))
+        matches.append((phone_of[edges], nodes, parents[edges]))
         inner = parents[edges] > 0
         nodes, edges = nodes[inner], parents[edges[inner]]
-    phone, node, before = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    phone, node, before = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     _, last = np.unique(phone * len(parents) + node, return_index=True)  # sorted by phone
     bounds = np.searchsorted(phone[last], np.arange(1, phones))
     return list(zip(np.split(node[last], bounds), np.split(before[last], bounds), strict=True))

@@ -38,7 +38,7 @@ def parse_budget(text: str, clock: str = "wall") -> TimeBudget | None:
     """
     if not text:
         return None
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(s|min|h|d)", text)
-    if not found or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(s|min|h|d)", text)
+    if not match or float(match[1]) == 0:
         raise UserError(f"budget={text!r}: expected a time such as 90s, 10min, 1.5h or 2d")
-    return TimeBudget(float(found[1]) * SECONDS[found[2]], clock)
+    return TimeBudget(float(match[1]) * SECONDS[match[2]], clock)

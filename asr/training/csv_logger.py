@@ -37,8 +37,8 @@ class MetricsFile(Logger):
         if self.path.exists() and resumed_step > 0:
             text = self.path.read_text(encoding="utf-8", errors="replace")
             whole = text[: text.rfind("\n") + 1]  # a full disk may have cut the last row
-            _, found = parse_metrics(whole, self.path)
-            rows = [row for row in found if int(row["step"]) < resumed_step]
+            _, stored = parse_metrics(whole, self.path)
+            rows = [row for row in stored if int(row["step"]) < resumed_step]
         with atomic_text(self.path) as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()

@@ -50,11 +50,11 @@ class WriteHeard(lightning.Callback):
         if trainer.world_size > 1:
             heard = [{}] * trainer.world_size
             torch.distributed.all_gather_object(heard, task.heard)
-        found = {name: pair for one in heard for name, pair in one.items()}
-        if not trainer.is_global_zero or not found:
+        pairs = {name: pair for one in heard for name, pair in one.items()}
+        if not trainer.is_global_zero or not pairs:
             return
         step = trainer.global_step
-        rows = [Heard(step, name, *found[name]) for name in sorted(found)]
+        rows = [Heard(step, name, *pairs[name]) for name in sorted(pairs)]
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write("".join(map(_line, rows)))
         for logger in trainer.loggers:

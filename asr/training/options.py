@@ -231,8 +231,8 @@ class SelectionConfig:
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the files that the search reads, by option; none for metric=greedy."""
-        found = self.beam.digests() if self.metric == "wer" else {}
-        return {f"select.beam.{name}": hashed for name, hashed in found.items()}
+        digests = self.beam.digests() if self.metric == "wer" else {}
+        return {f"select.beam.{name}": hashed for name, hashed in digests.items()}
 
 
 @dataclass

@@ -51,21 +51,21 @@ def precision(options: TrainConfig) -> Precision:
     return pick_precision(options.trainer.precision, accelerator, "trainer.precision")
 
 
-def reasons(asked: TrainConfig, found: TrainConfig) -> list[str]:
+def reasons(asked: TrainConfig, chosen: TrainConfig) -> list[str]:
     """Return a line for each option that `settled` has chosen."""
     lines = []
     if asked.trainer.precision == "auto":
-        lines.append(f"trainer.precision={found.trainer.precision}, because {precision(asked).reason}")
+        lines.append(f"trainer.precision={chosen.trainer.precision}, because {precision(asked).reason}")
     if not asked.data.frames_per_batch:
         low, high = FRAMES_PER_BATCH
         lines.append(
-            f"data.frames_per_batch={found.data.frames_per_batch}, for about {BATCHES_PER_EPOCH} batches of "
+            f"data.frames_per_batch={chosen.data.frames_per_batch}, for about {BATCHES_PER_EPOCH} batches of "
             f"{low:,} to {high:,} frames"
         )
     if not asked.trainer.max_epochs and not (asked.trainer.max_steps or asked.trainer.budget):
         lines.append(
-            f"trainer.max_epochs={found.trainer.max_epochs} trainer.validate_every="
-            f"{found.trainer.validate_every}, for at least {EPOCHS} epochs and {STEPS} steps"
+            f"trainer.max_epochs={chosen.trainer.max_epochs} trainer.validate_every="
+            f"{chosen.trainer.validate_every}, for at least {EPOCHS} epochs and {STEPS} steps"
         )
     return lines
 

@@ -27,12 +27,12 @@ def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
         return [f"init_from={options.init_from}: its tokenizer, features and model sizes are kept"]
     if options.model.encoder or not isinstance(data, SpeechData):
         return []
-    found = offered_start(options, folder)
+    source = offered_start(options, folder)
     audio_s = data.train_cuts.durations_s.sum()
     if audio_s >= ENOUGH_S:
-        return [f"to start from a trained model: init_from={found}"] if found else []
+        return [f"to start from a trained model: init_from={source}"] if source else []
     # An example that works as it is, for English.
-    example = found or "<run or published model>, e.g. init_from=facebook/wav2vec2-base-960h for English"
+    example = source or "<run or published model>, e.g. init_from=facebook/wav2vec2-base-960h for English"
     return [
         f"{audio_s / 60:.1f} minutes of audio are too little to train random weights: start from a model: "
         f"init_from={example}"

@@ -59,15 +59,15 @@ class Transcribed:
 
 def transcribed_cuts(cuts: Sequence[MonoCut]) -> list[Transcribed]:
     """Return the utterances of a manifest; raise UserError if two would share a TextGrid."""
-    found: dict[str, Transcribed] = {}
+    by_stem: dict[str, Transcribed] = {}
     for index, cut in enumerate(cuts):
         stem = _stem(cut.id)
-        if stem in found:
+        if stem in by_stem:
             raise UserError(f"{cut.id}: expected a name of its own, found {stem}.TextGrid for two utterances")
         text = cut.supervisions[0].text or ""
         place = cut.recording_id, str(cut.channel + 1), cut.start
-        found[stem] = Transcribed(cut.id, stem, text, CutSource(cuts, index), cut.duration, *place)
-    return list(found.values())
+        by_stem[stem] = Transcribed(cut.id, stem, text, CutSource(cuts, index), cut.duration, *place)
+    return list(by_stem.values())
 
 
 def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribed:
@@ -138,12 +138,12 @@ def align(
         ]
 
     pipeline = Pipeline(model, options, search)
-    for position, found in pipeline([x.source for x in utterances], groups):
+    for position, outcome in pipeline([x.source for x in utterances], groups):
         utterance = utterances[position]
-        if isinstance(found, Exception):
-            yield position, Result(error=failure(found, utterance.stem))
+        if isinstance(outcome, Exception):
+            yield position, Result(error=failure(outcome, utterance.stem))
             continue
-        ((channel, text),) = found
+        ((channel, text),) = outcome
         assert text is not None
         grid = _textgrid(text, tokenizer, len(channel.samples) / model.sample_rate)
         yield position, Result({f"{utterance.stem}.TextGrid": grid} | _tables(utterance, text, name))
@@ -153,18 +153,18 @@ def _aligned(
     log_probs_TV: Tensor, utterance: Transcribed, model: AcousticModel, tokenizer: Tokenizer, min_fit: float
 ) -> AlignedText | UserError:
     try:
-        found = align_text(
+        text = align_text(
             log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id, model.config.topology
         )
     except UserError as error:
         return error
-    if found.fit >= min_fit:
-        return found
+    if text.fit >= min_fit:
+        return text
     unknown = sorted(set(tokenizer.oov(utterance.text)))
     outside = f" (outside the model's vocabulary: {', '.join(unknown)[:60]})" if unknown else ""
     return UserError(
         f"{utterance.id}: the transcript doesn't fit the audio: expected a fit of at least "
-        f"min_fit={min_fit:g}, found {found.fit:.3f}{outside}"
+        f"min_fit={min_fit:g}, found {text.fit:.3f}{outside}"
     )
 
 

@@ -121,19 +121,19 @@ class Pipeline(Generic[Found]):
                 if alone
                 else in_threads(self.model, read, self._search_short, chosen)
             )
-            for group, found in zip(chosen, searched, strict=True):
-                for position, own in zip(group, found, strict=True):
+            for group, outcomes in zip(chosen, searched, strict=True):
+                for position, own in zip(group, outcomes, strict=True):
                     yield position, self._finish(own, advance)
 
     def _search_short(self, group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":
         """Search the short channels of a group in batches of similar length."""
-        found: list[list[_Work[Found]] | Exception] = _unsearched(group)
-        work = [x for own in found if not isinstance(own, Exception) for x in own]
+        work_of: list[list[_Work[Found]] | Exception] = _unsearched(group)
+        work = [x for own in work_of if not isinstance(own, Exception) for x in own]
         short = [x for x in work if self._is_short(x.channel)]
         samples = np.array([len(x.channel.samples) for x in short], dtype=np.int64)
         for batch in groups_by_length(samples, round(SECONDS_PER_BATCH * self.model.sample_rate)):
             self._search_batch([short[i] for i in batch])
-        return found
+        return work_of
 
     def _is_short(self, channel: Channel) -> bool:
         """Return whether to encode a channel in a batch."""
@@ -254,22 +254,22 @@ def _read_group(
     sample_rate: int, sources: Sequence[Source], positions: list[int]
 ) -> list[list[Channel] | Exception]:
     """Return the channels of each source, or the error that it raised."""
-    found: list[list[Channel] | Exception] = []
+    channels_of: list[list[Channel] | Exception] = []
     for position in positions:
         source = sources[position]
         try:
             channels = source.read(sample_rate)
         except (UserError, RuntimeError, MemoryError) as error:
-            found.append(error)
+            channels_of.append(error)
             continue
         several = len(channels) > 1
-        found.append(
+        channels_of.append(
             [
                 Channel(source, position, number if several else None, samples)
                 for number, samples in enumerate(channels, start=1)
             ]
         )
-    return found
+    return channels_of
 
 
 def _unsearched(group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":

@@ -55,10 +55,10 @@ def audio_files(paths: Sequence[Path], output: str, form: str) -> list[AudioFile
         if not path.is_dir():
             files.append((path, root / (path.name if str(path) != STANDARD_INPUT else "standard-input")))
             continue
-        found = sorted(file for file in path.rglob("*") if file.is_file())
-        audio = [x for x in found if not x.name.startswith(".") and x.suffix not in OTHERS]
-        if len(audio) < len(found):
-            log.warning("%s: skipped %d transcripts or hidden files", path, len(found) - len(audio))
+        every = sorted(file for file in path.rglob("*") if file.is_file())
+        audio = [x for x in every if not x.name.startswith(".") and x.suffix not in OTHERS]
+        if len(audio) < len(every):
+            log.warning("%s: skipped %d transcripts or hidden files", path, len(every) - len(audio))
         files += [(file, root / file.relative_to(path)) for file in audio]
     same = Counter(place.with_suffix("") for _, place in files)
     stems = [place if same[place.with_suffix("")] > 1 else place.with_suffix("") for _, place in files]

@@ -52,9 +52,9 @@ def encode(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
     batch = _encode_sound(model, [sound.samples for sound in sounds if not sound.empty])
     if all(sound.whole for sound in sounds):
         return batch
-    found = iter(batch.each())
+    posteriors = iter(batch.each())
     none_TV = batch.log_probs_BTV.new_empty(0, batch.log_probs_BTV.shape[-1])
-    each = [sound.with_silence(none_TV if sound.empty else next(found)) for sound in sounds]
+    each = [sound.with_silence(none_TV if sound.empty else next(posteriors)) for sound in sounds]
     lengths_B = torch.tensor([len(log_probs_TV) for log_probs_TV in each], device=model.device)
     return Posteriors(pad_sequence(each, batch_first=True), lengths_B)
 
@@ -66,11 +66,11 @@ def _encode_sound(model: AcousticModel, recordings: Sequence[Samples]) -> Poster
         return Posteriors(none_BTV, torch.empty(0, dtype=torch.int64, device=model.device))
     audio_BS, lengths_B = (x.to(model.device) for x in padded(recordings))
     with evaluating(model):
-        found = Posteriors(*model(audio_BS, lengths_B))
-        broken = bool(found.log_probs_BTV.isnan().any())
+        posteriors = Posteriors(*model(audio_BS, lengths_B))
+        broken = bool(posteriors.log_probs_BTV.isnan().any())
         if broken and (own := nan_again(model, lambda: model(audio_BS, lengths_B))):
             raise UserError(own)
-        return found
+        return posteriors
 
 
 @torch.inference_mode()
@@ -130,8 +130,8 @@ def posteriors(
     for first in range(0, len(chunks), CHUNKS_PER_BATCH):
         batch = chunks[first : first + CHUNKS_PER_BATCH]
         audio = [sound.samples[c.start * hop : c.end * hop + beyond] for c in batch]
-        found = _encode_sound(model, audio).each()
-        for chunk, own in zip(batch, found, strict=True):
+        each = _encode_sound(model, audio).each()
+        for chunk, own in zip(batch, each, strict=True):
             parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start].cpu())
         advance(len(batch) / len(chunks))
     return sound.with_silence(checked_posteriors(torch.cat(parts), name))

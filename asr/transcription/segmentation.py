@@ -117,17 +117,17 @@ def segment(
     if not parts:
         raise UserError(f"{name}: its text has no label of the model's vocabulary")
     aligner = _Aligner(log_probs_TV, longest_s / frame_s, name)
-    found = aligner.place(parts, 0, len(log_probs_TV))
-    fits = [max(x.fit for x in line) >= min_fit for line in found]
+    placed = aligner.place(parts, 0, len(log_probs_TV))
+    fits = [max(x.fit for x in line) >= min_fit for line in placed]
     end = 0
     for fitting, group in itertools.groupby(range(len(parts)), lambda i: fits[i]):
         run = list(group)
         if not fitting and len(run) > 1:
-            after = found[run[-1] + 1][0].start if run[-1] + 1 < len(found) else len(log_probs_TV)
+            after = placed[run[-1] + 1][0].start if run[-1] + 1 < len(placed) else len(log_probs_TV)
             for i, line in aligner.place_singly({i: parts[i] for i in run}, end, after, min_fit).items():
-                found[i] = line
-        end = found[run[-1]][-1].end
-    every = sorted((x for line in found for x in line), key=lambda x: x.start)
+                placed[i] = line
+        end = placed[run[-1]][-1].end
+    every = sorted((x for line in placed for x in line), key=lambda x: x.start)
     kept = _padded([x for x in every if x.fit >= min_fit], frame_s, len(log_probs_TV))
     others = [TimedText(x.text, x.start * frame_s, x.end * frame_s, x.fit) for x in every if x.fit < min_fit]
     return sorted([*kept, *others], key=lambda x: x.start_s)
@@ -135,15 +135,15 @@ def segment(
 
 def _words(text: str, tokenizer: Tokenizer) -> list[_Word]:
     """Return the words of a text; in scripts without spaces, each label, because pauses may be anywhere."""
-    found = []
+    words = []
     for word, labels in word_labels(text, tokenizer):
         if tokenizer.unit == "phone" or not is_unspaced(word):
-            found.append(_Word(word, labels))
+            words.append(_Word(word, labels))
         else:
             names = [tokenizer.text([label]) or "" for label in labels]
             glued = [any(names[:i]) for i in range(len(names))]  # a first piece may be just a space
-            found += [_Word(name, [x], after) for name, x, after in zip(names, labels, glued, strict=True)]
-    return found
+            words += [_Word(name, [x], after) for name, x, after in zip(names, labels, glued, strict=True)]
+    return words
 
 
 class _Aligner:
@@ -188,9 +188,9 @@ class _Aligner:
             return {}
         before = {i: line for i, line in lines.items() if i < best}
         after = {i: line for i, line in lines.items() if i > best}
-        found = {best: alone[best]}
-        found |= self.place_singly(before, start, alone[best][0].start, min_fit)
-        return found | self.place_singly(after, alone[best][-1].end, end, min_fit)
+        placed = {best: alone[best]}
+        placed |= self.place_singly(before, start, alone[best][0].start, min_fit)
+        return placed | self.place_singly(after, alone[best][-1].end, end, min_fit)
 
     def _divide(self, line: _Line, spans: Iterator[TokenSpan]) -> list[_Piece]:
         """Take the spans of a line's labels and of the wildcard after it; return its parts."""
@@ -202,7 +202,7 @@ class _Aligner:
         divided = any(item.glued for item in spoken)
         texts = shown if len(shown) == len(spoken) and not divided else [item.word for item in spoken]
         texts = [text if item.glued else f" {text}" for text, item in zip(texts, spoken, strict=True)]
-        found = []
+        pieces = []
         for first, end in _division(spoken, self.longest):
             inner = placed[placed.index(spoken[first]) : placed.index(spoken[end - 1]) + 1]
             labels = [label for item in inner for label in item.labels]
@@ -211,8 +211,8 @@ class _Aligner:
             rate = fit(self.log_probs_TV[start:stop], own, labels, first=start)
             whole = divided and end - first == len(spoken)
             text = " ".join(shown) if whole else "".join(texts[first:end]).strip()
-            found.append(_Piece(text, start, stop, rate))
-        return found
+            pieces.append(_Piece(text, start, stop, rate))
+        return pieces
 
 
 def _padded(parts: Sequence[_Piece], frame_s: float, frames: int) -> list[TimedText]:

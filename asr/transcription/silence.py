@@ -69,10 +69,10 @@ class Sound:
         """Return the log-probabilities of the whole recording, given those of its sound; silence is blank."""
         if self.whole:
             return log_probs_TV
-        found = log_probs_TV.new_full((len(self.silent_T), log_probs_TV.shape[1]), UNHEARD)
-        found[:, BLANK] = 0.0
-        found[torch.from_numpy(~self.silent_T).to(found.device)] = log_probs_TV
-        return found
+        whole_TV = log_probs_TV.new_full((len(self.silent_T), log_probs_TV.shape[1]), UNHEARD)
+        whole_TV[:, BLANK] = 0.0
+        whole_TV[torch.from_numpy(~self.silent_T).to(whole_TV.device)] = log_probs_TV
+        return whole_TV
 
 
 def sound_of(model: AcousticModel, samples: Samples) -> Sound:
@@ -160,8 +160,8 @@ def steady_stretches(level_db: NDArray[np.float64], eligible: NDArray[np.bool_],
     mean_db = stretches.mean(axis=-1)
     leaves = np.maximum(stretches.max(axis=-1) - mean_db, mean_db - stretches.min(axis=-1)) > STEADY_DB
     leaves &= mean_db > mean_db.max(axis=1, keepdims=True) - BAND_RANGE_DB
-    found: list[int] = np.flatnonzero(chosen & ~leaves.any(axis=1)).tolist()
-    return found
+    starts: list[int] = np.flatnonzero(chosen & ~leaves.any(axis=1)).tolist()
+    return starts
 
 
 def band_power(samples: Samples, size: int, sample_rate: int) -> NDArray[np.float64]:

@@ -143,20 +143,20 @@ def _breakable(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> tuple[l
     Returns:
         Words and labels in order, and the positions of labels that no space precedes.
     """
-    found: list[TimedWord] = []
+    breakable: list[TimedWord] = []
     glued: set[int] = set()
     words = words_of(path, tokenizer)
     for number, word in enumerate(timed_words(path, tokenizer, frame_s)):
         place = words[number] if words is not None else None
         long = word.end_s - word.start_s > SEGMENT_S or len(subtitle_lines(f"- {word.word} [?]")) > LINES
         if place is None or not long or not is_unspaced(word.word):
-            found.append(word)
+            breakable.append(word)
             continue
         names = [(tokenizer.text(path.ids[i : i + 1]) or "", i) for i in range(place.start, place.end)]
         labels = [Word(name, i, i + 1) for name, i in names if name]
-        glued |= set(range(len(found) + 1, len(found) + len(labels)))
-        found += path.timed(labels, frame_s)
-    return found, glued
+        glued |= set(range(len(breakable) + 1, len(breakable) + len(labels)))
+        breakable += path.timed(labels, frame_s)
+    return breakable, glued
 
 
 def split_segments(

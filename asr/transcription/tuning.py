@@ -56,11 +56,11 @@ def tune_weights(
             pool.reweight(weights)
             for batch in batches:
                 pool.put(batch.positions, batch.posteriors.log_probs_BTV, batch.posteriors.lengths_B)
-            found = list(pool.results())
-            texts = [text_of(result.path, tokenizer) or "" for result in found]
-            spoken = [references[result.key] for result in found]
+            results = list(pool.results())
+            texts = [text_of(result.path, tokenizer) or "" for result in results]
+            spoken = [references[result.key] for result in results]
             counts = ErrorCounts.between(scored_words(spoken, rules), scored_words(texts, rules))
-            trial = Trial(weights, counts.errors, counts.length, sum(result.cpu_s for result in found))
+            trial = Trial(weights, counts.errors, counts.length, sum(result.cpu_s for result in results))
             bars.update(row, advance=1, description=f"tuning on {options.tune}: {_described(trial)}")
             return trial
 

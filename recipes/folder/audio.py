@@ -38,12 +38,12 @@ class AudioFiles:
                 and os.path.abspath(os.path.join(folder, name)) != ours
             ]
             files += [os.path.join(folder, name) for name in names if not name.startswith(".")]
-        found = set(recordings_among(sorted(files)))
-        fast = {path for path in found if path.lower().endswith(READ_BY_LIBSNDFILE)}
+        recordings = set(recordings_among(sorted(files)))
+        fast = {path for path in recordings if path.lower().endswith(READ_BY_LIBSNDFILE)}
         read = {stem(path): path for path in fast}
-        self.copies = {path: read[stem(path)] for path in sorted(found - fast) if stem(path) in read}
-        self.paths = sorted(found - self.copies.keys())
-        self._known = found
+        self.copies = {path: read[stem(path)] for path in sorted(recordings - fast) if stem(path) in read}
+        self.paths = sorted(recordings - self.copies.keys())
+        self._known = recordings
         self._by_name: dict[str, list[str]] = defaultdict(list)
         for path in self.paths:
             inside = self.inside(path)
@@ -73,12 +73,12 @@ class AudioFiles:
         written = VARIABLE.sub("", name.replace("\\", "/")).removeprefix("./")
         relative = os.path.normpath(os.path.join(beside, written)).replace(os.sep, "/")
         for candidate in (relative, written, os.path.basename(written)):
-            found = self._by_name.get(candidate) or self._by_name.get(_composed(candidate), [])
-            if len(found) == 1:
-                return found[0]
-            if found:
+            paths = self._by_name.get(candidate) or self._by_name.get(_composed(candidate), [])
+            if len(paths) == 1:
+                return paths[0]
+            if paths:
                 raise UserError(
-                    f"{where}: {name!r} could be {self.inside(found[0])} or {self.inside(found[1])}: "
+                    f"{where}: {name!r} could be {self.inside(paths[0])} or {self.inside(paths[1])}: "
                     "expected the path of exactly one recording"
                 )
         if os.path.join(self.root, written) in self.copies:  # the table names talk.mp4, talk.wav is read

@@ -37,8 +37,8 @@ class Layout:
 
     def files(self, folder: Path) -> list[Path]:
         """Return the layout's transcript files below a folder."""
-        found = sorted({path for pattern in self.patterns for path in folder.glob(pattern)})
-        return [path for path in found if self.sign in next(stream_lines(path), "")] if self.sign else found
+        paths = sorted({path for pattern in self.patterns for path in folder.glob(pattern)})
+        return [path for path in paths if self.sign in next(stream_lines(path), "")] if self.sign else paths
 
 
 def read_mls(path: Path, columns: dict[str, str]) -> list[Entry]:

@@ -29,19 +29,19 @@ def read_parquet(path: Path, columns: dict[str, str], output: Path, name: str) -
     table = _open(path)
     schema = table.schema_arrow
     embedded = [field.name for field in schema if _holds_bytes(field.type)]
-    found = known_columns(schema.names, columns)
-    check_columns(str(path), schema.names, found, columns)
+    positions = known_columns(schema.names, columns)
+    check_columns(str(path), schema.names, positions, columns)
     wanted = columns.get("audio") or (embedded[0] if embedded else "")
-    if not embedded and "text" in found and "audio" in found:
-        yield from _paths(table, path, {name: schema.names[i] for name, i in found.items()})
+    if not embedded and "text" in positions and "audio" in positions:
+        yield from _paths(table, path, {name: schema.names[i] for name, i in positions.items()})
         return
-    if wanted not in embedded or "text" not in found:
+    if wanted not in embedded or "text" not in positions:
         raise UserError(
             f"{path}: expected columns of audio (bytes and path, or file_name) and of text, found "
             f"{', '.join(schema.names)[:80]!r}; map other names with columns=audio:x,text:y"
         )
     wanted_keys = {"text", "speaker", *columns} - {"audio"}
-    names: dict[str, str] = {key: schema.names[i] for key, i in found.items() if key in wanted_keys}
+    names: dict[str, str] = {key: schema.names[i] for key, i in positions.items() if key in wanted_keys}
     number = 0
     for rows in _batches(table, path, [wanted, *names.values()]):
         for row in rows:

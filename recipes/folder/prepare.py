@@ -138,11 +138,11 @@ def _parquet_tables(paths: list[Path], folder: Path, output: Path) -> list[Table
 
 def _check_parts(paths: list[Path], preparation: Preparation) -> None:
     """Report parts of tables that are missing beside others, such as train-00001-of-00002.parquet."""
-    found: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    parts: dict[tuple[str, ...], set[int]] = defaultdict(set)
     for path in paths:
         if match := PART.fullmatch(str(path)):
-            found[match[1], match[3], match[4]].add(int(match[2]))
-    for (before, total, after), numbers in found.items():
+            parts[match[1], match[3], match[4]].add(int(match[2]))
+    for (before, total, after), numbers in parts.items():
         if len(numbers) < int(total):
             first = int(int(total) in numbers)  # numbers may start from 1
             missing = next(i for i in itertools.count(first) if i not in numbers)

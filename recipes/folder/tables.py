@@ -118,30 +118,30 @@ def parse_columns(written: str) -> dict[str, str]:
 def known_columns(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
     """Return column positions by canonical name."""
     lowered = [cell.lower() for cell in cells]
-    found = {}
+    positions = {}
     for name, usual in NAMES.items():
         names = [columns[name]] if name in columns else usual
         for candidate in names:
             if candidate in cells or candidate.lower() in lowered:
-                found[name] = (
+                positions[name] = (
                     cells.index(candidate) if candidate in cells else lowered.index(candidate.lower())
                 )
                 break
-    return found
+    return positions
 
 
-def check_columns(where: str, cells: Iterable[str], found: Container[str], columns: dict[str, str]) -> None:
+def check_columns(where: str, cells: Iterable[str], names: Container[str], columns: dict[str, str]) -> None:
     """Raise a `UserError` unless every column that the options name was found.
 
     Args:
         where: table, perhaps with its line, for the message.
         cells: names of the table's columns.
-        found: canonical names of the columns found.
+        names: canonical names of the columns found.
         columns: column names by canonical name, from the options.
     """
     # If a mistyped speaker column were ignored, speakers would be put into several splits.
     for name, column in columns.items():
-        if name not in found:
+        if name not in names:
             listed = ", ".join(cells)[:200]
             raise UserError(f"{where}: expected the column {column!r} (columns={name}:…), found {listed}")
 
@@ -155,7 +155,7 @@ def _json_entries(path: Path, columns: dict[str, str]) -> list[Entry]:
     """Return the entries of JSON lines; some may lack optional values, e.g. the speaker."""
     entries = []
     keys: dict[str, None] = {}
-    found: set[str] = set()
+    names: set[str] = set()
     for number, line in read_lines(path):
         where = f"{path}:{number}"
         values = parse_json(line, where, "an object")
@@ -163,9 +163,9 @@ def _json_entries(path: Path, columns: dict[str, str]) -> list[Entry]:
             raise UserError(f"{where}: expected a JSON object, found {line[:40]!r}")
         entries.append(_json_entry(where, values, columns))
         keys |= dict.fromkeys(values)
-        found |= entries[-1].fields.keys()
+        names |= entries[-1].fields.keys()
     if entries:
-        check_columns(str(path), keys, found, columns)
+        check_columns(str(path), keys, names, columns)
     return entries
 
 

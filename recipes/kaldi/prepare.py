@@ -47,10 +47,10 @@ def data_directories(source: str) -> dict[str, Path]:
         return {"": path}
     if not path.is_dir():
         raise UserError(f"source={source}: expected a Kaldi data directory, found no such folder")
-    found = {child.name: child for child in sorted(path.iterdir()) if (child / "wav.scp").is_file()}
-    if not found:
+    directories = {child.name: child for child in sorted(path.iterdir()) if (child / "wav.scp").is_file()}
+    if not directories:
         raise UserError(f"source={source}: expected wav.scp in it or in its subfolders, found none")
-    return found
+    return directories
 
 
 def read_directory(path: Path, split: str, root: Path, preparation: Preparation) -> Iterator[Row]:

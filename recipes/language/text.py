@@ -87,18 +87,18 @@ def load_text(place: Path, kind: str, pieces: int, length: int) -> Text:
     splits = read_splits(place)
     if kind == "character":
         characters = {split: _characters(text, f"{place}: {split}") for split, text in splits.items()}
-        found = Text(characters, 1 + len(ALPHABET), "character", str(place))
+        loaded = Text(characters, 1 + len(ALPHABET), "character", str(place))
     else:
         tokenizer = _tokenizer(splits["train"], pieces)
         ids = {split: _pieces(text, tokenizer) for split, text in splits.items()}
-        found = Text(ids, len(tokenizer), "token", str(place))
-    for split, tokens in found.tokens.items():
+        loaded = Text(ids, len(tokenizer), "token", str(place))
+    for split, tokens in loaded.tokens.items():
         if len(tokens) <= length:
             raise UserError(
-                f"{place}: expected more than recipe.length={length} {found.unit}s in {split}, "
+                f"{place}: expected more than recipe.length={length} {loaded.unit}s in {split}, "
                 f"found {len(tokens)}"
             )
-    return found
+    return loaded
 
 
 def read_splits(place: Path) -> dict[str, str]:

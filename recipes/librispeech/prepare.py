@@ -154,10 +154,10 @@ def _read(part: str, corpus: Path, preparation: Preparation, verify: bool) -> li
         return []
     utterances: list[Utterance] = []
     read = read_chapter if verify else read_chapter_headers
-    for found in preparation.map(read, chapters, part, key=chapter_state):
-        if found is not None:
-            utterances += found["utterances"]
-            for problem in found["problems"]:
+    for chapter in preparation.map(read, chapters, part, key=chapter_state):
+        if chapter is not None:
+            utterances += chapter["utterances"]
+            for problem in chapter["problems"]:
                 preparation.problem(*problem)
     preparation.expect(f"{part}: utterances", PARTS[part].utterances, len(utterances))
     return sorted(utterances)

@@ -121,8 +121,8 @@ class PathfinderFolder(ItemSource):
         lists = sorted((folder / "metadata").glob("*.npy"), key=lambda path: (len(path.name), path.name))
         if not lists:
             raise UserError(f"{folder}: expected metadata/*.npy, found none")
-        listed = [found for path in lists for found in self._read(path)]
-        self.images = [found for found in listed if require_file(found[0], "an image")]
+        listed = [entry for path in lists for entry in self._read(path)]
+        self.images = [entry for entry in listed if require_file(entry[0], "an image")]
         self.left_out = len(listed) - len(self.images)
         if not self.images:
             raise UserError(f"{folder / 'metadata'}: expected images, found none")
@@ -148,8 +148,8 @@ class PathfinderFolder(ItemSource):
 
     def describe(self) -> str:
         """Return the task, the folder and what was left out."""
-        found = f"pathfinder from {self.folder}, {self.count('train')} training images"
-        return found + (f", {self.left_out} empty files left out" if self.left_out else "")
+        words = f"pathfinder from {self.folder}, {self.count('train')} training images"
+        return words + (f", {self.left_out} empty files left out" if self.left_out else "")
 
     def digest(self, split: str) -> str:
         """Return a hash of the lists of images, which all splits share."""
@@ -161,12 +161,12 @@ class PathfinderFolder(ItemSource):
 
     def _read(self, path: Path) -> list[tuple[Path, int]]:
         """Return the paths and labels in a list: lines of folder, name, number, label and further values."""
-        found = []
+        images = []
         for number, line in enumerate(path.read_bytes().decode("latin-1").splitlines(), start=1):
             fields = line.split(" ")
             if len(fields) < 4 or fields[3] not in ("0", "1"):
                 raise UserError(
                     f"{path}:{number}: expected folder, name, number and label, found {line[:60]!r}"
                 )
-            found.append((self.folder / fields[0] / fields[1], int(fields[3])))
-        return found
+            images.append((self.folder / fields[0] / fields[1], int(fields[3])))
+        return images

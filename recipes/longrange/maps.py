@@ -82,18 +82,18 @@ def cluster_maps(model: AttentionModel, values: Tensor, lengths: Tensor, head: i
         raise UserError(f"attention {model.attention!r}: expected a model with cast-C")
     if head >= layers[0].heads:
         raise UserError(f"head={head + 1}: expected 1 to {layers[0].heads}")
-    found: list[tuple[Tensor, Tensor]] = []
+    assignments: list[tuple[Tensor, Tensor]] = []
 
     def record(layer: CAST, inputs: tuple[Tensor, Tensor]) -> None:
-        found.append(layer.assignments(*inputs))
+        assignments.append(layer.assignments(*inputs))
 
     hooks = [layer.register_forward_pre_hook(record) for layer in (layers[0], layers[-1])]
     with torch.no_grad():
         model(values, lengths)
     for hook in hooks:
         hook.remove()
-    side = math.isqrt(found[0][0].shape[-1])  # patches
-    if side * side != found[0][0].shape[-1]:
+    side = math.isqrt(assignments[0][0].shape[-1])  # patches
+    if side * side != assignments[0][0].shape[-1]:
         raise UserError("expected a model whose positions are patches, found model.subsampling > 1")
     return [
         [
@@ -101,7 +101,7 @@ def cluster_maps(model: AttentionModel, values: Tensor, lengths: Tensor, head: i
                 clusters[b, head].view(side, side).numpy(),
                 scores[b, head].T.reshape(-1, side, side).clamp(min=0).numpy(),
             )
-            for clusters, scores in found
+            for clusters, scores in assignments
         ]
         for b in range(len(values))
     ]

@@ -50,7 +50,7 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
     files = sorted(child for child in path.iterdir() if child.suffix in SUFFIXES)
     if not files:
         raise UserError(f"source={source}: expected manifests ({', '.join(SUFFIXES)}), found none")
-    found = []
+    manifests = []
     for file in files:
         name = file.stem.lower().removesuffix("manifest").rstrip("_-")
         splits = [split for split in SPLITS if name.startswith(split)]
@@ -58,8 +58,8 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
             raise UserError(f"{file}: expected a name that begins with train, dev or test")
         split = usual_split_name(max(splits, key=len))
         # Several files may contain the training data; test_clean and test_other are separate splits.
-        found.append((split if split == "train" or name in SPLITS else name, file))
-    return found
+        manifests.append((split if split == "train" or name in SPLITS else name, file))
+    return manifests
 
 
 def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[Row]:

@@ -73,9 +73,9 @@ def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:
     for kind, (package, place) in PACKAGES.items():
         files = sorted(Path(options.packages, package).glob(f"**/{place}/**/*.wav"))
         recordings[kind] = [piece for file in files for piece in _pieces(file, rate, kind)]
-    for kind, found in recordings.items():
-        chosen = sorted(random.permutation(len(found))[: options.recordings])
-        yield kind, [found[i] for i in chosen if len(found[i]) >= SHORTEST_S * rate]
+    for kind, samples in recordings.items():
+        chosen = sorted(random.permutation(len(samples))[: options.recordings])
+        yield kind, [samples[i] for i in chosen if len(samples[i]) >= SHORTEST_S * rate]
     for noise, kind in [(_white, "white noise"), (_pink, "pink noise")]:
         yield kind, [noise(random, round(6 * rate)) for _ in range(20)]
 
@@ -115,16 +115,16 @@ def run(options: Options) -> None:
     debian_packages(packages, Path(options.packages), open_console(), "100 MB")
     recognizer = Recognizer.load(options.model)
     logging.getLogger("asr").setLevel(logging.ERROR)  # no warning for each recording of low confidence
-    found: dict[str, list[Transcript]] = {}
+    transcripts_of: dict[str, list[Transcript]] = {}
     rate = recognizer.model.sample_rate
     for kind, recordings in kinds(options, rate):
         open_console().print(f"{kind}: {len(recordings)} recordings")
-        found[kind] = recognizer.transcribe(recordings, rate, min_confidence=options.min_confidence)
+        transcripts_of[kind] = recognizer.transcribe(recordings, rate, min_confidence=options.min_confidence)
     heads = ("kind", "recordings", "confidence: median", "5 … 95 %", "marked %", "separation")
     lines = []
-    in_domain = [transcript.mean_confidence for transcript in found[TEST]]
+    in_domain = [transcript.mean_confidence for transcript in transcripts_of[TEST]]
     rows = {}
-    for kind, transcripts in found.items():
+    for kind, transcripts in transcripts_of.items():
         values = [transcript.mean_confidence for transcript in transcripts]
         low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
         marked = float(np.mean([transcript.low_confidence for transcript in transcripts]))

@@ -80,8 +80,8 @@ def prepare(options: Options, folder: Path) -> None:
             usable.append(Recorded(prompt, language, root / f"{prompt.key}{_suffix(options)}", wav))
     splits: dict[str, list[MonoCut]] = {"train": [], "dev": [], "test": []}
     audio: dict[str, str] = {}
-    found = preparation.map(partial(_cut, options=options), usable, "reading")
-    for item, cut_or_reason in zip(usable, found, strict=True):
+    outcomes = preparation.map(partial(_cut, options=options), usable, "reading")
+    for item, cut_or_reason in zip(usable, outcomes, strict=True):
         prompt = item.prompt
         if isinstance(cut_or_reason, str):
             preparation.drop(_name(prompt, item.language), cut_or_reason, prompt.text)
@@ -169,10 +169,10 @@ def _prompts(source: Path, language: str) -> Iterator[Prompt]:
     if not source.is_dir():
         raise UserError(f"source={source}: expected a folder with the prompts, found none")
     names = [f"core-sounds-{language}.txt", f"core-sounds-{language}.txt.gz"]
-    found = [path for name in names for path in sorted(source.rglob(name))]
-    if not found:
+    lists = [path for name in names for path in sorted(source.rglob(name))]
+    if not lists:
         raise UserError(f"{source}: expected {' or '.join(names)} in it, found neither")
-    prompts = list(parse_transcripts([line for _, line in read_lines(found[0])], language))
+    prompts = list(parse_transcripts([line for _, line in read_lines(lists[0])], language))
     entries = Counter(prompt.key for prompt in prompts)
     for prompt in prompts:
         yield replace(prompt, excluded="several entries") if entries[prompt.key] > 1 else prompt

@@ -139,14 +139,14 @@ def questions(
         context, starts = paragraph(rng, facts, passage)
         if low <= len(tokenizer(context, verbose=False)["input_ids"]) <= high:
             break
-    found = []
+    made = []
     for index in rng.sample(range(len(facts)), min(each, len(facts))):
         fact = facts[index]
         template, part = rng.choice(list(KINDS[fact.kind][1].items()))
         answer = fact.words[part]
         # The person comes before the city and so on, so the first occurrence is the fact's.
         start = context.index(answer, starts[index])
-        found.append(
+        made.append(
             {
                 "id": f"{rng.getrandbits(64):016x}",
                 "question": template.format(**fact.words),
@@ -154,7 +154,7 @@ def questions(
                 "context": context,
             }
         )
-    return found
+    return made
 
 
 def pair(rng: random.Random, most: int = 8) -> tuple[str, str, int]:

@@ -120,9 +120,9 @@ def _read_saved(folder: Path, splits: Sequence[str]) -> Iterator[RawExample]:
         ) from None
     rows = datasets.load_from_disk(str(folder))
     if isinstance(rows, dict):
-        found = next((split for split in splits if split in rows), None)
-        if found is None:
+        present = next((split for split in splits if split in rows), None)
+        if present is None:
             raise UserError(f"{folder}: expected a split {' or '.join(splits)}, found {', '.join(rows)}")
-        rows = rows[found]
+        rows = rows[present]
     for number, row in enumerate(rows):
         yield RawExample(f"{folder}: example {number}", dict(row))

@@ -181,12 +181,12 @@ def output_of_classes(classes: Sequence[str], names: Sequence[str], source: str)
         >>> output_of_classes(("entailment", "neutral"), ("NEUTRAL", "ENTAILMENT"), "config.json")
         [1, 0]
     """
-    found = [name.lower().replace("-", "_").replace(" ", "_") for name in names]
-    if found == [f"label_{index}" for index in range(len(classes))]:
+    outputs = [name.lower().replace("-", "_").replace(" ", "_") for name in names]
+    if outputs == [f"label_{index}" for index in range(len(classes))]:
         return list(range(len(classes)))
-    if sorted(found) != sorted(classes):
+    if sorted(outputs) != sorted(classes):
         raise UserError(
             f"{source}: expected outputs {', '.join(classes)}, found {', '.join(names)[:80]}; "
             "name them with recipe.labels="
         )
-    return [found.index(name) for name in classes]
+    return [outputs.index(name) for name in classes]

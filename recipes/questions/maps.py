@@ -62,8 +62,8 @@ class QuestionMap:
 
     def top(self, name: str) -> list[list[int]]:
         """Return the positions with the largest weights, in descending order, for each row."""
-        found: list[list[int]] = self.weights_QN[name].topk(min(TOP, len(self.tokens))).indices.tolist()
-        return found
+        tokens: list[list[int]] = self.weights_QN[name].topk(min(TOP, len(self.tokens))).indices.tolist()
+        return tokens
 
     def same_top(self, name: str) -> float:
         """Return the share of rows whose largest weight is at the same position as with full attention."""

@@ -108,9 +108,9 @@ class TextModel:
         if attention not in self._used:
             name = register_attention(attention, backend)
             self._used[attention] = AttentionInterface()[name]
-        self._attention, found = attention, self._used[attention]
-        AttentionInterface.register(found.name, found)  # another model may have registered its own
-        self.model.set_attn_implementation(found.name)
+        self._attention, mechanism = attention, self._used[attention]
+        AttentionInterface.register(mechanism.name, mechanism)  # another model may have registered its own
+        self.model.set_attn_implementation(mechanism.name)
 
     def batch(self, windows: Sequence[Window]) -> dict[str, Tensor]:
         """Return the padded inputs of a batch, [B, N] each."""
@@ -140,7 +140,7 @@ class TextModel:
         """
         from transformers import AttentionInterface
 
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        recorded: list[tuple[Tensor, Tensor, Tensor]] = []
         self.use(FULL, backend)
         attend = AttentionInterface()[FULL]
 
@@ -148,7 +148,7 @@ class TextModel:
             scaling, groups = options.get("scaling"), query.shape[1] // key.shape[1]
             scale = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
             keys, values = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-            found.append((query * scale, keys, values))
+            recorded.append((query * scale, keys, values))
             return attend(module, query, key, value, mask, **options)
 
         AttentionInterface.register(FULL, record)
@@ -156,7 +156,7 @@ class TextModel:
             self.run(inputs)
         finally:
             AttentionInterface.register(FULL, attend)
-        return found
+        return recorded
 
 
 def require_model(folder: Path) -> None:

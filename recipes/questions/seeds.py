@@ -116,9 +116,9 @@ def tables(scores: QuestionScores) -> list[Table]:
         rows.append([name, seeds, f"{values.mean():.3f}", "1" if name == FULL else kept, times])
     pairs = []
     for one, other in itertools.combinations(sums, 2):
-        found = paired_difference(sums[one] - sums[other], questions, "questions")
-        shown = "" if found.interval is None or found.interval[0] <= 0 <= found.interval[1] else "yes"
-        pairs.append([one, other, found.text("{:+.3f}".format, BETWEEN), shown])
+        gap = paired_difference(sums[one] - sums[other], questions, "questions")
+        shown = "" if gap.interval is None or gap.interval[0] <= 0 <= gap.interval[1] else "yes"
+        pairs.append([one, other, gap.text("{:+.3f}".format, BETWEEN), shown])
     heads = ["attention", "F1 by seed", "mean", "F1 / full, mean", "CPU time / full"]
     return [
         Table.of(f"F1 on {int(questions.sum())} questions, {len(f1[FULL])} seeds", heads, rows),

@@ -49,31 +49,31 @@ def read_squad(path: Path) -> list[Question]:
         UserError: there are no questions, one has no answer (as in SQuAD 2.0), a field is missing, or an id
             occurs twice.
     """
-    found: dict[str, Question] = {}
+    by_id: dict[str, Question] = {}
     contexts: dict[str, int] = {}
     for record in read_records(path, (), SPLITS):
         for question, context, where in _questions(record):
             ident, text = _text(question, "id", where), _text(question, "question", where)
-            if ident in found:
+            if ident in by_id:
                 raise UserError(f"{where}: expected ids to be distinct, found {ident} again")
             answers, start = _answers(question.get("answers"), context, f"{where}: question {ident}")
             paragraph = contexts.setdefault(context, len(contexts))
-            found[ident] = Question(ident, text.strip(), context, answers, paragraph, start)
-    if not found:
+            by_id[ident] = Question(ident, text.strip(), context, answers, paragraph, start)
+    if not by_id:
         raise UserError(f"{path}: expected questions, found none")
-    return list(found.values())
+    return list(by_id.values())
 
 
 def _questions(record: RawExample) -> list[tuple[dict[str, Any], str, str]]:
     """Return the questions of a record with context and place: an article, or a single question."""
     if "paragraphs" not in record.fields:
         return [(record.fields, _text(record.fields, "context", record.where), record.where)]
-    found = []
+    entries = []
     for number, paragraph in enumerate(_list(record.fields, "paragraphs", record.where)):
         where = f"{record.where}, paragraph {number}"
         context = _text(paragraph, "context", where)
-        found += [(question, context, where) for question in _list(paragraph, "qas", where)]
-    return found
+        entries += [(question, context, where) for question in _list(paragraph, "qas", where)]
+    return entries
 
 
 def _list(fields: dict[str, Any], name: str, where: str) -> list[dict[str, Any]]:

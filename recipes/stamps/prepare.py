@@ -80,11 +80,11 @@ def prepare(options: Options, folder: Path) -> None:
     split_of = _splits(texts)
     usable = _usable(stamps, preparation)
     tasks = [(stamp, folder / "wav" / stamp.file, options) for stamp in usable]
-    found = preparation.map(_convert, tasks, "converting", key=_key)
+    outcomes = preparation.map(_convert, tasks, "converting", key=_key)
     preparation.check()
     kept: dict[str, list[tuple[Stamp, int]]] = {"train": [], "dev": [], "test": []}
     audio = {}
-    for stamp, result in zip(usable, found, strict=True):
+    for stamp, result in zip(usable, outcomes, strict=True):
         if isinstance(result, str):
             preparation.drop(stamp.id, result, stamp.written)
         elif result is not None:

@@ -22,15 +22,15 @@ def stamp_and_language(name: str) -> tuple[str, str]:
     >>> stamp_and_language("blackbird_desc_fr.ogg")
     ('blackbird', 'fr')
     """
-    found = _NAME.fullmatch(name)
-    return (found[1], found[2]) if found else ("", "")
+    match = _NAME.fullmatch(name)
+    return (match[1], match[2]) if match else ("", "")
 
 
 def read_texts(path: Path) -> dict[str, str]:
     """Return a stamp's texts by language: the first line is English, the others `<language>.utf8=<text>`."""
     (_, english), *others = read_lines(path) or [(1, "")]
-    found = (_TRANSLATION.match(line) for _, line in others)
-    return {"en": english.strip()} | {match[1]: match[2].strip() for match in found if match}
+    matches = (_TRANSLATION.match(line) for _, line in others)
+    return {"en": english.strip()} | {match[1]: match[2].strip() for match in matches if match}
 
 
 def spoken(written: str) -> str:

@@ -53,35 +53,35 @@ def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
         UserError: a folder is missing, is a single disc, or has no audio or no transcripts.
     """
     root = _folder("corpus", corpus)
-    found = Corpus()
+    contents = Corpus()
     for path in _files(root, *([_folder("transcripts", transcripts)] if transcripts else [])):
         name = os.path.basename(path).lower()
         if EVALUATION.fullmatch(name):
-            found.ignored += 1
+            contents.ignored += 1
             continue
         if name.endswith(".sph"):
-            first = found.audio.setdefault(conversation_of(name), path)
+            first = contents.audio.setdefault(conversation_of(name), path)
         elif side := TRANSCRIPT.fullmatch(name):
-            first = found.transcripts.setdefault(f"sw0{side[1]}-{side[2].upper()}", path)
+            first = contents.transcripts.setdefault(f"sw0{side[1]}-{side[2].upper()}", path)
         elif name == DICTIONARY:
-            found.dictionary = found.dictionary or Path(path)
+            contents.dictionary = contents.dictionary or Path(path)
             continue
         else:
             continue
         # Identical copies and links are harmless.
         if first != path and os.path.getsize(first) != os.path.getsize(path):
-            found.repeated.append((first, path))
-    _refuse_disc(root, found)
-    if not found.audio:
-        kind = "transcripts without audio" if found.transcripts else "something else"
+            contents.repeated.append((first, path))
+    _refuse_disc(root, contents)
+    if not contents.audio:
+        kind = "transcripts without audio" if contents.transcripts else "something else"
         raise UserError(f"corpus={root}: expected the .sph files of {LDC} in it, found {kind}")
-    if not found.transcripts:
+    if not contents.transcripts:
         raise UserError(
             f"corpus={root}: expected transcripts such as sw2001A-ms98-a-trans.text in it, found none; "
             "name their folder with transcripts=… (the MS98 transcripts are free: https://www.openslr.org/5 "
             "(or the link on the corpus' page at the LDC))"
         )
-    return found
+    return contents
 
 
 def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
@@ -134,9 +134,9 @@ def _files(*roots: Path) -> Iterator[str]:
             yield from (os.path.join(place, name) for name in sorted(names))
 
 
-def _refuse_disc(root: Path, found: Corpus) -> None:
+def _refuse_disc(root: Path, contents: Corpus) -> None:
     """Raise a `UserError` if the folder is one of several discs."""
-    if DISC.fullmatch(root.name) is None or not found.audio:
+    if DISC.fullmatch(root.name) is None or not contents.audio:
         return
     others = [path.name for path in root.parent.iterdir() if path.is_dir() and path != root]
     if others := sorted(name for name in others if DISC.fullmatch(name)):

@@ -121,9 +121,9 @@ def _recordings(run: Preparation, audio: dict[str, str], label: str, verify: boo
     """Return the recordings by conversation; audio other than two channels at 8 kHz becomes a problem."""
     # Threads, because reading headers is limited by the disk.
     read = audio_facts if verify else header_facts
-    found = run.map(read, list(audio.values()), label, key=file_state, threads=not verify)
+    headers = run.map(read, list(audio.values()), label, key=file_state, threads=not verify)
     recordings: dict[str, Recording] = {}
-    for (conversation, path), facts in zip(audio.items(), found, strict=True):
+    for (conversation, path), facts in zip(audio.items(), headers, strict=True):
         if facts is not None:
             with run.reporting():
                 samples = samples_as_expected(path, facts, SAMPLE_RATE, len(CHANNEL))

@@ -23,14 +23,14 @@ YEARS = ("87", "88", "89")
 
 def model_files(distribution: Distribution) -> tuple[dict[str, Path], list[str]]:
     """Return the packed models by name, and the paths of missing models."""
-    found, missing = {}, []
+    files, missing = {}, []
     for name in MODELS:
         place = f"{FOLDER}/base_lm/{name}.z"
         if path := distribution.find(DISC, place):
-            found[name] = Path(path)
+            files[name] = Path(path)
         else:
             missing.append(place)
-    return found, missing
+    return files, missing
 
 
 def write_model(path_and_target: tuple[Path, Path]) -> bool:
@@ -55,8 +55,8 @@ def write_model(path_and_target: tuple[Path, Path]) -> bool:
 def text_files(distribution: Distribution) -> list[Path]:
     """Return the files of newspaper text, ordered by name."""
     places = [f"{DISC}/{TEXT}{year}/" if distribution.discs else f"{TEXT}{year}/" for year in YEARS]
-    found = [(name, path) for name, path in distribution.ending(".z") if name.startswith(tuple(places))]
-    return [Path(path) for _, path in sorted(found)]
+    texts = [(name, path) for name, path in distribution.ending(".z") if name.startswith(tuple(places))]
+    return [Path(path) for _, path in sorted(texts)]
 
 
 def sentences(path: Path) -> Iterator[str]:

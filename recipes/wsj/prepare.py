@@ -52,9 +52,9 @@ def prepare(options: Options, folder: Path) -> None:
     # Utterances without words may have an empty audio file.
     audio = sorted((name, path) for name, path in selection.audio.items() if name in selection.texts)
     read_facts = audio_facts if options.verify else header_facts
-    found = preparation.map(read_facts, [path for _, path in audio], "reading audio", key=file_state)
+    headers = preparation.map(read_facts, [path for _, path in audio], "reading audio", key=file_state)
     samples: dict[str, int] = {}
-    for (name, path), facts in zip(audio, found, strict=True):
+    for (name, path), facts in zip(audio, headers, strict=True):
         if facts is not None:
             with preparation.reporting():
                 samples[name] = samples_as_expected(path, facts, SAMPLE_RATE)
@@ -91,7 +91,7 @@ def _language_models(
     distribution: Distribution, preparation: Preparation
 ) -> tuple[dict[str, Iterable[str]], dict[str, Writer]]:
     """Return texts and files for `Preparation.finish`; missing or broken files become problems."""
-    found, missing = model_files(distribution)
+    models, missing = model_files(distribution)
     texts = text_files(distribution)
     for path in missing:
         preparation.problem(
@@ -102,7 +102,7 @@ def _language_models(
             f"{distribution.root}: expected text for language models, found none", "missing_parts"
         )
     place = preparation.folder / UNFINISHED / "models"
-    jobs = [(path, place / f"{name}.arpa.gz") for name, path in found.items()]
+    jobs = [(path, place / f"{name}.arpa.gz") for name, path in models.items()]
     written = preparation.map(
         write_model, jobs, "unpacking language models", threads=True, kind="missing_parts"
     )

@@ -64,7 +64,7 @@ def _entries(
         lines = read_lines(path)
     if lines is None:
         return None
-    found, on_missing_disc = [], Counter[str]()
+    entries, on_missing_disc = [], Counter[str]()
     for number, line in lines:
         if line.lstrip().startswith(";"):
             continue
@@ -73,14 +73,14 @@ def _entries(
             if entry.left_out:
                 preparation.drop(entry.utterance, LEFT_OUT_REASON)
             elif audio := distribution.find(entry.disc, entry.path):
-                found.append((entry, audio))
+                entries.append((entry, audio))
             elif distribution.discs and entry.disc not in distribution.discs:
                 on_missing_disc[entry.disc] += 1
             else:
                 raise UserError(f"{entry.line}: expected the audio {entry.path}, found none", "missing_audio")
     for disc, count in sorted(on_missing_disc.items()):
         preparation.problem(f"{path}: disc {disc} is missing: {count} entries are on it", "missing_parts")
-    return found
+    return entries
 
 
 def _utterances(

@@ -57,12 +57,12 @@ OF_OWN_PARAMETERS: tuple[Check, ...] = (
 
 def checks_of(name: str) -> tuple[Check, ...]:
     """Return the checks for a mechanism."""
-    found = class_named(name)
-    if issubclass(found, NoAttention):
+    kind = class_named(name)
+    if issubclass(kind, NoAttention):
         return OF_NO_PARAMETERS
-    if issubclass(found, OwnParameterLayer):
+    if issubclass(kind, OwnParameterLayer):
         return OF_OWN_PARAMETERS
-    return (*OF_MECHANISMS, layers.exchange) if issubclass(found, SoftmaxMechanism) else OF_MECHANISMS
+    return (*OF_MECHANISMS, layers.exchange) if issubclass(kind, SoftmaxMechanism) else OF_MECHANISMS
 
 
 @dataclass(frozen=True)

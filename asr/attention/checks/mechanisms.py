@@ -72,8 +72,8 @@ def huge_logits(name: str) -> None:
     lengths = torch.tensor([31, 13])
     q, k, v = inputs(mechanism, lengths, dtype=torch.float32, scale=1e4)
     q[1], k[1] = q[1, :, :1], k[1, :, :1]
-    for part, found in zip(PARTS, run_mechanism(mechanism, (q, k, v), lengths), strict=True):
-        expect(found.isfinite().all(), f"{part}: NaN or infinity")
+    for part, result in zip(PARTS, run_mechanism(mechanism, (q, k, v), lengths), strict=True):
+        expect(result.isfinite().all(), f"{part}: NaN or infinity")
 
 
 def strides(name: str) -> None:

@@ -46,8 +46,8 @@ def divergence(results: Results) -> Figure | None:
 
 def _figure(results: Results, metrics: dict[str, str], key: str, label: str) -> Figure | None:
     swept = [split for split in metrics if layers(results, split)]  # shown in a separate figure
-    found = {split: points(results, split, metric) for split, metric in metrics.items() if split not in swept}
-    of_split = {split: rows for split, rows in found.items() if rows}
+    every = {split: points(results, split, metric) for split, metric in metrics.items() if split not in swept}
+    of_split = {split: rows for split, rows in every.items() if rows}
     if not of_split:
         return None
     log = _log_axes([row for rows in of_split.values() for row in rows if row["own"]])
@@ -171,25 +171,25 @@ def _steps(results: Results, split: str, metric: str, front: list[str]) -> list[
     A single system is left out, because one point makes no line.
     """
     sign, systems = (-1 if measure_of(metric).higher else 1), results.systems(split)
-    found: list[tuple[Estimate, float, str]] = []
+    steps: list[tuple[Estimate, float, str]] = []
     for name in front:  # the fastest first
         label, variant = systems[name]
         time, rate = results.time((label, variant), split), results.error_rate(label, split, metric, variant)
         if time is None or rate is None:
             continue
         error = sign * rate.value
-        if found and found[-1][0].level_with(time):
-            found[-1] = min(found[-1], (time, error, name), key=lambda entry: entry[1])
-        elif not found or error < found[-1][1]:
-            found.append((time, error, name))
-    return [name for *_, name in found] if len(found) > 1 else []
+        if steps and steps[-1][0].level_with(time):
+            steps[-1] = min(steps[-1], (time, error, name), key=lambda entry: entry[1])
+        elif not steps or error < steps[-1][1]:
+            steps.append((time, error, name))
+    return [name for *_, name in steps] if len(steps) > 1 else []
 
 
 def _log_axes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     """Return the axes that need a logarithmic scale: else one slow or bad model would crowd the others."""
     rates = [value for row in rows for value in (row["rate"], row["low"]) if value is not None]
     values = {"x": [row["time_s"] for row in rows], "y": rates}
-    return tuple(axis for axis, found in values.items() if found and needs_log(found))
+    return tuple(axis for axis, positions in values.items() if positions and needs_log(positions))
 
 
 def _add_labels(rows: list[dict[str, Any]], plot_width: float, log: Collection[str]) -> None:

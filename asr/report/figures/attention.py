@@ -68,21 +68,21 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
     first = {theme.family(name): name for name in reversed(names)}
     pictured = ["full", first["clustered"], first["i-clustered"]]
     text = cut.supervisions[0].text or ""
-    found = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
+    maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
     model = f"{candidate.label}, seed {training.seed}"
     yield Figure(
         key="figure-maps",
         label="Attention",
-        title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in found.heads),
+        title="Attention maps of " + " and ".join(f"layer {x}, head {y}" for x, y, _ in maps.heads),
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
             f"force-aligned transcript are along both. All maps use the queries and keys of {model}. "
-            f"{described_choice(found.heads, layer, head)} Brightness is the square root of the weight, on "
+            f"{described_choice(maps.heads, layer, head)} Brightness is the square root of the weight, on "
             f"the same scale in all maps of a head. {counterpart('Figure 8')}"
         ),
         panels=[
-            Panel(f"{name}, layer {x}, head {y}", _map_spec(found, weights_NN, name), SIZE, SIZE)
-            for (x, y, _), weights_NN in zip(found.heads, found.weights_NN, strict=True)
+            Panel(f"{name}, layer {x}, head {y}", _map_spec(maps, weights_NN, name), SIZE, SIZE)
+            for (x, y, _), weights_NN in zip(maps.heads, maps.weights_NN, strict=True)
             for name in weights_NN
         ],
         columns=min(3, len(pictured)),
@@ -128,7 +128,7 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
     named = dict.fromkeys(
         Variant.read(x.variant).attention for x in results.evaluations if x.status == "done"
     )
-    found = [
+    names = [
         name
         for name in named
         if theme.family(name) not in ("full", "shared-full")
@@ -136,20 +136,20 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
         and is_exchangeable(name)
         and can_run(candidate.attention, name)
     ]
-    grouped = [x for x in found if theme.family(x) in ("clustered", "i-clustered")]
+    grouped = [x for x in names if theme.family(x) in ("clustered", "i-clustered")]
     clusters = split_name(grouped[0])[1] if grouped else "25"
     for kind in ("clustered", "i-clustered"):
-        if not any(theme.family(name) == kind for name in found):
-            found.append(f"{kind}-{clusters}")
-    return theme.in_family_order(found)
+        if not any(theme.family(name) == kind for name in names):
+            names.append(f"{kind}-{clusters}")
+    return theme.in_family_order(names)
 
 
 def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
     if utterance:
-        found = [cut for cut in cuts if cut.id == utterance]
-        if not found:
+        chosen = [cut for cut in cuts if cut.id == utterance]
+        if not chosen:
             raise UserError(f"utterance={utterance}: no utterance of split {split} has this id")
-        return found[0]
+        return chosen[0]
     short = [cut for cut in cuts if cut.duration <= LONGEST_S]
     if not short:
         raise UserError(f"split {split}: expected an utterance of at most {LONGEST_S:g} s, found none")

@@ -40,8 +40,8 @@ def beside(results: Results, place: Place) -> Iterator[Item]:
 
 def _of_file(path: Path) -> list[Figure]:
     results = read_bench(path)
-    found = figure(results, path.stem)
-    return [replace(found, provenance=of_results(results))] if found else []
+    drawn = figure(results, path.stem)
+    return [replace(drawn, provenance=of_results(results))] if drawn else []
 
 
 def benchmarks_beside(folder: Path) -> list[Path]:

@@ -36,8 +36,8 @@ def _spec(results: Results, split: str, lines: list[Series], metric: str) -> dic
     scale = 100 if is_share(metric) else 1
 
     def value(label: str, variant: str) -> float | None:
-        found = results.error_rate(label, split, metric, variant)
-        return scale * found.value if found else None
+        rate = results.error_rate(label, split, metric, variant)
+        return scale * rate.value if rate else None
 
     swept = layers(results, split)
     rows = [{"series": name, "layer": layer, "value": value(*system)} for name, layer, system in swept]

@@ -30,7 +30,7 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
     options, clock = results.protocol["bench"], results.clock
     baseline, model = options["baseline"], options["unit"] == "model"
     digits, unit, each = (3, "s", "call") if model else (2, "µs", "position")
-    found = []
+    lines = []
     for row, ratio in zip(rows, speed_ups(rows, baseline, clock), strict=True):
         unit_s = 1.0 if model else 1e-6 * row.positions
         low, median, high = (f"{x / unit_s:.{digits}f}" for x in quartiles(row.repeats_s(clock)))
@@ -38,7 +38,7 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
         numbers = [str(row.utterances), *seconds, median, f"{low}–{high}"]
         numbers.append("" if ratio is None else f"{ratio:.2f}")
         name = TableCell(row.variant, sort=row.variant, family=theme.family(row.variant))
-        found.append([_number(str(row.length)), name, *map(_number, numbers), _look_ahead(results, row)])
+        lines.append([_number(str(row.length)), name, *map(_number, numbers), _look_ahead(results, row)])
     notes = [f"{name}: {where}" for name, where in crossings(rows, baseline, clock).items()]
     notes += fastest_by_length(rows, baseline, clock) if model else []
     names = ("batch", *rows[0].parts_s, unit, "quartiles", f"speed-up over {baseline}")
@@ -53,7 +53,7 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
             *map(Column, names),
             Column(f"look-ahead, {'ms' if model else 'positions'}", LOOK_AHEAD),
         ],
-        rows=found,
+        rows=lines,
         sections={number for number, (row, after) in enumerate(pairwise(rows)) if row.length != after.length},
     )
 

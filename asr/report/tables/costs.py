@@ -19,13 +19,13 @@ def table(results: Results) -> Table | None:
     what = clock_words(clock)
 
     def times(measure: Callable[[Training], float | None]) -> list[TableCell]:
-        return time_cells({x: spread(map(measure, found), "seeds") for x, found in trainings.items()})
+        return time_cells({x: spread(map(measure, runs), "seeds") for x, runs in trainings.items()})
 
     def sizes(name: str, form: Callable[[float], str]) -> list[TableCell]:
-        found = [spread([getattr(x, name) for x in runs], "seeds") for runs in trainings.values()]
-        return [TableCell(form(x.value), sort=x.value) if x else TableCell(DASH) for x in found]
+        spreads = [spread([getattr(x, name) for x in runs], "seeds") for runs in trainings.values()]
+        return [TableCell(form(x.value), sort=x.value) if x else TableCell(DASH) for x in spreads]
 
-    skipped = [sum(x.skipped_batches or 0 for x in found) for found in trainings.values()]
+    skipped = [sum(x.skipped_batches or 0 for x in group) for group in trainings.values()]
     backends = [", ".join(dict.fromkeys(x.backend for x in runs if x.backend)) for runs in trainings.values()]
     columns: dict[Column, list[TableCell]] = {
         Column("model", number=False): [model_cell(x) for x in results.candidates],

@@ -26,15 +26,15 @@ def table(results: Results, split: str) -> Table | None:
     pairs += [(x, own) for x in systems if x != (own := (x[0], results.own(x[0]))) and own in systems]
     rows, compared = [], dict.fromkeys(results.name_of(other) for _, other in pairs[:models])
     for system, reference in pairs:
-        found = results.difference(system, reference, split, metric)
-        if found is None:
+        estimate = results.difference(system, reference, split, metric)
+        if estimate is None:
             continue
-        better = (found.value < 0) != measure_of(metric).higher
+        better = (estimate.value < 0) != measure_of(metric).higher
         level = results.level(system, reference, split, metric)
         verdict = "none shown" if level else "better" if better else "worse"
         name = results.name_of(system)
-        cells = [changed(found, metric), found.over or DASH, str(found.count), verdict]
-        difference = TableCell(cells[0], sort=found.value)
+        cells = [changed(estimate, metric), estimate.over or DASH, str(estimate.count), verdict]
+        difference = TableCell(cells[0], sort=estimate.value)
         rows.append([TableCell(name, sort=name), difference, *map(TableCell, cells[1:])])
     if not rows:
         return None
@@ -70,8 +70,8 @@ def pairs(results: Results, split: str) -> Table | None:
 
     def cell(label: str, other: str) -> TableCell:
         systems = (label, results.own(label)), (other, results.own(other))
-        found = results.difference(*systems, split, metric)
-        return TableCell(DASH) if found is None else difference_cell(found, metric)
+        estimate = results.difference(*systems, split, metric)
+        return TableCell(DASH) if estimate is None else difference_cell(estimate, metric)
 
     rows = []
     for i, label in enumerate(best_first[:-1], start=1):

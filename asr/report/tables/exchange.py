@@ -28,8 +28,8 @@ def table(results: Results, split: str) -> Table | None:
         for candidate in family
         for attention in attentions
     }
-    found = [estimate.value for estimate in rates.values() if estimate]
-    if not found:
+    values = [estimate.value for estimate in rates.values() if estimate]
+    if not values:
         return None
 
     def cell(candidate: Candidate, attention: str) -> TableCell:
@@ -37,7 +37,7 @@ def table(results: Results, split: str) -> Table | None:
         if estimate is None:
             reason = gap(results, candidate.label, split, attention)
             return TableCell(DASH, note=reason, detail=reason, own=own)
-        return rate_cell(estimate, metric, tone(estimate.value, found), own)
+        return rate_cell(estimate, metric, tone(estimate.value, values), own)
 
     tied = sorted(name for name in MECHANISMS if exchange(name) not in ("yes", "no"))
     unit = " in %" if is_share(metric) else ""
@@ -66,11 +66,13 @@ def changes(results: Results, split: str) -> Table | None:
     def cell(candidate: Candidate, attention: str) -> TableCell:
         own = attention == candidate.attention
         systems = (candidate.label, attention), (candidate.label, candidate.attention)
-        found = results.difference(*systems, split, metric)
-        if own or found is None:
+        change = results.difference(*systems, split, metric)
+        if own or change is None:
             return TableCell(DASH, note="own mechanism" if own else "not measured", own=own)
-        note = f"95 % interval over {found.over}; seeds: {found.count}" if found.interval else "no interval"
-        return difference_cell(found, metric, note)
+        note = (
+            f"95 % interval over {change.over}; seeds: {change.count}" if change.interval else "no interval"
+        )
+        return difference_cell(change, metric, note)
 
     unit = " in points" if is_share(metric) else ""
     return Table(

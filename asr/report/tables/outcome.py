@@ -26,11 +26,11 @@ def table(results: Results) -> Table | None:
         return None
     systems = {results.name_of(system): system for system in _systems(results)}
     columns = [Column("model", number=False)]
-    found = [[_head(results, name, system)] for name, system in systems.items()]
+    rows = [[_head(results, name, system)] for name, system in systems.items()]
 
     def add(column: Column, cells: list[TableCell]) -> None:
         columns.append(column)
-        for row, cell in zip(found, cells, strict=True):
+        for row, cell in zip(rows, cells, strict=True):
             row.append(cell)
 
     for split in results.splits():
@@ -57,7 +57,7 @@ def table(results: Results) -> Table | None:
                 + counterpart("Tables 2 and 3")
             ),
             columns=columns,
-            rows=found,
+            rows=rows,
         )
     )
 

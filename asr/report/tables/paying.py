@@ -20,16 +20,16 @@ SAVED = f"{100 * (1 - MATTERS):.0f} %"
 
 def table(results: Results) -> Table | None:
     """Return the map of a benchmark of a model, or of an exchange; None for other results."""
-    found = spots(results)
-    return table_of(found, results.clock) if found else None
+    measured = spots(results)
+    return table_of(measured, results.clock) if measured else None
 
 
-def table_of(found: Sequence[Spot], clock: str) -> Table:
+def table_of(spots: Sequence[Spot], clock: str) -> Table:
     """Return spots of one processor and model, timed by the clock `cpu` or `wall`, as a table."""
-    first = found[0]
+    first = spots[0]
     threads = "1 thread" if first.threads == 1 else f"{first.threads} threads"
     weights = "trained weights" if first.trained else "random weights, so time alone"
-    heads = {axis: head for axis, head in HEADS.items() if any(axis in x.rivals for x in found)}
+    heads = {axis: head for axis, head in HEADS.items() if any(axis in x.rivals for x in spots)}
     notes = [
         f"Each cell: the fastest variant, its {clock_words(clock)} divided by that of {first.baseline}, and "
         f"quartiles. A saving is shown if the quartiles differ by {SAVED} or more."
@@ -39,7 +39,7 @@ def table_of(found: Sequence[Spot], clock: str) -> Table:
             f"Variants whose KL from {first.baseline} is at most {CLOSE:g}; without KL, those whose errors "
             "aren't shown to be more."
         )
-    notes += [f"{audio_words(x.audio_s)}: {why}." for x in found if (why := _left_out(x))]
+    notes += [f"{audio_words(x.audio_s)}: {why}." for x in spots if (why := _left_out(x))]
     return Table(
         title=f"What pays on {first.processor}, {threads}: {first.model}, {weights}",
         columns=[
@@ -55,7 +55,7 @@ def table_of(found: Sequence[Spot], clock: str) -> Table:
                 TableCell(duration(x.baseline_s), sort=x.baseline_s),
                 *(TableCell(_cell(x.rivals.get(axis))) for axis in heads),
             ]
-            for x in found
+            for x in spots
         ],
         caption="\n".join(notes),
         key="paying",
@@ -94,36 +94,36 @@ def _left_out(spot: Spot) -> str:
     )
 
 
-def verdict(found: Sequence[Spot]) -> dict[str, str]:
+def verdict(spots: Sequence[Spot]) -> dict[str, str]:
     """Return by heading when attention pays, when frames and precision do, and when nothing, if that was so.
 
     Fewer layers don't count: with random weights nothing says what they cost.
 
     Args:
-        found: spots of any models and processors; values of several become a range.
+        spots: spots of any models and processors; values of several become a range.
     """
-    if not found:
+    if not spots:
         return {}
     said = {
-        "Attention pays": _shares(found, "attention"),
-        "Frames and precision pay": _shares(found, "frames", "precision"),
+        "Attention pays": _shares(spots, "attention"),
+        "Frames and precision pay": _shares(spots, "frames", "precision"),
     }
-    if unpaid := _unpaid(found):
+    if unpaid := _unpaid(spots):
         said["Nothing pays"] = unpaid
     unknown = (
         f"; at {audio_words(spot.audio_s)} `{spot.baseline}` takes too long to time, "
         f"`{first.variant}` {duration(first.seconds)}"
-        for spot in found
+        for spot in spots
         if spot.baseline_s is None and (first := next(iter(spot.rivals.values()), None))
     )
     said["Attention pays"] += "".join(dict.fromkeys(unknown))
     return {head: f"{text}." for head, text in said.items()}
 
 
-def _shares(found: Sequence[Spot], *axes: str) -> str:
+def _shares(spots: Sequence[Spot], *axes: str) -> str:
     """Return the times of the fastest variants of axes: `in encoding 0.61 to 0.83 at 30 s, 0.18 at 5 min`."""
     parts = []
-    for what, lengths in _by_length(found).items():
+    for what, lengths in _by_length(spots).items():
         said = []
         for audio, there in lengths.items():
             saving = [x for spot in there if (x := _saves(spot, *axes))]
@@ -136,24 +136,24 @@ def _shares(found: Sequence[Spot], *axes: str) -> str:
                 said.append(f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))} at {audio}{alone}{some}")
         if said:
             parts.append(f"in {what}: {', '.join(said)}")
-    measured = any(axis in spot.rivals for spot in found for axis in axes)
+    measured = any(axis in spot.rivals for spot in spots for axis in axes)
     return "; ".join(parts) or ("at no length measured" if measured else "not measured")
 
 
-def _unpaid(found: Sequence[Spot]) -> str:
+def _unpaid(spots: Sequence[Spot]) -> str:
     """Return the lengths at which no variant saves time for any model: `in encoding at 4 s and 10 s`."""
     parts = []
-    for what, lengths in _by_length([x for x in found if x.baseline_s is not None]).items():
+    for what, lengths in _by_length([x for x in spots if x.baseline_s is not None]).items():
         none = [audio for audio, there in lengths.items() if not any(_saves(x, *HEADS) for x in there)]
         if none:
             parts.append(f"in {what} at {' and '.join(none)}")
     return "; ".join(parts)
 
 
-def _by_length(found: Sequence[Spot]) -> dict[str, dict[str, list[Spot]]]:
+def _by_length(spots: Sequence[Spot]) -> dict[str, dict[str, list[Spot]]]:
     """Return spots by pass and length, shortest first."""
     by_length: dict[str, dict[str, list[Spot]]] = {}
-    for x in sorted(found, key=lambda x: (x.passes != "forward", x.audio_s)):
+    for x in sorted(spots, key=lambda x: (x.passes != "forward", x.audio_s)):
         lengths = by_length.setdefault(MODEL_PASSES[x.passes].removesuffix(" step"), {})
         lengths.setdefault(audio_words(x.audio_s), []).append(x)
     return by_length

@@ -14,17 +14,17 @@ def table(results: Results) -> Table | None:
     dev, cpu = results.dev_measure(), results.clock == "cpu"
     rows = []
     for label in dict.fromkeys(x.candidate for x in results.tried):
-        found = {x.rate: x for x in results.tried if x.candidate == label}
-        chosen = next(x for x in found.values() if x.chosen)
+        trials = {x.rate: x for x in results.tried if x.candidate == label}
+        chosen = next(x for x in trials.values() if x.chosen)
         cells = [TableCell(label, sort=label)]
         for rate in rates:
-            error, loss = found[rate].dev_error, found[rate].dev_loss
+            error, loss = trials[rate].dev_error, trials[rate].dev_loss
             text = measured(None if error is None else Estimate(error, None, None, 1, ""), dev)
             detail = "failed" if error is None else DASH if loss is None else f"{loss:.3f}"
-            cells.append(TableCell(text, sort=error, detail=detail, own=found[rate] is chosen))
+            cells.append(TableCell(text, sort=error, detail=detail, own=trials[rate] is chosen))
         at_end = " (at the end)" if chosen.rate in (rates[0], rates[-1]) else ""
         cells.append(TableCell(f"{chosen.rate:g}{at_end}", sort=chosen.rate))
-        spent_s = sum((x.train_cpu_s if cpu else x.train_s) or 0.0 for x in found.values())
+        spent_s = sum((x.train_cpu_s if cpu else x.train_s) or 0.0 for x in trials.values())
         rows.append([*cells, TableCell(f"{spent_s:,.0f}", sort=spent_s)])
     return Table(
         key="rates",

@@ -29,15 +29,15 @@ def table(results: Results, split: str) -> Table | None:
     clock = clock_words(results.clock).replace("wall-clock time", "time")
     rows = []
     for name, (label, variant) in systems.items():
-        found = results.evaluations_of(label, split, variant)[0]
-        seconds = found.forward_cpu_s if results.clock == "cpu" else found.forward_s
+        first = results.evaluations_of(label, split, variant)[0]
+        seconds = first.forward_cpu_s if results.clock == "cpu" else first.forward_s
         each_s = None if seconds is None else seconds / max(1, examples)
         rows.append(
             [
                 _head(name, variant),
                 *(cell(results.error_rate(label, split, x, variant), x) for x in metrics),
                 TableCell(duration(each_s), sort=each_s),
-                TableCell(DASH if found.peak_mib is None else f"{found.peak_mib:,.0f}", sort=found.peak_mib),
+                TableCell(DASH if first.peak_mib is None else f"{first.peak_mib:,.0f}", sort=first.peak_mib),
             ]
         )
     return Table(
@@ -66,10 +66,10 @@ def ratios(results: Results, split: str) -> Table | None:
     clock = clock_words(results.clock).replace("wall-clock time", "time")
     rows = []
     for name, system in systems.items():
-        found = [cell(results.ratio(system, split, x)) for x in metrics]
+        ratio_cells = [cell(results.ratio(system, split, x)) for x in metrics]
         time = results.ratio(system, split, "time")
         text = time.text("{:.2f}".format, between=" … ") if time else DASH
-        rows.append([_head(name, system[1]), *found, _cell(text, time)])
+        rows.append([_head(name, system[1]), *ratio_cells, _cell(text, time)])
     return Table(
         key=f"ratios-{split}",
         label="Ratios",
@@ -145,7 +145,7 @@ def layers(results: Results, split: str) -> list[tuple[str, int, System]]:
     """Return mechanism, number of the layer from 1, and system of a sweep over layers."""
     if results.protocol.get("exchange", {}).get("sweep") != LAYERS:
         return []
-    swept = [found for system in _systems(results, split).values() for found in _single_layer(system)]
+    swept = [row for system in _systems(results, split).values() for row in _single_layer(system)]
     order = list(dict.fromkeys(name for name, *_ in swept))
     return sorted(swept, key=lambda entry: order.index(entry[0]))
 

@@ -18,8 +18,8 @@ def table(results: Results) -> Table | None:
     heads = [(split, results.metrics(split)[0]) for split in splits if results.metrics(split)]
 
     def rates(label: str, split: str, metric: str) -> TableCell:
-        found = {x.seed: x.rates.get(metric, {}).get("rate") for x in results.evaluations_of(label, split)}
-        return each([found.get(x.seed) for x in trainings[label]], lambda rate: one(rate, metric))
+        by_seed = {x.seed: x.rates.get(metric, {}).get("rate") for x in results.evaluations_of(label, split)}
+        return each([by_seed.get(x.seed) for x in trainings[label]], lambda rate: one(rate, metric))
 
     def one(rate: float, metric: str) -> str:
         return measured(Estimate(rate, None, None, 1, ""), metric)

@@ -31,9 +31,9 @@ def joined(decoders: Mapping[str, type[Decoder]]) -> type[DecoderOptions]:
 
     An option has an effect with the decoders that have it; decoders share an option by inheriting it.
     """
-    found = {x.name: x for decoder in decoders.values() for x in fields(decoder)}
+    options = {x.name: x for decoder in decoders.values() for x in fields(decoder)}
     merged = []
-    for name, x in found.items():
+    for name, x in options.items():
         owners = tuple(key for key, kind in decoders.items() if name in {y.name for y in fields(kind)})
         only = (*conditions(("decoder", owners)), *x.metadata["only"])
         merged.append((name, x.type, field(default=x.default, metadata={**x.metadata, "only": only})))

@@ -124,7 +124,7 @@ def measure_distances(options: Distance) -> None:
     names += canonical(options.also)
     full = build_mechanism("full", backend="reference")
     mechanisms: dict[str, list[QueryKeyMechanism]] = {}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    errors: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     lengths = []
     for layers in all_projections(options):
         mechanisms = mechanisms or {name: of_layers(name, len(layers), options.backend) for name in names}
@@ -134,10 +134,10 @@ def measure_distances(options: Distance) -> None:
             for name in names:
                 mechanism = mechanisms[name][layer]
                 distance = (mechanism.weights(q, k) - exact).abs().sum(-1).mean()
-                found[name].append((float(distance), float((mechanism(q, k, v) - out).norm() / out.norm())))
+                errors[name].append((float(distance), float((mechanism(q, k, v) - out).norm() / out.norm())))
         lengths.append(q.shape[2])
     print(f"{len(lengths)} inputs of {min(lengths)} to {max(lengths)} positions")
-    for name, values in found.items():
+    for name, values in errors.items():
         means = [statistics.fmean(column) for column in zip(*values, strict=True)]
         print("{:40} distance {:.3f}  output error {:.3f}".format(name, *means))
 
