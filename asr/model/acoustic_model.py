@@ -107,6 +107,7 @@ class AcousticModel(AttentionModel):
             window_frames = max(1, round(1000 * WINDOW_S / features.frame_shift_ms))
             self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
             self.encoder = Encoder(model, features.mel_bins, *attention)
+        self._drawn = [self._factors(frames) for frames in self.augment.frames]
         if line := user_code.changed(config.code):
             log.warning("attention %s: %s", config.attention, line)
         config.code = code_digests(config.attention)
@@ -159,6 +160,9 @@ class AcousticModel(AttentionModel):
             features: [B, T, F].
             lengths: [B] valid frames.
 
+        In training, `augment.frames` are frame rates of which each call draws one (stochastic compression,
+        Vyas et al. 2022, arXiv 2204.11934).
+
         Returns:
             Log-probabilities [B, T', O] from the encoder's states; in training or with self-conditioning,
             those from the blocks in `config.intermediate` come before them. And [B] valid encoder frames.
@@ -177,7 +181,7 @@ class AcousticModel(AttentionModel):
 
         tapped = self.config.intermediate and (self.training or self.condition is not None)
         with self.rounding():
-            with self._encoder_gradients():
+            with self._encoder_gradients(), self._drawn_factors():
                 states, lengths = self.encoder(features, lengths, tap if tapped else None)
             return [*intermediate, self.head(states)], lengths
 
@@ -188,6 +192,17 @@ class AcousticModel(AttentionModel):
 
     def _encoder_gradients(self) -> AbstractContextManager[None]:
         return torch.no_grad() if self.encoder_frozen else nullcontext()
+
+    @contextmanager
+    def _drawn_factors(self) -> Iterator[None]:
+        """In training, use one of the schedules in `augment.frames`."""
+        factors = self.encoder.factors
+        if self.training and self._drawn:
+            self.encoder.factors = self._drawn[int(torch.randint(len(self._drawn), ()))]
+        try:
+            yield
+        finally:
+            self.encoder.factors = factors
 
     def rounding(self) -> AbstractContextManager[Any]:
         """Run matrix products in `precision`, unless the model is in training mode."""

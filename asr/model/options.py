@@ -150,6 +150,12 @@ class AugmentConfig(WaveformConfig):
     time_mask_frames: int = option(
         12, help="SpecAugment: widest time mask", affects="result", only=("time_mask_every",), unit="frames"
     )
+    frames: list[str] = option(
+        [],
+        help="stochastic frame rates: schedules such as model.frames, of which each batch draws one; empty: "
+        "model.frames, which also evaluation uses",
+        affects="result",
+    )
 
 
 ACTIVATIONS = ("gelu", "relu", "swish")

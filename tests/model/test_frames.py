@@ -18,7 +18,7 @@ from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.encoder import Encoder
 from asr.model.frames import merge, pool, restored, similar_runs, through_blocks
-from asr.model.options import ModelConfig
+from asr.model.options import AugmentConfig, ModelConfig
 
 SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0}
 LENGTHS = torch.tensor([37, 20, 1, 36])
@@ -307,3 +307,25 @@ def test_frames_are_stored_with_the_model_and_can_be_exchanged(tmp_path: Path) -
     assert not torch.equal(full, halved)
     with pytest.raises(UserError, match="frames=2,2: expected factors for 3 layers, found 2"):
         again.set_frames("2,2")
+
+
+@torch.no_grad()
+def test_each_batch_of_a_training_draws_one_of_the_schedules() -> None:
+    torch.manual_seed(0)
+    schedules = ["1", "1,2*2"]
+    model = AcousticModel(AcousticModelConfig(model=ModelConfig(**SMALL)), 5, AugmentConfig(frames=schedules))
+    features, lengths = torch.randn(2, 30, model.config.features.mel_bins), torch.tensor([30, 17])
+    expected = []
+    for frames in reversed(schedules):
+        model.set_frames(frames)
+        expected.append(model.eval().emit(features, lengths)[0][-1])
+    drawn = [model.train().emit(features, lengths)[0][-1] for _ in range(20)]
+    which = [[torch.equal(x, of_schedule) for of_schedule in expected] for x in drawn]
+    assert all(sum(x) == 1 for x in which)
+    assert 4 < sum(x[0] for x in which) < 16
+    assert torch.equal(model.eval().emit(features, lengths)[0][-1], expected[-1])
+
+
+def test_a_schedule_to_draw_must_fit_the_layers() -> None:
+    with pytest.raises(UserError, match="frames=1,2: expected factors for 3 layers, found 2"):
+        AcousticModel(AcousticModelConfig(model=ModelConfig(**SMALL)), 5, AugmentConfig(frames=["1,2"]))
