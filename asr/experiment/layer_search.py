@@ -1,10 +1,10 @@
-"""A greedy search for the mechanism and the frame rate that each layer of a model tolerates.
+"""A greedy search for the mechanism and the frame rate of each layer that a model tolerates.
 
-It starts from full attention at the model's frame rates. Each step measures every remaining change of one
-layer, in turns, and keeps the change that saves the most time per Kullback–Leibler divergence that it adds.
-Changes that exceed the limit aren't tried again, because divergence grows with further changes. Those that
-aren't shown to be faster are: half the frames in a layer save more beside another layer with half the frames.
-The search ends when no change within the limit is faster.
+It starts from full attention at the model's frame rates. A change is another mechanism in one layer, or
+another frame rate from a layer on: in one layer alone, half the frames add as much divergence and save less
+than in all that follow, because frames are pooled and restored around it. Each step measures every remaining
+change, in turns, and keeps the one that saves the most time per Kullback–Leibler divergence that it adds.
+Changes that exceed the limit aren't tried again. The search ends when no change within the limit is faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from asr.experiment.workload import Outcome
 DIVERGENCE = "kl"
 LEAST = 1e-9  # nats, a lower bound: a change may add no divergence, or reduce it
 
-Change = tuple[int, str | int]  # index of a layer, with its mechanism or factor
+Change = tuple[int, str | int]  # index of a layer, with its mechanism or the factor from it on
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Layers:
         if isinstance(value, str):
             names = [*self.attentions[:layer], value, *self.attentions[layer + 1 :]]
             return replace(self, attentions=tuple(names))
-        factors = [*self.factors[:layer], value, *self.factors[layer + 1 :]]
-        return replace(self, factors=tuple(factors))
+        after = len(self.factors) - layer
+        return replace(self, factors=self.factors[:layer] + (value,) * after)
 
     def variant(self, own: tuple[int, ...]) -> Variant:
         """Return the variant for a model whose factors are `own`."""
@@ -59,7 +59,7 @@ def search_layers(
     Args:
         measure: maps variants and the number of the step, from 0, to outcomes; None for variants that can't
             run.
-        attentions, factors: mechanisms and frame factors to try in each layer.
+        attentions, factors: mechanisms to try in each layer, and frame factors from each layer on.
         layers: number of layers.
         frames: the model's schedule of frame rates.
         limit: maximum mean divergence from full attention in nats.

@@ -127,7 +127,7 @@ def steps(results: Results, split: str) -> Table | None:
         label="Search",
         title=f"{split}: steps of the search over layers, KL up to {search['limit']:g}",
         caption=(
-            "Each step tries all remaining changes of one layer, and keeps the one that saves the most time "
+            "Each step tries all remaining changes, and keeps the one that saves the most time "
             "per KL added. Changes that exceed the limit aren't tried again."
         ),
         columns=[
