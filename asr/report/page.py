@@ -19,6 +19,7 @@ from asr.report.drawing import Drawing, Item, Place, drawn, once, per_split
 from asr.report.error_browser import browse
 from asr.report.figure import Figure, export
 from asr.report.figures import accuracy, attention, benchmark, budgets, curves, layers
+from asr.report.figures import paying as paying_figure
 from asr.report.findings import Finding, findings
 from asr.report.html import numbered, render
 from asr.report.options import ReportOptions
@@ -54,6 +55,7 @@ PAGE: tuple[Drawing, ...] = (
     once(accuracy.divergence),
     per_split(layers.figure),
     once(outcome.table),
+    once(paying_figure.figure),
     once(paying.table),
     per_split(scores.table, scores.ratios, scores.by_layer, scores.steps),
     per_split(differences.table, differences.pairs),

@@ -1,5 +1,6 @@
 """What pays where: rivals by axis, what counts as shown and as close, and the verdict."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from asr.experiment.paying import Spot, spots
 from asr.experiment.random_input import Problem
 from asr.experiment.results import Results, read_results
 from asr.measure import Seconds
+from asr.report.figures.paying import figure
 from asr.report.findings import findings
 from asr.report.tables import paying
 
@@ -131,3 +133,28 @@ def test_other_results_have_no_map(tmp_path: Path) -> None:
     assert paying.table(mechanisms) is None
     assert paying.verdict([]) == {}
     assert spots(replace(mechanisms, protocol={})) == []
+
+
+def test_the_figure_has_the_shares_of_the_fastest_variants() -> None:
+    """What isn't close enough, and lengths at which the baseline wasn't timed, are left out."""
+    drawn = figure(bench())
+    assert drawn is not None
+    assert [x.key for x in drawn.series] == list(paying.HEADS.values())
+    (panel,) = drawn.panels
+    assert "'5 min'" in json.dumps(panel.spec, ensure_ascii=False)
+    rows = next(rows for layer in panel.spec["layer"] if "series" in (rows := layer["data"]["values"])[0])
+    at_5_min = {x["series"]: x["share"] for x in rows if x["audio"] == "5 min"}
+    assert at_5_min == pytest.approx(
+        {
+            "another attention": 0.2,
+            "fewer frames": 0.4,
+            "lower precision": 0.99,
+            "fewer layers": 0.5,
+            "several of them": 0.1,
+        }
+    )
+    assert {x["audio"] for x in rows} == {"10 s", "30 s", "5 min"}
+
+
+def test_one_length_has_no_figure() -> None:
+    assert figure(read_results(STORED / "whisper-confirm.json.gz")) is None
