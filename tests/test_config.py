@@ -335,7 +335,7 @@ def test_a_number_is_no_flag(value: str) -> None:
 
 
 def test_a_path_with_a_null_character_is_refused() -> None:
-    """`asr report` and `asr export-data` ended with a traceback."""
+    """`asr report` ended with a traceback."""
     with pytest.raises(UserError, match=r"'a\\x00b': expected no null character"):
         config.split_arguments(["a\0b", "split=test"])
 

@@ -41,7 +41,6 @@ COMMANDS = {
         "model=tiny",
     ],
     "advise": ["advise", "{data}", "model=tiny"],
-    "export-data lhotse": ["export-data", "{data}", "to=lhotse", "out=out"],
     "lm train": ["lm", "train", "text={data}", "out=a.arpa"],
     "lm score": ["lm", "score", "text={data}", "lm=a.arpa"],
     "prepare lhotse": ["prepare", "lhotse", "source={data}/train.cuts.jsonl.gz", "folder=out"],
@@ -119,6 +118,5 @@ def test_the_name_of_an_audio_file_is_not_run(suffix, corpus_maker, tmp_path, tr
         cut["recording"]["sources"][0]["source"] = name
     path.write_bytes(gzip.compress(b"\n".join(json.dumps(cut).encode() for cut in cuts)))
     main(["decode", str(trained), f"data={corpus}", "output=out"])
-    main(["export-data", str(path), "to=shar", "out=shar"])
     assert not (tmp_path / "planted").exists()
     assert soundfile.info(str(corpus / name)).samplerate == 16000

@@ -277,11 +277,6 @@ COMMANDS = {
         details=lambda _: "To complete in every new shell:\n  " + "\n  ".join(INSTALLING.values()),
         reads=True,
     ),
-    "export-data": Command(
-        "convert manifests for lhotse or Shar: asr export-data data/demo to=lhotse out=lhotse_data",
-        "asr.data.options:ExportDataOptions",
-        "<prepared folder or manifest> …",
-    ),
 }
 
 

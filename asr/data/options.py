@@ -61,15 +61,3 @@ class DataConfig:
         affects="result",
         only=("concatenate_s",),
     )
-
-
-@dataclass
-class ExportDataOptions:
-    """Options of `asr export-data`."""
-
-    to: str = option(
-        "",
-        help="lhotse: cuts | shar: Lhotse Shar",
-        affects="result",
-    )
-    out: str = option("", help="output folder", affects="place")

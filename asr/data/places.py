@@ -11,11 +11,6 @@ ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|pipe:")
 LEXICON, REFERENCES, WORD_RULES, GLM = "lexicon.txt", "references.txt", "scoring.json", "hub5.glm"
 
 
-def companions(split: str) -> tuple[str, ...]:
-    """Return the names of the files beside the manifest of a split that training and scoring read."""
-    return LEXICON, REFERENCES, WORD_RULES, GLM, f"{split}.stm"
-
-
 def is_manifest(place: str | Path) -> bool:
     """Return whether a path is named like a manifest, gzipped or not."""
     return str(place).endswith((".jsonl.gz", ".jsonl"))
@@ -25,8 +20,7 @@ def manifest_path(place: str, split: str) -> Path:
     """Return the manifest of a split, or its folder in Lhotse Shar format.
 
     Args:
-        place: a manifest or Shar folder, or a folder of several, written by `asr prepare` or
-            `asr export-data`.
+        place: a manifest or Shar folder, or a folder of several.
         split: name of the split.
 
     Raises:
