@@ -11,6 +11,12 @@ from asr.cli import main
 from asr.experiment import launch
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures' files, a second of CPU time each; tests/report draws them."""
+    monkeypatch.setattr("asr.report.page._export", lambda *_: {})
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     quicken(monkeypatch)
