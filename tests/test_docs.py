@@ -28,7 +28,7 @@ SMALL = {
     "train": "trainer.max_steps=2 trainer.threads=1 trainer.accelerator=cpu trainer.devices=1 "
     "trainer.precision=fp32 data.workers=0 model.layers=1 model.subsampling=4 data.frames_per_batch=3000",
     "compare": "budget= steps=1 seeds=[0] trainer.threads=1 data.workers=0 model.layers=1 timing_repeats=1",
-    "advise": "longest=64 rounds=1 seconds=0.1 memory=false attentions=[full,clustered-10]",
+    "advise": "longest=64 rounds=1 seconds=0.1 attentions=[full,clustered-10]",
     "bench": "lengths=[64] batch=1 rounds=1 seconds=0.1 peak_memory=false",
     "decode": "jobs=1 device=cpu",
     "score": "samples=10",
@@ -43,6 +43,7 @@ NEEDS = {
     "lengths=512,1024,4096": "the next benchmark of docs/kernels.md differs in its lengths",
     "unit=layer": "tests/commands/test_bench_layers.py",
     "trainer.devices=2": "processes; tests/training/test_ranks.py starts them",
+    "data.train=shar": "lhotse's export; tests/data/test_shar.py trains on one",
     "sample_rate=8000": "tests/recipes/test_demo_recipe.py prepares one",
     "format=onnx": "tests/model/test_export_model.py exports them",
     "wsj": "a licensed corpus",
