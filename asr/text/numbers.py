@@ -35,7 +35,6 @@ from asr.text.number_words import (
     SIGNS,
     WITH_PART,
 )
-from asr.text.roman import digits_for_roman
 from asr.text.unit_words import OBLIQUE, SYMBOLS, UNITS
 
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
@@ -110,6 +109,9 @@ UNIT = (
 HOURS = frozenset(["fr", "es", "it", "pt"])  # 15h is a time of day, or a duration
 DECADES = {"en": "['’]?s", "de": "er"}
 ORNAMENTS = frozenset("|~^")
+ROMAN = re.compile(
+    r"(?:\w+\s+)?(?<![\w'’.-])(?=[IVX]{2})X{0,3}(?:IX|IV|V?I{0,3})(?:er|ère|re|e|ème|es)?(?![\w'’-])"
+)
 
 
 def knows_numbers(language: str) -> bool:
@@ -176,13 +178,23 @@ def _read(text: str, language: str) -> tuple[str, tuple[str, ...]]:
     for part in TAG.split(text):
         spoken = part
         if not TAG.fullmatch(part):
-            spoken, left = digits_for_roman(part, language)
-            missed += left
+            missed += _roman_numerals(part)
             if _signs().search(spoken):
                 spoken, found = _Reader.of(language).read(spoken)
                 missed += [*found, *_signs().findall(spoken)]
         parts.append(spoken)
     return "".join(parts), tuple(dict.fromkeys(missed))
+
+
+def _roman_numerals(text: str) -> list[str]:
+    """Return Roman numerals with the word before: Louis XIV is read in another way than Chapter IV.
+
+    A single letter counts as a word or a name. In a text of capitals, numerals can't be told from words.
+
+    >>> _roman_numerals("Louis XIV in Chapter IV, XXe siècle; Chapter I. Mix"), _roman_numerals("HENRY VIII")
+    (['Louis XIV', 'Chapter IV', 'XXe'], [])
+    """
+    return [] if text.upper() == text else [found[0] for found in ROMAN.finditer(text)]
 
 
 @functools.cache

@@ -260,7 +260,7 @@ def test_telephone_numbers_are_read_digit_by_digit(written: str, digits: str) ->
         ("en", "a 😀 ♪ ~ | b", []),
         ("pl", "3. miejsce, 3/16 i 2³ za 5%", ["3.", "3/16", "³"]),
         ("en", "5 m, iPhone 5s, 5 km, Rocky IV, CD, XXL", ["Rocky IV", "5 m"]),
-        ("de", "lief 1 km, dann starb Ludwig XIV.", ["Ludwig XIV.", "1 km"]),
+        ("de", "lief 1 km, dann starb Ludwig XIV.", ["Ludwig XIV", "1 km"]),
         ("ru", "до 5 км, 9 мая, XX век", ["XX", "5 км", "9 мая"]),
         ("fi", "5 km:n", ["5 km:n"]),
         ("he", "5 km", ["5 km"]),
@@ -307,35 +307,6 @@ def test_what_cannot_be_said_is_listed(language: str, written: str, missed: list
 )
 def test_units_are_words(language: str, written: str, spoken: str) -> None:
     """5 km/h was five km h, and in Russian any number had procentov."""
-    assert spoken_numbers(written, language) == spoken
-
-
-@pytest.mark.parametrize(
-    ("language", "written", "spoken"),
-    [
-        ("en", "Louis XIV in Chapter IV, World War I", "Louis the fourteenth in Chapter four, World War one"),
-        ("en", "Elizabeth I of England and I", "Elizabeth the first of England and I"),
-        (
-            "de",
-            "Ludwig XIV. regierte im XX. Jahrhundert",
-            "Ludwig der vierzehnte regierte im zwanzigsten Jahrhundert",
-        ),
-        ("de", "Von König Ludwig XIV. bis Kapitel IV", "Von König Ludwig dem vierzehnten bis Kapitel vier"),
-        ("de", "Elisabeth II. kam", "Elisabeth die zweite kam"),
-        ("fr", "Louis XIV, François Ier, XXe siècle", "Louis quatorze, François premier, vingtième siècle"),
-        ("es", "Felipe II, Alfonso XIII, siglo XX", "Felipe segundo, Alfonso trece, siglo veinte"),
-        (
-            "it",
-            "Luigi XIV, Elisabetta II, XX secolo",
-            "Luigi quattordicesimo, Elisabetta seconda, ventesimo secolo",
-        ),
-        ("pt", "João Paulo II, século V", "João Paulo segundo, século quinto"),
-        ("nl", "Lodewijk XIV", "Lodewijk de veertiende"),
-        ("sv", "Karl XII", "Karl den tolfte"),
-        ("en", "HENRY VIII", "HENRY VIII"),
-    ],
-)
-def test_roman_numerals_are_read_where_that_is_certain(language: str, written: str, spoken: str) -> None:
     assert spoken_numbers(written, language) == spoken
 
 
