@@ -99,8 +99,8 @@ def test_a_table_is_printed_and_written_in_markdown_as_it_is() -> None:
         "| b\\|c | 20 |",
     ]
     heads = [Column("model", number=False), Column("PER %")]
-    detailed = Table("", heads, [[TableCell("full"), TableCell("8.10", detail="7.52–8.71")]])
-    assert detailed.markdown().splitlines()[-1] == "| full | 8.10 (7.52–8.71) |"
+    detailed = Table("", heads, [[TableCell("full"), TableCell("8.10", detail="7.52 … 8.71")]])
+    assert detailed.markdown().splitlines()[-1] == "| full | 8.10 (7.52 … 8.71) |"
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -393,8 +393,8 @@ def measure_waiting(options: Waiting) -> None:
         with contextlib.ExitStack() as stack:
             workers = {}
             for way, (threads, variables) in THREADS.items():
-                own = [*common, f"worker={work}", f"worker_threads={threads}"]
-                worker = Worker(__file__, "waiting", *own, variables=variables)
+                arguments = [*common, f"worker={work}", f"worker_threads={threads}"]
+                worker = Worker(__file__, "waiting", *arguments, variables=variables)
                 workers[way] = stack.enter_context(worker)
             turns = {("idle", way): worker.turn for way, worker in workers.items()}
             turns |= {("busy", way): partial(turn, worker, options.loops) for way, worker in workers.items()}

@@ -118,10 +118,12 @@ class Mamba(OwnParameterLayer):
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             gate_BNE, mixed_BNC = projected.to(dtype).split((self.inner, self.taps_bias.numel()), dim=-1)
-            u_BNE, own = F.silu(self._convolve(mixed_BNC)).split(
+            u_BNE, pairs_BNC = F.silu(self._convolve(mixed_BNC)).split(
                 (self.inner, 2 * self.ways * self.state), dim=-1
             )
-            keys_KBNS, queries_KBNS = own.unflatten(-1, (2, self.ways, self.state)).movedim((2, 3), (0, 1))
+            keys_KBNS, queries_KBNS = pairs_BNC.unflatten(-1, (2, self.ways, self.state)).movedim(
+                (2, 3), (0, 1)
+            )
             step_KBNH = F.softplus(step.to(dtype)).unflatten(-1, (self.ways, self.heads)).movedim(2, 0)
             s_BNHD = scan(
                 u_BNE.unflatten(-1, (self.heads, -1)),

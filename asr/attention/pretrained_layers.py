@@ -178,11 +178,13 @@ class GatedBiasAttention(BiasedAttention):
 
     def logits(self, x: Tensor, distance: int, **given: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
         """See `BiasedAttention`; `given` may contain `bias_HR`, the result of `distance_bias`."""
-        own, bias_HR = self.attention, given.get("bias_HR")
-        q, k = self._split_heads(own.q_proj(x)), self._split_heads(own.k_proj(x))
-        gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
+        attention, bias_HR = self.attention, given.get("bias_HR")
+        q, k = self._split_heads(attention.q_proj(x)), self._split_heads(attention.k_proj(x))
+        gates_BHN2 = (
+            attention.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
+        )
         update_BHN, reset_BHN = gates_BHN2.unbind(-1)
-        gate_BHN = update_BHN * (reset_BHN * own.gru_rel_pos_const.squeeze(-1) - 1) + 2
+        gate_BHN = update_BHN * (reset_BHN * attention.gru_rel_pos_const.squeeze(-1) - 1) + 2
         if bias_HR is None:
             bias_HR = self.distance_bias(x.shape[1], distance)
         return q, k, GatedBias(gate_BHN, bias_HR)

@@ -92,7 +92,7 @@ class ReplacedAttention:
 
     def __init__(self, name: str, backend: str, cross_attention: bool) -> None:
         runs = [(fitting_mechanism(spec.name, backend).name, count) for spec, count in layer_runs(name)]
-        self.names = [own for own, count in runs for _ in range(count or 1)]
+        self.names = [mechanism for mechanism, count in runs for _ in range(count or 1)]
         self.name = joined_name(self.names) if runs[0][1] else self.names[0]
         if "planes=layer" in self.name:
             raise UserError(

@@ -49,9 +49,9 @@ def room_response(rng: np.random.Generator, sample_rate: int, t60_s: float) -> N
         gains = np.multiply.outer(gains, reflected**bounces).ravel()
     distances_m = np.sqrt(squares_m2)
     places = np.rint((distances_m - direct_m) / SOUND_M_S * sample_rate).astype(np.int64)
-    heard = places < min(early, length)
+    kept = places < min(early, length)
     response = np.zeros(length)
-    np.add.at(response, places[heard], gains[heard] * direct_m / distances_m[heard])
+    np.add.at(response, places[kept], gains[kept] * direct_m / distances_m[kept])
     if length > early:
         _add_tail(response, rng, early, round(MATCHED_S * sample_rate))
     response[0] = max(1.0, abs(response).max())  # an image may fall on the direct sound

@@ -142,8 +142,8 @@ def comparison_options(arguments: list[str]) -> type:
     from asr.training.options import task_options, workload_options
 
     name = str(by_key([x for x in arguments if "=" in x]).get("recipe", ""))
-    own = workload_options(name) or task_options(name)
-    recipe = [("recipe", own, field(default_factory=own))] if own else []
+    schema = workload_options(name) or task_options(name)
+    recipe = [("recipe", schema, field(default_factory=schema))] if schema else []
     return make_dataclass("Options", recipe, bases=(CompareConfig,))
 
 

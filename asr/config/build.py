@@ -45,13 +45,13 @@ def parse(schema: Any, given: Given) -> Any:
     return _checked(_merged(_structured(schema), values, _kinds(schema), read=True), values)
 
 
-def divide(given: Given, own: Any, composed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of a command (`own`) and those for `compose` (`composed`); see `parse`.
+def divide(given: Given, command: Any, composed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split options into those of a command (`command`) and those for `compose` (`composed`); see `parse`.
 
     Raises:
         UserError: a key in neither schema.
     """
-    values, mine = by_key(given), _kinds(own)
+    values, mine = by_key(given), _kinds(command)
     known = [*mine, *_kinds(composed), *config_groups(), CONFIGS]
     for key in values:
         _check_key(key, known)

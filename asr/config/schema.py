@@ -231,11 +231,11 @@ def settings(
 ) -> Iterator[Setting]:
     """Yield every option of a dataclass and those within it, inherited ones last."""
     hints = typing.get_type_hints(type(options))
-    own = list(inspect.get_annotations(type(options)))
+    declared = list(inspect.get_annotations(type(options)))
     scope = ((prefix, options), *around)
     # A field that overrides an inherited one has that one's place in `fields`.
-    place = {name: index for index, name in enumerate(own)}
-    for field in sorted(dataclasses.fields(options), key=lambda field: place.get(field.name, len(own))):
+    place = {name: index for index, name in enumerate(declared)}
+    for field in sorted(dataclasses.fields(options), key=lambda field: place.get(field.name, len(declared))):
         value = getattr(options, field.name)
         these = (*outer, *((only, scope) for only in field.metadata.get("only", ())))
         if dataclasses.is_dataclass(value):

@@ -214,8 +214,8 @@ class SpeechData(TrainingData):
             raise UserError(f"split dev: {len(self.dev_cuts)} utterances are too few for {ranks} ranks")
         if len(plans) < ranks:  # every rank needs at least one batch
             plans = np.array_split(np.concatenate(plans), ranks)
-        own = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
-        return self._loader(self._utterances(self.dev_cuts), own)
+        batches = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
+        return self._loader(self._utterances(self.dev_cuts), batches)
 
     def _loader(self, utterances: Utterances, plans: BatchStream | list[BatchPlan]) -> DataLoader[Batch]:
         workers = self.config.workers

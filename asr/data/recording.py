@@ -179,7 +179,10 @@ def channels_of(
         samples, squares = _average(samples)
         if samples.size:
             _check_average(samples, squares, peak, name)
-    return [checked_samples(convert(checked_samples(own, name), rate, sample_rate), name) for own in samples]
+    return [
+        checked_samples(convert(checked_samples(channel, name), rate, sample_rate), name)
+        for channel in samples
+    ]
 
 
 def as_floats(audio: NDArray[Any] | Tensor, name: str) -> Samples:

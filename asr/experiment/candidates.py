@@ -54,10 +54,10 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
                 "expected one"
             )
         if candidate.finetuned_from in trainings:
-            parent, own = (
+            parent, sizes_given = (
                 flat(to_dict(trainings[label])) for label in (candidate.finetuned_from, candidate.label)
             )
-            check_determined(own, sizes(parent), f"init_from={candidate.finetuned_from}")
+            check_determined(sizes_given, sizes(parent), f"init_from={candidate.finetuned_from}")
             trainings[candidate.label].init_from = ""
     ordered: list[Candidate] = []
     while waiting:
@@ -138,10 +138,10 @@ def _keys(entry: Any) -> dict[str, Any]:
         raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
     given = {key: value for key, value in entry.items() if key in OWN_KEYS}
     try:
-        own = to_dict(config.parse(CandidateOptions, given))
+        parsed = to_dict(config.parse(CandidateOptions, given))
     except UserError as error:
         raise UserError(f"candidate {entry['attention']}: {error}") from None
-    return entry | {key: own[key] for key in given}
+    return entry | {key: parsed[key] for key in given}
 
 
 def _plan(
@@ -150,8 +150,8 @@ def _plan(
     entry = entry | {"attention": given_name(str(entry["attention"]))}
     name = entry["attention"]
     if budget:
-        if own := entry.keys() & LENGTHS.values():
-            raise UserError(f"candidate {name}: {min(own)}= can't be combined with several budgets")
+        if lengths := entry.keys() & LENGTHS.values():
+            raise UserError(f"candidate {name}: {min(lengths)}= can't be combined with several budgets")
         if request.options.budget_clock != STEPS:
             entry["trainer.budget"] = budget
     changes = {key: value for key, value in entry.items() if key not in OWN_KEYS}

@@ -107,8 +107,8 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
     status, error = _status(plan, cell)
     trained = training_result(cell.state(plan.folder))
     run = plan.run_folder(candidate.label, seed)
-    own = {"attention": candidate.attention, "seed": seed, **candidate.overrides}
-    arguments = ["asr", "train", *as_overrides(plan.request.shared | own)]
+    of_cell = {"attention": candidate.attention, "seed": seed, **candidate.overrides}
+    arguments = ["asr", "train", *as_overrides(plan.request.shared | of_cell)]
     if candidate.finetuned_from:
         parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
         # The parent's run, so that the command can be repeated: asr train knows no labels.

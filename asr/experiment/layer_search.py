@@ -40,9 +40,9 @@ class Layers:
         after = len(self.factors) - layer
         return replace(self, factors=self.factors[:layer] + (value,) * after)
 
-    def variant(self, own: tuple[int, ...]) -> Variant:
+    def variant(self, trained: tuple[int, ...]) -> Variant:
         """Return the variant for a model whose factors are `own`."""
-        frames = "" if self.factors == own else joined_factors(self.factors)
+        frames = "" if self.factors == trained else joined_factors(self.factors)
         return Variant(joined_name(self.attentions), frames)
 
 
@@ -70,17 +70,17 @@ def search_layers(
     Raises:
         UserError: the model joins frames by similarity.
     """
-    own = tuple(x for x in layer_factors(frames, layers) if isinstance(x, int))
-    if len(own) < layers:
+    trained = tuple(x for x in layer_factors(frames, layers) if isinstance(x, int))
+    if len(trained) < layers:
         raise UserError(f"sweep=greedy: expected a model with a factor for each layer, found frames={frames}")
-    now = Layers((FULL,) * layers, own)
-    (current,) = measure([now.variant(own)], 0)
+    now = Layers((FULL,) * layers, trained)
+    (current,) = measure([now.variant(trained)], 0)
     values: list[str | int] = [*attentions, *factors]
     every: list[Change] = [(layer, value) for layer in range(layers) for value in values]
     left = [change for change in every if now.changed(change) != now]
     steps: list[dict[str, Any]] = []
     while left and current is not None:
-        tried = [now.changed(change).variant(own) for change in left]
+        tried = [now.changed(change).variant(trained) for change in left]
         outcomes = dict(zip(left, measure(tried, len(steps) + 1), strict=True))
         within = {x: trial for x, trial in outcomes.items() if trial and trial.values[DIVERGENCE] <= limit}
         worth = {x: gain for x, trial in within.items() if (gain := _gain(trial, current)) > 0}
@@ -88,9 +88,9 @@ def search_layers(
         if chosen is not None:
             now, current = now.changed(chosen), within[chosen]
         texts = [str(x) for x in tried]
-        steps.append({"tried": texts, "chosen": chosen and str(now.variant(own))})
+        steps.append({"tried": texts, "chosen": chosen and str(now.variant(trained))})
         left = [x for x in within if chosen is not None and now.changed(x) != now]
-    return {"limit": limit, "steps": steps, "chosen": str(now.variant(own))}
+    return {"limit": limit, "steps": steps, "chosen": str(now.variant(trained))}
 
 
 def _gain(outcome: Outcome, current: Outcome) -> float:

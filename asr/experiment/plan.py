@@ -103,9 +103,9 @@ def make_plan(request: Request) -> Plan:
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     if options.budget and options.budget_clock == STEPS:
         for candidate in candidates:
-            if own := set(LENGTHS.values()) & candidate.overrides.keys():
+            if lengths := set(LENGTHS.values()) & candidate.overrides.keys():
                 raise UserError(
-                    f"candidate {candidate.label}: {min(own)}= has no effect with budget_clock={STEPS}, "
+                    f"candidate {candidate.label}: {min(lengths)}= has no effect with budget_clock={STEPS}, "
                     "which sets the number of steps"
                 )
         from asr.experiment.costs import steps_within  # loads Lightning
@@ -275,9 +275,9 @@ def _reused(folder: Path, trainings: Iterable[Cell], places: list[Path]) -> dict
         if cell.needs or RunFolder(folder / cell.name).options.exists():
             continue
         before = training_result(read_state(folder, cell.name))
-        own = [Path(os.path.relpath(folder / before.run))] if before and before.reused else []
+        earlier = [Path(os.path.relpath(folder / before.run))] if before and before.reused else []
         known = itertools.chain(
-            ((run, read_run(run)) for run in own), itertools.chain.from_iterable(map(search, places))
+            ((run, read_run(run)) for run in earlier), itertools.chain.from_iterable(map(search, places))
         )
         if adopted := next((run for run, work in known if suits(run, work, cell.settings)), None):
             by_name[cell.name] = adopted

@@ -183,8 +183,8 @@ def print_grid(request: Request, console: Console) -> None:
     rows = []
     for candidate in plan_candidates(request)[0]:
         start = [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
-        own = "\n".join([*as_overrides(candidate.overrides), *start])
-        rows.append((candidate.label, candidate.attention, own))
+        overrides = "\n".join([*as_overrides(candidate.overrides), *start])
+        rows.append((candidate.label, candidate.attention, overrides))
     console.print(Table.of(plan, ("candidate", "attention", "own options"), rows, numbers=False))
     if request.paper and request.paper.rows:
         console.print(_paper_table(request.paper))

@@ -68,10 +68,10 @@ def _trials(request: Request) -> tuple[Plan, dict[str, tuple[str, float]], int]:
                 f"candidate {entry['attention']}: {LEARNING_RATE}= can't be combined with learning_rates"
             )
     plan = make_plan(_without_rates(request))  # labels and steps
-    own = {x.label for x in plan.candidates}
+    names = {x.label for x in plan.candidates}
     trials, labels = [], {}
     for entry, candidate in zip(asked, plan.candidates, strict=True):
-        if candidate.finetuned_from in own:
+        if candidate.finetuned_from in names:
             raise UserError(
                 f"candidate {candidate.label}: init_from={candidate.finetuned_from} can't be combined with "
                 "learning_rates, because that model's rate isn't known yet; give its run folder"

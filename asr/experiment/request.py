@@ -83,8 +83,8 @@ class Request:
         (trained,) = conditions(TRAINED)
         others = ("plan", "folder", *SEARCHED)
         names = [x.name for x in fields(CompareConfig) if trained not in x.metadata.get("only", ())]
-        own = {name: getattr(self.options, name) for name in names if name not in others}
-        return own | (to_dict(self.recipe) if self.recipe else {})
+        named = {name: getattr(self.options, name) for name in names if name not in others}
+        return named | (to_dict(self.recipe) if self.recipe else {})
 
 
 def parse(given: Given) -> Request:
@@ -218,16 +218,16 @@ def plan_decoding(options: CompareConfig) -> Decoding:
                 f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
             )
     decoder = options.chosen_decoder
-    own = {name: getattr(options, name) for name in OWN_DECODING}
+    decoding = {name: getattr(options, name) for name in OWN_DECODING}
     if not options.tune:
-        own["beam"] = replace(options.beam, **asdict(decoder.complete()))
+        decoding["beam"] = replace(options.beam, **asdict(decoder.complete()))
     for name, path in decoder.files().items():
         if not Path(path).is_file():
             raise UserError(f"beam.{name}={path}: expected a file, found none{near_path(path)}")
     files = {f"beam.{name}": digest for name, digest in decoder.digests().items()}
     if isinstance(decoder, WeightedDecoder):
         decoder.phrases()  # errors before any training
-    return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
+    return Decoding(replace(config.parse(DecodeOptions, options.decode), **decoding), files)
 
 
 def _stem(override: str) -> str:

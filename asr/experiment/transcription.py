@@ -161,12 +161,14 @@ class Transcription:
         references = [
             self.model.spoken([cut.supervisions[0].text for cut in speech.cuts]) for speech in self.items
         ]
-        heard = [self.model.heard(item["text"]) for item in kept]
-        counts = [ErrorCounts.between([one], [other]) for one, other in zip(references, heard, strict=True)]
+        hypotheses = [self.model.heard(item["text"]) for item in kept]
+        counts = [
+            ErrorCounts.between([one], [other]) for one, other in zip(references, hypotheses, strict=True)
+        ]
         lengths = [count.length for count in counts]
         if not sum(lengths):
             raise UserError(f"data={self.options.data}: expected words to score against, found none")
-        for entry, reference, words, count in zip(entries, references, heard, counts, strict=True):
+        for entry, reference, words, count in zip(entries, references, hypotheses, counts, strict=True):
             entry |= {
                 "reference": " ".join(reference),
                 "normalised": " ".join(words),

@@ -50,16 +50,16 @@ def merge(folder: Path, recipe: str = "") -> Results:
     return work
 
 
-def _prepare(folder: Path, job: Job, own: str) -> None:
+def _prepare(folder: Path, job: Job, recipe_folder: str) -> None:
     """Prepare a folder, with the shards' results as if they were the journal of an interrupted run.
 
     The code of a user's recipe runs only if its folder is given as `own`.
     """
     source, recipe = f"{folder / FOLDER}: job", job.identity["recipe"]
     try:
-        if not own and is_own(recipe):
+        if not recipe_folder and is_own(recipe):
             raise UserError(f"expected the name of a recipe, found {recipe!r}: name its folder, too")
-        module = preparation_module(own or recipe)
+        module = preparation_module(recipe_folder or recipe)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     options = config.from_dict(module.Options, job.identity["options"], source)

@@ -130,9 +130,9 @@ class Segmentation:
         self._unfinished.mkdir(parents=True)
         for x in kept:
             path = self._unfinished / f"{self.recording.stem}-{round(1000 * x.start_s):08d}"
-            own = samples[round(x.start_s * rate) : round(x.end_s * rate)]
+            part = samples[round(x.start_s * rate) : round(x.end_s * rate)]
             flac = io.BytesIO()  # libsndfile's error wouldn't tell that the disk is full
-            soundfile.write(flac, own, rate, "PCM_16", format="FLAC")
+            soundfile.write(flac, part, rate, "PCM_16", format="FLAC")
             path.with_name(f"{path.name}.flac").write_bytes(flac.getvalue())
             write_text(self._spoken(x.text) + "\n", path.with_name(f"{path.name}.txt"))
         rows = [(f"{x.start_s:.2f}", f"{x.end_s:.2f}", f"{x.fit:.3f}", x.text) for x in others]

@@ -154,8 +154,8 @@ class Transcription:
         items = [(i, path.absolute(), str(path)) for i, path in left]
         groups = [[items[i] for i in group] for group in groups_in_order(sizes)]
         # Without its path: actors have another working folder, and receive the code that is loaded here.
-        own = self.options
-        options = replace(own, attention=own.attention and given_name(own.attention))
+        given = self.options
+        options = replace(given, attention=given.attention and given_name(given.attention))
         outcomes = on_actors(
             partial(_set_up, local_folder(self.model).absolute(), options),
             groups,

@@ -179,14 +179,14 @@ def _smooth(table: NgramTable, adjusted: Ints, shorter: NgramTable | None) -> No
     total = np.bincount(table.context, adjusted, minlength=contexts)
     freed = np.bincount(table.context, discount, minlength=contexts)
     weight = np.divide(freed, total, out=np.ones(contexts), where=total > 0)
-    own = (adjusted - discount) / total[table.context]
+    discounted = (adjusted - discount) / total[table.context]
     if shorter is None:
         # Unigrams are interpolated with the uniform distribution over all words but <s>.
-        table.probability = own + weight[0] / (len(table) - 1)
+        table.probability = discounted + weight[0] / (len(table) - 1)
         table.probability[SPECIAL.index(BEGIN)] = 0.0
     else:
         # Interpolation lets asr/losses/label_ngram.py factor the arcs of all histories.
-        table.probability = own + weight[table.context] * shorter.probability[table.suffix]
+        table.probability = discounted + weight[table.context] * shorter.probability[table.suffix]
         shorter.backoff = weight
 
 

@@ -103,10 +103,10 @@ def check_casing(
     spelled = {word.casefold(): word for word in sorted(vocabulary)}
     alike = sorted(word for word in words if word.casefold() in spelled)
     if len(alike) > max(2 * known, len(words) / 2):
-        own = next(word for word in alike if word not in vocabulary)
+        unknown = next(word for word in alike if word not in vocabulary)
         raise UserError(
             f"{path}: its words differ in case from those of {source} "
-            f"({spelled[own.casefold()]!r} for {own!r}): it has {known} of {len(words)}, "
+            f"({spelled[unknown.casefold()]!r} for {unknown!r}): it has {known} of {len(words)}, "
             f"and {len(alike)} regardless of case"
         )
 

@@ -40,8 +40,8 @@ class AttentionModel(nn.Module):
             backend: `auto`, `reference` or `native`; None: layers keep theirs.
         """
         layers = self.attention_layers()
-        for layer, own in zip(layers, layer_names(name, len(layers)), strict=True):
-            layer.set_mechanism(own, backend)
+        for layer, layer_name in zip(layers, layer_names(name, len(layers)), strict=True):
+            layer.set_mechanism(layer_name, backend)
         number_layers(self)
 
 
@@ -68,15 +68,15 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
         KeyError: the state is incomplete.
         UserError: the model has other sizes, or the mechanisms can't be exchanged.
     """
-    own = model.attention
+    attention = model.attention
     if line := user_code.changed(state.get("code", {})):
         log.warning("attention %s: %s", state["attention"], line)
-    if own != state["attention"]:  # only the same mechanism can use the stored hash planes
+    if attention != state["attention"]:  # only the same mechanism can use the stored hash planes
         model.set_attention(state["attention"], "reference")
     checkpoint.check_shapes(model.state_dict(), state["weights"], f"attention {state['attention']}")
     model.load_state_dict(state["weights"])
-    if own != state["attention"]:
-        model.set_attention(own, backend)
+    if attention != state["attention"]:
+        model.set_attention(attention, backend)
 
 
 def initialise(model: AttentionModel, source: str, backend: str) -> None:

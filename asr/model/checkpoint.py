@@ -71,9 +71,9 @@ def load(path: Path) -> dict[str, Any]:
 def check_shapes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor], where: str) -> None:
     """Raise UserError unless `found` has the names and shapes of `wanted`; `where` begins the message."""
     for name in [*wanted, *stored]:
-        own, other = (list(x[name].shape) if name in x else "none" for x in (wanted, stored))
-        if own != other:
-            expected = f"{name} of shape {own}" if name in wanted else f"no {name}"
+        shape, other = (list(x[name].shape) if name in x else "none" for x in (wanted, stored))
+        if shape != other:
+            expected = f"{name} of shape {shape}" if name in wanted else f"no {name}"
             raise UserError(f"{where}: expected {expected}, found {other}")
 
 

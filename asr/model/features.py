@@ -197,8 +197,8 @@ class Normalisation(nn.Module):
         if self.kind == "none":
             return features
         if self.kind == "corpus":
-            heard = features.maximum(self.mean.max() - RANGE)
-            return zero_padding((heard - self.mean) / self.std, lengths)
+            raised = features.maximum(self.mean.max() - RANGE)
+            return zero_padding((raised - self.mean) / self.std, lengths)
         keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         peaks_B1F = torch.where(keep, features, -math.inf).amax(dim=1, keepdim=True)
         loudest_B11 = peaks_B1F.amax(dim=2, keepdim=True)

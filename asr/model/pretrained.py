@@ -106,7 +106,7 @@ class ConvolutionalFrontEnd(FrontEnd):
             size = block_samples // stride
             starts = range(0, (audio_BS.shape[1] - kernel) // stride + 1, size)
             blocks = [(x, audio_BS[:, x * stride : (x + size - 1) * stride + kernel]) for x in starts]
-        sums_2BF = sum(masked_sums(layer.conv(own[:, None]), frames_B - start) for start, own in blocks)
+        sums_2BF = sum(masked_sums(layer.conv(block[:, None]), frames_B - start) for start, block in blocks)
         mean_BF, square_BF = sums_2BF / frames_B.clamp(min=1).unsqueeze(-1)
         variance_BF = (square_BF - mean_BF.square()).clamp(min=0)
         scale_BF1 = (norm.weight / (variance_BF + norm.eps).sqrt()).float().unsqueeze(-1)

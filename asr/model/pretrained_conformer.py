@@ -112,15 +112,15 @@ def sublayers(layer: Any, config: Any) -> Sublayers:
             layer.norm_out,
             dropout,
         )
-    own = layer.conv_module
+    module = layer.conv_module
     return Sublayers(
         layer.ffn1_layer_norm,
         layer.ffn1,
         layer.self_attn_layer_norm,
         layer.self_attn,
         layer.self_attn_dropout,
-        own.layer_norm,
-        Convolution(own, own.depthwise_layer_norm),
+        module.layer_norm,
+        Convolution(module, module.depthwise_layer_norm),
         layer.ffn2_layer_norm,
         layer.ffn2,
         layer.final_layer_norm,
@@ -143,8 +143,8 @@ class ConformerEncoder(nn.Module):
         modules = [sublayers(layer, config) for layer in encoder.layers]
         names = layer_names(attention, len(modules))
         self.blocks = nn.ModuleList(
-            ConformerBlock(own, conformer_attention(own.attention, name, backend))
-            for own, name in zip(modules, names, strict=True)
+            ConformerBlock(module, conformer_attention(module.attention, name, backend))
+            for module, name in zip(modules, names, strict=True)
         )
         number_layers(self.blocks)
         self.dropout = nn.Dropout(getattr(config, "dropout", getattr(config, "hidden_dropout", 0.0)))

@@ -329,7 +329,7 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     end, usually 20 ms, or of Whisper's mel spectrum, 10 ms.
     """
     rate, kind = pretrained["sample_rate"], pretrained["transformers"]["model_type"]
-    config, own = _encoder_settings(pretrained["transformers"]), {}
+    config, dropouts = _encoder_settings(pretrained["transformers"]), {}
     if kind == PARAKEET:
         window = shift = pretrained["mel"]["hop_length"] * config["subsampling_factor"]
     elif "stacked" in pretrained:
@@ -337,7 +337,7 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
         window = shift + 15 * rate // 1000
     elif kind == WHISPER:
         window, shift = pretrained["log_mel"]["n_fft"], pretrained["log_mel"]["hop_length"]
-        own = {
+        dropouts = {
             "model.norm": "pre",
             "model.positions": "sinusoidal",
             "model.subsampling": 2,
@@ -368,7 +368,7 @@ def encoder_options(pretrained: dict[str, Any]) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     for section, schema in (("model", ModelConfig()), ("features", FeatureConfig())):
         defaults |= {f"{section}.{x.name}": getattr(schema, x.name) for x in fields(schema)}
-    return {key: value for key, value in (defaults | options | own).items() if key not in OWN_OPTIONS}
+    return {key: value for key, value in (defaults | options | dropouts).items() if key not in OWN_OPTIONS}
 
 
 def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
@@ -460,8 +460,8 @@ def feature_extractor(pretrained: dict[str, Any]) -> Any:
 
 def ctc_model(pretrained: dict[str, Any], model: ModelConfig, outputs: int, blank: int) -> Any:
     """Return transformers' model with random weights and a CTC head; `blank` is the blank's output."""
-    own = {"vocab_size": outputs, "pad_token_id": blank, "bos_token_id": None, "eos_token_id": None}
-    config = _configuration(pretrained["transformers"] | own, model)
+    head = {"vocab_size": outputs, "pad_token_id": blank, "bos_token_id": None, "eos_token_id": None}
+    config = _configuration(pretrained["transformers"] | head, model)
     with quiet():
         return _class(config, "ForCTC")(config)
 
@@ -503,31 +503,31 @@ def _settings(kind: str) -> list[str]:
     """Return the names of a family's settings; those common to all models may name files or code."""
     transformers = import_transformers()
     general = {x.name for x in fields(transformers.PreTrainedConfig)}
-    own = fields(getattr(transformers, _config_class(kind)))
-    return [x.name for x in own if x.name not in general]
+    names = fields(getattr(transformers, _config_class(kind)))
+    return [x.name for x in names if x.name not in general]
 
 
 def _configuration(values: dict[str, Any], model: ModelConfig | None = None) -> Any:
     """Return transformers' configuration; `model` has the dropout probabilities."""
     kind = values["model_type"]
-    own = {name: values[name] for name in _settings(kind) if name in values}
+    settings = {name: values[name] for name in _settings(kind) if name in values}
     transformers = import_transformers()
     if kind == PARAKEET:
         nested = values.get("encoder_config", {})
         inner = {name: nested[name] for name in _settings("parakeet_encoder") if name in nested}
-        own["encoder_config"] = transformers.ParakeetEncoderConfig(**inner)
+        settings["encoder_config"] = transformers.ParakeetEncoderConfig(**inner)
     if model is not None and kind == WHISPER:
-        own |= {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
-        own["encoder_layerdrop"] = model.layer_drop
+        settings |= {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
+        settings["encoder_layerdrop"] = model.layer_drop
     elif model is not None:
-        place = own["encoder_config"] if kind == PARAKEET else None
+        place = settings["encoder_config"] if kind == PARAKEET else None
         changes = {"attention_dropout": model.attention_dropout, "layerdrop": model.layer_drop}
         changes["hidden_dropout" if place is None else "dropout"] = model.dropout
         if place is None:
-            own |= changes
+            settings |= changes
         for name, value in changes.items() if place is not None else ():
             setattr(place, name, value)
-    return getattr(transformers, _config_class(kind))(**own)
+    return getattr(transformers, _config_class(kind))(**settings)
 
 
 def _config_class(kind: str) -> str:

@@ -35,8 +35,8 @@ def check_target(folder: Path) -> None:
     """Raise UserError if a folder contains files besides those of `write_published`, or can't be written."""
     check_replaceable(folder, FILES)
     card = folder / CARD
-    own = card.exists() and AUTHOR in card.read_text(encoding="utf-8", errors="replace")
-    if (folder / CONFIG).exists() and not own:
+    exported = card.exists() and AUTHOR in card.read_text(encoding="utf-8", errors="replace")
+    if (folder / CONFIG).exists() and not exported:
         raise UserError(f"out={folder}: expected an empty folder or an exported model, found another model")
 
 
@@ -55,8 +55,8 @@ def write_published(model: AcousticModel, tokenizer: Tokenizer, folder: Path) ->
     theirs = ctc_model(pretrained, config.model, len(order), order[0])
     # Transformers' modules, whose weights our parts share.
     parts = pretrained_parts(encoder_of(theirs), pretrained, config.attention, "auto")
-    for own, part in zip((model.front_end, model.normalisation, model.encoder), parts, strict=True):
-        part.load_state_dict(own.state_dict())
+    for module, part in zip((model.front_end, model.normalisation, model.encoder), parts, strict=True):
+        part.load_state_dict(module.state_dict())
     for name, values in model.head.projection.state_dict().items():
         place = getattr(ctc_head(theirs), name).data
         place[order] = values.view_as(place)

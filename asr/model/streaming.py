@@ -323,8 +323,8 @@ def _block_layers(block: nn.Module, rate: Callable[[Tensor], FrameRate] | None =
                 layers.append(_Layer(apply, _reach(depthwise.convolution), _reach(depthwise.convolution)))
             case Branches(local=local, depthwise=depthwise):
                 # The merging convolution reads frames of up to two other chunks.
-                own, reach = _reach(local.depthwise.convolution), _reach(depthwise.convolution)
-                before, after = (reach + max(own, x + chunk - 1) for x in (left, right))
+                kernel_reach, reach = _reach(local.depthwise.convolution), _reach(depthwise.convolution)
+                before, after = (reach + max(kernel_reach, x + chunk - 1) for x in (left, right))
                 layers.append(_Layer(apply, before, after, phase=chunk))
             case _:
                 layers.append(_Layer(apply, left, right, chunk=chunk))

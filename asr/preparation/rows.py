@@ -113,15 +113,15 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str, la
                 raise UserError(
                     f"{row.where}: expected a transcript of {row.name}, found none", "missing_text"
                 )
-            text, heard = normalise(row.text, rule, language), tuple(sounds(row.text))
+            text, noises = normalise(row.text, rule, language), tuple(sounds(row.text))
             if rule == "spoken" and (signs := not_said(row.text, language)):
                 preparation.drop(row.name, f"text=spoken has no words for '{' '.join(signs)}'", row.text)
             elif text:
                 digits = rule == "spoken" and any(x.isnumeric() for x in row.text)
-                removed = rule in ("words", "spoken") and any(map(is_removed, heard))
+                removed = rule in ("words", "spoken") and any(map(is_removed, noises))
                 written = plain_text(row.text) if digits or removed else ""
                 speaker = row.speaker or row.name
-                yield replace(row, text=text, speaker=speaker, written=written, sounds=heard)
+                yield replace(row, text=text, speaker=speaker, written=written, sounds=noises)
             else:
                 preparation.drop(row.name, f"no words left by text={rule}", row.text)
 

@@ -168,20 +168,20 @@ class Preparation:
         if key:  # without keys, the function may be a `partial`, which has no name
             name = f"{function.__module__}.{function.__qualname__} {label}"
             keys = [f"{name} {key(item)}" for item in items]
-        own: Sequence[int] = range(len(items))
+        indices: Sequence[int] = range(len(items))
         if self.shard:
             first, part = self.items, self.shard
-            own = [i for i in own if (first + i) % part.count == part.index - 1]
+            indices = [i for i in indices if (first + i) % part.count == part.index - 1]
             self.items += len(items)
         job = self._opened_job() if key else None
         stored = job.positions(keys) if job else {}
         results: list[Result | None] = [stored.get(i) for i in range(len(items))]
-        missing = [i for i in own if i not in stored]
-        if done := len(own) - len(missing):
-            self.say(f"{label}: reusing {done} of {len(own)} results from an interrupted run")
+        missing = [i for i in indices if i not in stored]
+        if done := len(indices) - len(missing):
+            self.say(f"{label}: reusing {done} of {len(indices)} results from an interrupted run")
         with contextlib.ExitStack() as stack:
             bars = stack.enter_context(progress(console=self.console, transient=False))
-            task = bars.add_task(label, total=len(own), completed=done)
+            task = bars.add_task(label, total=len(indices), completed=done)
             if job:
                 stack.callback(job.close)
             fresh = attempts(function, [items[i] for i in missing], workers=self.workers, threads=threads)

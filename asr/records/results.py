@@ -49,8 +49,8 @@ class Results:
         stored = {position: Result(*value) for position, value in job.positions(keys).items()}
         self.found = {i: result for i, result in stored.items() if result.error is None or not again}
         if self.found and job.path:
-            own = len(job.shard.of(keys) if job.shard else keys)
-            print(f"{job.path}: {len(self.found)} of {own} items are finished", file=sys.stderr)
+            total = len(job.shard.of(keys) if job.shard else keys)
+            print(f"{job.path}: {len(self.found)} of {total} items are finished", file=sys.stderr)
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item."""

@@ -70,10 +70,10 @@ def attention_maps(
         raise UserError(f"frames={joined_factors(schedule)}: expected a factor for each layer in maps")
 
     def weights(name: str, at: int, place: int) -> Tensor:
-        own = layers[at - 1](name)[place - 1]
+        weights_NN = layers[at - 1](name)[place - 1]
         for axis in range(2):  # one position of the layer may cover several frames of the encoder's output
-            own = own.repeat_interleave(factors[at - 1], axis).narrow(axis, 0, count)
-        return own
+            weights_NN = weights_NN.repeat_interleave(factors[at - 1], axis).narrow(axis, 0, count)
+        return weights_NN
 
     return AttentionMaps(
         chosen,

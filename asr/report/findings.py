@@ -227,7 +227,7 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
     plain = [x for x in results.variants() if Variant.read(x).attention == x]
     exchanges = []
     for candidate in results.candidates:
-        own = results.error_rate(candidate.label, split, metric)
+        trained = results.error_rate(candidate.label, split, metric)
         if not results.was_trained(candidate.label):
             continue
         for attention in plain:
@@ -235,16 +235,16 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
             pair = (attention, candidate.attention)
             if any(results.unlearned(candidate.label, split, metric, x) for x in pair):
                 continue
-            if own and other and attention != candidate.attention:
-                exchanges.append((other.value - own.value, candidate.label, attention, own, other))
+            if trained and other and attention != candidate.attention:
+                exchanges.append((other.value - trained.value, candidate.label, attention, trained, other))
     if exchanges:
-        change, label, attention, own, other = min(exchanges, key=lambda entry: entry[:3])
+        change, label, attention, trained, other = min(exchanges, key=lambda entry: entry[:3])
         paired = results.difference((label, attention), (label, results.own(label)), split, metric)
         by = changed(paired or Estimate(change, None, None, 1, ""), metric)
         by += " points" if is_share(metric) else ""
         text = (
             f"Running {label} with {attention}, not the mechanism it was trained with, changes the "
-            f"{metric_words(metric)} from {_rate(own, metric)} to {_rate(other, metric)}, "
+            f"{metric_words(metric)} from {_rate(trained, metric)} to {_rate(other, metric)}, "
             f"by {by}"
         )
         least = f"; the best of {len(exchanges)} such exchanges" if len(exchanges) > 1 else ""

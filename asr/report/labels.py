@@ -21,13 +21,13 @@ ANCHORS: dict[str, Anchor] = {  # alignment and offset in pixels
 WIDE, HALF, NARROW, TALL = 700.0, 490.0, 230.0, 340.0
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 LETTER, LINE = 6.3, 13.0  # width and height of a letter, pixels
-CLEAR = 0.1  # fraction of a label that may be covered; if more would be, only the tooltip shows it
+CLEAR = 0.1  # fraction of a label that may cover points and labels; if more would, only the tooltip shows it
 
 
 def place_labels(
     rows: list[dict[str, Any]], labelled: list[dict[str, Any]], plot_width: float, log: Collection[str] = ()
 ) -> list[str | None]:
-    """Choose the side of its point with the least overlap for each label, greedily, the front first.
+    """Choose the side of its point with the least overlap for each label, greedily, the front's line first.
 
     Args:
         rows: all points.
@@ -50,7 +50,7 @@ def place_labels(
     taken = [*points, *bars, *_steps(front)]
     chosen: list[str | None] = [None] * len(rows)
     placed: list[Box] = []
-    for i in sorted(range(len(rows)), key=lambda i: (not rows[i]["front"], columns[i])):
+    for i in sorted(range(len(rows)), key=lambda i: (not rows[i]["step"], not rows[i]["front"], columns[i])):
         if rows[i] not in labelled:
             continue
         width = LETTER * len(rows[i]["name"])
@@ -62,7 +62,7 @@ def place_labels(
             cost = LINE * outside + sum(_overlap(box, other) for other in taken)
             if cost < best[1]:
                 best = (anchor, cost, box)
-        if not rows[i]["front"] and sum(_overlap(best[2], box) for box in placed) > CLEAR * width * LINE:
+        if sum(_overlap(best[2], box) for box in (*placed, *points)) > CLEAR * width * LINE:
             continue
         chosen[i] = best[0]
         placed.append(best[2])

@@ -46,8 +46,8 @@ FILE = "report.html"
 
 def _of_recipe(results: Results) -> Item | None:
     """Return the recipe's own figure; None if it has none."""
-    own = recipe_module(results.recipe, "figure")
-    return own.figure(results) if own else None
+    module = recipe_module(results.recipe, "figure")
+    return module.figure(results) if module else None
 
 
 PAGE: tuple[Drawing, ...] = (

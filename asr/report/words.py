@@ -10,7 +10,7 @@ from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions
 from asr.experiment.results import Results
 from asr.scoring.measures import is_share, measure_of
-from asr.scoring.statistics import DASH, Estimate, percent
+from asr.scoring.statistics import BETWEEN, DASH, Estimate, percent
 from asr.training.options import task_options
 
 MODEL_PASSES = {"forward": "encoding", "forward+backward": "training step"}
@@ -18,7 +18,7 @@ LOOK_AHEAD = "of attention, summed over layers; convolutions and normalisation m
 
 
 def measured(estimate: Estimate | None, metric: str) -> str:
-    """Return a measure with its interval: `8.10 (7.52–8.71)` for rates, in percent; otherwise `2.183`."""
+    """Return a measure with its interval: `8.10 (7.52 … 8.71)` for rates, in percent; otherwise `2.183`."""
     form = percent if is_share(metric) else "{:.3f}".format
     # An interval over seeds may begin below zero, but no measure is negative.
     return DASH if estimate is None else estimate.text(lambda value: form(max(value, 0.0)))
@@ -61,7 +61,7 @@ def candidate_look_ahead(results: Results, candidate: Candidate) -> str:
 def changed(difference: Estimate, metric: str) -> str:
     """Return a difference with its interval: `+0.35 (−0.10 … 0.80)`; for rates, in percentage points."""
     form = percent if is_share(metric) else "{:.3f}".format
-    text = difference.text(form, " … ").replace("-", "−")
+    text = difference.text(form).replace("-", "−")
     return text if text.startswith("−") else f"+{text}"
 
 
@@ -71,14 +71,14 @@ def duration_range(estimate: Estimate) -> str:
     Example:
         >>> from asr.scoring.statistics import spread
         >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
-        '4.00–4.20 s'
+        '4.00 … 4.20 s'
     """
-    low, _, high = estimate.ends(duration).partition(DASH)
+    low, _, high = estimate.ends(duration).partition(BETWEEN)
     if low == high:
         return ""
     number, _, unit = low.partition(" ")
     same_unit = high.count(" ") == low.count(" ") == 1 and high.endswith(f" {unit}")
-    return f"{number if same_unit else low}–{high}"
+    return f"{number if same_unit else low}{BETWEEN}{high}"
 
 
 def mebibytes(value: float) -> str:
@@ -107,7 +107,7 @@ def counted(number: int, noun: str) -> str:
 def scored(estimate: Estimate | None, metric: str = "") -> str:
     """Return a measure, which may be negative, or a ratio with its interval: `5.06 (2.71 … 8.70)`."""
     form = percent if metric and is_share(metric) else "{:.3f}".format
-    return DASH if estimate is None else estimate.text(form, between=" … ")
+    return DASH if estimate is None else estimate.text(form)
 
 
 def counterpart(place: str) -> str:

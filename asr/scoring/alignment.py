@@ -54,9 +54,9 @@ def levenshtein(references: list[list[str]], hypotheses: list[list[str]]) -> jiw
 
 def _edits(reference: list[str], hypothesis: list[str], chunks: Iterable[jiwer.AlignmentChunk]) -> list[Edit]:
     return [
-        Edit(OPERATIONS[chunk.type], spoken, heard)
+        Edit(OPERATIONS[chunk.type], spoken, recognised)
         for chunk in chunks
-        for spoken, heard in itertools.zip_longest(
+        for spoken, recognised in itertools.zip_longest(
             reference[chunk.ref_start_idx : chunk.ref_end_idx],
             hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx],
         )
@@ -77,13 +77,13 @@ def align_sclite(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Ed
     """
     index: dict[str, int] = {}
     spoken = [index.setdefault(token, len(index)) for token in reference]
-    heard = np.array([index.setdefault(token, len(index)) for token in hypothesis], dtype=np.int64)
-    inserted = INDEL * np.arange(len(heard) + 1)
+    numbers = np.array([index.setdefault(token, len(index)) for token in hypothesis], dtype=np.int64)
+    inserted = INDEL * np.arange(len(numbers) + 1)
     cost = inserted
     pairs, insertions = [], []
     for token in spoken:
         above = cost
-        pair = above[:-1] + np.where(heard == token, 0, SUBSTITUTION)
+        pair = above[:-1] + np.where(numbers == token, 0, SUBSTITUTION)
         cost = above + INDEL
         cost[1:] = np.minimum(cost[1:], pair)
         # Insertions in the whole row at once: cost[h] = min over k ≤ h of cost[k] + 3(h − k).

@@ -28,11 +28,11 @@ class ListedWords:
     def of(cls, utterances: Iterable[UtteranceScore], words: Collection[str]) -> "ListedWords":
         """Count the words of a list in the word alignments of utterances."""
         edits = [edit for utterance in utterances for edit in utterance.alignments["wer"]]
-        own = [edit for edit in edits if edit.reference in words]
-        right = sum(edit.operation == "=" for edit in own)
+        listed = [edit for edit in edits if edit.reference in words]
+        right = sum(edit.operation == "=" for edit in listed)
         wrong = sum(edit.operation != "=" and edit.hypothesis in words for edit in edits)
         others = [edit for edit in edits if (edit.reference or edit.hypothesis) not in words]
-        return cls(len(own), right, wrong, ErrorCounts.of(others))
+        return cls(len(listed), right, wrong, ErrorCounts.of(others))
 
     def __str__(self) -> str:
         recall = percent(self.recognised / self.spoken) if self.spoken else DASH

@@ -130,8 +130,8 @@ def official_score(
     kinds = {name: x for name, x in SUBSETS.items() if any(file.startswith(x) for file, _ in counts)}
     result = {}
     for name, prefixes in {"all": ("",), **(kinds if len(kinds) > 1 else {})}.items():
-        own = [count for file, count in counts if file.startswith(prefixes)]
-        result[name] = SubsetScore(len(own), error_rate(own, samples=samples, seed=seed))
+        of_subset = [count for file, count in counts if file.startswith(prefixes)]
+        result[name] = SubsetScore(len(of_subset), error_rate(of_subset, samples=samples, seed=seed))
     return result
 
 

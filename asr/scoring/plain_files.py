@@ -45,17 +45,17 @@ def score_files(
         UserError: the files are CTM and STM, which sclite scores; they are malformed; or an utterance is in
             one file only.
     """
-    heard, reference = in_order(paths)
-    trn = heard.suffix == ".trn"
+    hypothesis, reference = in_order(paths)
+    trn = hypothesis.suffix == ".trn"
     layout = ""
-    if not trn and is_trn(reference) and is_trn(heard):
+    if not trn and is_trn(reference) and is_trn(hypothesis):
         layout, trn = "as trn, `text (id)`", True
     if trn:
-        hypotheses = pair_trn(heard, reference)
+        hypotheses = pair_trn(hypothesis, reference)
     else:
-        hypotheses, layout = pair_text(reference, heard)
+        hypotheses, layout = pair_text(reference, hypothesis)
     if console and layout:
-        line = f"reference {reference}, hypotheses {heard}: read {layout}"
+        line = f"reference {reference}, hypotheses {hypothesis}: read {layout}"
         console.print(line, soft_wrap=True, markup=False)
     try:
         return score(

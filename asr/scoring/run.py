@@ -84,8 +84,8 @@ def score_paths(
             seed=options.seed,
             console=console,
         )
-        heard, _ = in_order(files)
-        print_score(console, heard, result, details=options.details)
+        hypothesis, _ = in_order(files)
+        print_score(console, hypothesis, result, details=options.details)
         return [result]
     folders = decode_folders(files)
     check_effect(options, paths=FOLDER if len(folders) == 1 else FOLDERS)
@@ -175,7 +175,7 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
 
 
 def rates_line(folder: Path) -> str:
-    """Return the error rates of a decode folder with their intervals: `PER 5.41 % (4.90–5.93), WER …`.
+    """Return the error rates of a decode folder with their intervals: `PER 5.41 % (4.90 … 5.93), WER …`.
 
     CER replaces PER if there are no phones. Without references, return why there are no rates.
     """

@@ -89,9 +89,9 @@ class Score:
         """Whether all hypotheses are equal although the references differ."""
         metric = next(iter(self.rates), None)
         edits = [x.alignments[metric] for x in self.utterances] if metric else []
-        heard = {tuple(x.hypothesis for x in pairs if x.hypothesis is not None) for pairs in edits}
+        hypotheses = {tuple(x.hypothesis for x in pairs if x.hypothesis is not None) for pairs in edits}
         spoken = {tuple(x.reference for x in pairs if x.reference is not None) for pairs in edits}
-        return len(heard) == 1 < len(spoken)
+        return len(hypotheses) == 1 < len(spoken)
 
     def as_dict(self) -> dict[str, object]:
         """Return the contents of `score.json`."""
@@ -216,9 +216,9 @@ def _tokens(
         )
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
         spoken = scored_words([x.reference for x in hypotheses], filter_words, text, language)
-        heard = scored_words([x.text for x in hypotheses], filter_words, text, language)
-        tokens["wer"] = spoken, heard
-        tokens["cer"] = [list(" ".join(x)) for x in spoken], [list(" ".join(x)) for x in heard]
+        recognised = scored_words([x.text for x in hypotheses], filter_words, text, language)
+        tokens["wer"] = spoken, recognised
+        tokens["cer"] = [list(" ".join(x)) for x in spoken], [list(" ".join(x)) for x in recognised]
     if not tokens:
         raise UserError(
             f"utterance {hypotheses[0].id!r}: expected reference phones, or reference and recognised words; "
@@ -287,8 +287,10 @@ def by_length(utterances: Sequence[UtteranceScore], metric: Metric, groups: int 
     for edge in edges:
         end = int(np.searchsorted(lengths, edge, side="right"))
         if end > start:
-            own = counts[start:end]
-            result.append(LengthScore(own[0].length, own[-1].length, len(own), sum(own, ErrorCounts())))
+            group = counts[start:end]
+            result.append(
+                LengthScore(group[0].length, group[-1].length, len(group), sum(group, ErrorCounts()))
+            )
         start = end
     return result
 

@@ -13,7 +13,8 @@ Interval = tuple[float, float]
 Values = NDArray[np.float64]
 Draws = NDArray[np.intp]  # [draws, items] indices of items
 Statistic = Callable[[Draws], Values]  # [draws] values; none for a draw that has no value
-DASH = "–"  # stands for an unknown value, and between the ends of an interval
+DASH = "–"  # stands for an unknown value
+BETWEEN = " … "  # between the ends of an interval, which may be negative
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond them, the normal's. A table,
 # because SciPy would be a dependency for one function.
@@ -59,25 +60,20 @@ class Estimate:
         """Both ends of the spread; None if unknown."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
-    def ends(self, form: Callable[[float], str], between: str = DASH) -> str:
-        """Return the spread as text, e.g. `7.52–8.71`; empty if unknown.
+    def ends(self, form: Callable[[float], str]) -> str:
+        """Return the spread in the format of a number, e.g. `7.52 … 8.71`; empty if unknown."""
+        return BETWEEN.join(map(form, self.interval or ()))
 
-        Args:
-            form: format of a number.
-            between: sign between both ends; use ` … ` where they may be negative.
-        """
-        return between.join(map(form, self.interval or ()))
-
-    def text(self, form: Callable[[float], str], between: str = DASH) -> str:
-        """Return the value with its spread, if known, e.g. `8.10 (7.52–8.71)`; arguments as in `ends`.
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return the value with its spread, if known.
 
         Example:
             >>> Estimate(0.081, 0.0752, 0.0871, 1, "utterances").text(percent)
-            '8.10 (7.52–8.71)'
-            >>> Estimate(-0.2, -0.4, 0.1, 1, "examples").text("{:.1f}".format, between=" … ")
+            '8.10 (7.52 … 8.71)'
+            >>> Estimate(-0.2, -0.4, 0.1, 1, "examples").text("{:.1f}".format)
             '-0.2 (-0.4 … 0.1)'
         """
-        ends = self.ends(form, between)
+        ends = self.ends(form)
         return f"{form(self.value)} ({ends})" if ends else form(self.value)
 
     def level_with(self, other: "Estimate") -> bool:
@@ -249,7 +245,7 @@ def paired_difference(errors: Values, lengths: Values, items: str = "utterances"
     Example:
         >>> errors, lengths = np.array([[3.0, 1, 2, 0], [2, 2, 1, 2]]), np.array([10.0, 10, 10, 10])
         >>> paired_difference(errors, lengths).text(percent)
-        '16.25 (5.48–27.02)'
+        '16.25 (5.48 … 27.02)'
     """
     seeds, utterances = errors.shape
     value = float(errors.sum() / (seeds * lengths.sum()))

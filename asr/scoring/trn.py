@@ -58,7 +58,7 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     Raises:
         UserError: sclite couldn't tell the ids of two utterances apart.
     """
-    references, heard = [], []
+    references, recognised = [], []
     hypotheses = list(hypotheses)
     labels = distinct_names(
         {x.id: f"{one_field(x.speaker.replace('-', '_'))}-{one_field(x.id)}" for x in hypotheses}
@@ -70,10 +70,10 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
         else:
             reference, text = " ".join(hypothesis.reference_tokens or []), " ".join(hypothesis.tokens)
         references.append(f"{literal(reference)} {label}")
-        heard.append(f"{literal(text)} {label}")
+        recognised.append(f"{literal(text)} {label}")
     reference_path, hypothesis_path = Path(folder, "ref.trn"), Path(folder, "hyp.trn")
     write_lines(reference_path, references)
-    write_lines(hypothesis_path, heard)
+    write_lines(hypothesis_path, recognised)
     return reference_path, hypothesis_path
 
 
@@ -87,10 +87,10 @@ def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
         UserError: as in `read_trn`; or an id is in one file only (all such ids are listed), or a text has
             markup, such as the alternatives `{ a / b }`, which only sclite scores.
     """
-    heard, spoken = read_trn(hypothesis), read_trn(reference)
-    key = ident_key(heard, spoken)
-    check_same_ids(heard, spoken, str(hypothesis), str(reference), key=key)
-    text_of = {key(ident): text for ident, text in heard.items()}
+    recognised, spoken = read_trn(hypothesis), read_trn(reference)
+    key = ident_key(recognised, spoken)
+    check_same_ids(recognised, spoken, str(hypothesis), str(reference), key=key)
+    text_of = {key(ident): text for ident, text in recognised.items()}
     pairs = []
     for ident, text in spoken.items():
         said = text_of[key(ident)]
@@ -130,8 +130,8 @@ def check_same_ids(
     """Raise a `UserError` that lists the utterances missing from either set, comparing the ids by `key`."""
     one, two = ({key(ident): ident for ident in idents} for idents in (first, second))
     lacking = [
-        f"{_listed({own[x] for x in missing})} only in {where}"
-        for own, missing, where in ((one, one.keys() - two, name), (two, two.keys() - one, other))
+        f"{_listed({texts[x] for x in missing})} only in {where}"
+        for texts, missing, where in ((one, one.keys() - two, name), (two, two.keys() - one, other))
         if missing
     ]
     if lacking:

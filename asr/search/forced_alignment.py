@@ -163,7 +163,7 @@ def align_text(
     spans = iter(aligned)
     words = []
     for word, labels in parts:
-        own = [
+        tokens = [
             AlignedToken(
                 tokenizer.symbols[index],
                 round(span.start_frame * frame_s, 3),
@@ -173,8 +173,8 @@ def align_text(
             for index, span in zip(labels, spans, strict=False)  # consumes as many spans as the word's labels
         ]
         if word:
-            mean = sum(token.confidence for token in own) / len(own)
-            words.append(AlignedWord(word, own[0].start_s, own[-1].end_s, round(mean, 4), own))
+            mean = sum(token.confidence for token in tokens) / len(tokens)
+            words.append(AlignedWord(word, tokens[0].start_s, tokens[-1].end_s, round(mean, 4), tokens))
     return AlignedText(words, fit(log_probs_TV.detach().float().cpu(), aligned, ids, topology=topology))
 
 

@@ -69,8 +69,8 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor, topology: str = "ctc
     paths = []
     begin = 0
     for count in starts_BT.sum(dim=1).tolist():
-        own = slice(begin, begin + count)
-        paths.append(TokenPath(ids[own], frames[own], ends[own]))
+        labels = slice(begin, begin + count)
+        paths.append(TokenPath(ids[labels], frames[labels], ends[labels]))
         begin += count
     return paths
 

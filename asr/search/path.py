@@ -103,8 +103,10 @@ def shifted(path: TokenPath, frames: int) -> TokenPath:
 
 def part(path: TokenPath, start: int, end: int) -> TokenPath:
     """Return the labels `start` … `end` − 1 of a path without words."""
-    own = slice(start, end)
-    return TokenPath(path.ids[own], path.frames[own], path.ends[own], confidences=path.confidences[own])
+    labels = slice(start, end)
+    return TokenPath(
+        path.ids[labels], path.frames[labels], path.ends[labels], confidences=path.confidences[labels]
+    )
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:

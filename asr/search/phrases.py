@@ -97,7 +97,7 @@ class PhraseGraph:
         before = (*match.paid, 0.0)[-len(sure) :]
         paid = tuple(map(max, before, sure))
         gain = sum(w * (new - old) for w, new, old in zip(weights, paid, before, strict=True))
-        hope = sum(w * max(0.0, most - own) for w, most, own in zip(weights, hoped, paid, strict=True))
+        hope = sum(w * max(0.0, most - reward) for w, most, reward in zip(weights, hoped, paid, strict=True))
         return Match(node, paid, hope), gain + hope - match.open
 
     def finish(self, match: Match) -> float:

@@ -57,8 +57,8 @@ def search_stretches(
     cuts = [split_stretches(log_probs_TV, frame_s) for log_probs_TV in recordings]
     stretches = [
         log_probs_TV[start:end]
-        for log_probs_TV, own in zip(recordings, cuts, strict=True)
-        for start, end in itertools.pairwise(own)
+        for log_probs_TV, ends in zip(recordings, cuts, strict=True)
+        for start, end in itertools.pairwise(ends)
     ]
     searched: list[TokenPath] = []
     for first in range(0, len(stretches), STRETCHES_PER_BATCH):
@@ -67,7 +67,7 @@ def search_stretches(
         searched += search_batch(search, pad_sequence(batch, batch_first=True), lengths)
         advance(len(batch) / len(stretches))
     parts = iter(searched)
-    return [join_paths(list(itertools.islice(parts, len(own) - 1)), own) for own in cuts]
+    return [join_paths(list(itertools.islice(parts, len(ends) - 1)), ends) for ends in cuts]
 
 
 def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:

@@ -128,8 +128,8 @@ class RecognitionTask(TrainingTask):
     def _label_errors(self, batch: Batch, log_probs: Tensor, frames: Tensor) -> ErrorCounts:
         labels = zip(batch.tokens.tolist(), batch.token_lengths.tolist(), strict=True)
         spoken = [ids[:length] for ids, length in labels]
-        heard = [path.ids for path in greedy_search(log_probs, frames, self.model.config.topology)]
-        return ErrorCounts.between(self._scored(spoken), self._scored(heard))
+        hypotheses = [path.ids for path in greedy_search(log_probs, frames, self.model.config.topology)]
+        return ErrorCounts.between(self._scored(spoken), self._scored(hypotheses))
 
     def _scored(self, labels: list[list[int]]) -> list[list[str]]:
         """Return, for each utterance, the symbols that `asr score` counts."""
@@ -381,10 +381,10 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, so
             ", ".join(new),
         )
     weights = dict(start.model.state_dict())
-    for name, own in model.head.named_parameters(prefix="head"):
+    for name, parameter in model.head.named_parameters(prefix="head"):
         # split_outputs separates the two kinds of outputs along the last dimension.
         theirs = split_outputs(weights[name].movedim(0, -1), start.model.config.topology)
-        merged = [x.clone() for x in split_outputs(own.detach().movedim(0, -1), model.config.topology)]
+        merged = [x.clone() for x in split_outputs(parameter.detach().movedim(0, -1), model.config.topology)]
         for i, symbol in enumerate(tokenizer.symbols):
             if symbol in row:
                 for mine, known in zip(merged, theirs, strict=True):

@@ -212,8 +212,8 @@ def build_task(
     if options.init_from and not resuming:  # complete options haven't been composed
         where = f"init_from={options.init_from}"
         check_determined(config.flat(config.to_dict(options)), determined(where), where)
-    module, own = recipe_task(options.recipe.name), task_options(options.recipe.name)
-    if module and own and isinstance(options.recipe, own):
+    module, schema = recipe_task(options.recipe.name), task_options(options.recipe.name)
+    if module and schema and isinstance(options.recipe, schema):
         return cast(tuple[TrainingTask, TrainingData], module.build(options, resuming))
     return build_recognition(options, resuming, stored)
 

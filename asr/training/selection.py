@@ -56,8 +56,8 @@ class WordErrors:
             return ErrorCounts()
         index = torch.tensor(rows, device=log_probs_BTO.device)
         paths = self.search(log_probs_BTO[index], lengths_B[index])
-        heard = scored_words((text_of(path, self.tokenizer) for path in paths), self.filter_words)
-        return ErrorCounts.between([self.references[ids[row]] for row in rows], heard)
+        hypotheses = scored_words((text_of(path, self.tokenizer) for path in paths), self.filter_words)
+        return ErrorCounts.between([self.references[ids[row]] for row in rows], hypotheses)
 
 
 def drawn(cuts: Sequence[MonoCut], count: int, seed: int) -> list[MonoCut]:

@@ -134,8 +134,8 @@ class TrainingTask(lightning.LightningModule):
                 x for x, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite
             ]
             names = ", ".join(culprits[:5]) or "another rank"
-            if own := nan_again(self, lambda: self.losses(batch)):
-                self._skip(f"the loss is not finite for {names}: {own}")
+            if cause := nan_again(self, lambda: self.losses(batch)):
+                self._skip(f"the loss is not finite for {names}: {cause}")
             else:
                 advice = ": lower optimizer.learning_rate or check these utterances"
                 self._skip(f"the loss is not finite for {names}", advice)
@@ -239,8 +239,8 @@ class TrainingTask(lightning.LightningModule):
         else:
             if self.usable_in_window:
                 norm_is = f"the gradient norm of step {self.global_step} is {norm.item()}"
-                if own := bad_gradient_again(self, self._loss_again):
-                    self._skip(f"{norm_is}: {own}")
+                if cause := bad_gradient_again(self, self._loss_again):
+                    self._skip(f"{norm_is}: {cause}")
                 else:
                     self._skip(norm_is, ": lower optimizer.learning_rate or check the data")
             if not self._scaled:

@@ -122,13 +122,13 @@ class Pipeline(Generic[Found]):
                 else in_threads(self.model, read, self._search_short, chosen)
             )
             for group, outcomes in zip(chosen, searched, strict=True):
-                for position, own in zip(group, outcomes, strict=True):
-                    yield position, self._finish(own, advance)
+                for position, outcome in zip(group, outcomes, strict=True):
+                    yield position, self._finish(outcome, advance)
 
     def _search_short(self, group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":
         """Search the short channels of a group in batches of similar length."""
         work_of: list[list[_Work[Found]] | Exception] = _unsearched(group)
-        work = [x for own in work_of if not isinstance(own, Exception) for x in own]
+        work = [x for works in work_of if not isinstance(works, Exception) for x in works]
         short = [x for x in work if self._is_short(x.channel)]
         samples = np.array([len(x.channel.samples) for x in short], dtype=np.int64)
         for batch in groups_by_length(samples, round(SECONDS_PER_BATCH * self.model.sample_rate)):
@@ -181,7 +181,7 @@ class Pipeline(Generic[Found]):
         if isinstance(work, Exception):
             return work
         try:
-            return [(x.channel, self._found(x, lambda own: advance(own / len(work)))) for x in work]
+            return [(x.channel, self._found(x, lambda share: advance(share / len(work)))) for x in work]
         except (UserError, RuntimeError, MemoryError) as error:
             return error
 
@@ -236,7 +236,7 @@ def encoded_cuts(model: AcousticModel, cuts: Cuts, groups: list[list[int]]) -> I
     sources = [CutSource(cuts, i) for i in range(len(cuts))]
 
     def encode_group(group: list[list[Channel] | Exception]) -> Encoded:
-        channels = [channel for own in group for channel in _raised(own)]
+        channels = [channel for source in group for channel in _raised(source)]
         started = time.perf_counter()
         batch = encode(model, [channel.samples for channel in channels])
         for channel, log_probs_TV in zip(channels, batch.each(), strict=True):
@@ -273,7 +273,10 @@ def _read_group(
 
 
 def _unsearched(group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":
-    return [own if isinstance(own, Exception) else [_Work(channel) for channel in own] for own in group]
+    return [
+        source if isinstance(source, Exception) else [_Work(channel) for channel in source]
+        for source in group
+    ]
 
 
 def _raised(result: Result | Exception) -> Result:

@@ -39,7 +39,9 @@ class Posteriors:
     def each(self) -> list[Tensor]:
         """Return the log-probabilities of each recording without padding, [T, V]."""
         lengths = self.lengths_B.tolist()
-        return [own[:length] for own, length in zip(self.log_probs_BTV, lengths, strict=True)]
+        return [
+            log_probs_TV[:length] for log_probs_TV, length in zip(self.log_probs_BTV, lengths, strict=True)
+        ]
 
 
 @torch.inference_mode()
@@ -68,8 +70,8 @@ def _encode_sound(model: AcousticModel, recordings: Sequence[Samples]) -> Poster
     with evaluating(model):
         posteriors = Posteriors(*model(audio_BS, lengths_B))
         broken = bool(posteriors.log_probs_BTV.isnan().any())
-        if broken and (own := nan_again(model, lambda: model(audio_BS, lengths_B))):
-            raise UserError(own)
+        if broken and (cause := nan_again(model, lambda: model(audio_BS, lengths_B))):
+            raise UserError(cause)
         return posteriors
 
 

@@ -34,10 +34,10 @@ def figure(results: Results) -> Figure | None:
     lengths = sorted({row["length"] for row in rows})
     panels = []
     for family in dict.fromkeys(theme.family(name) for name in theme.in_family_order([*_names(rows)])):
-        own = [row for row in rows if theme.family(row["attention"]) == family]
-        names = theme.in_family_order([*_names(own)])
+        of_family = [row for row in rows if theme.family(row["attention"]) == family]
+        names = theme.in_family_order([*_names(of_family)])
         height, width = ROW_HEIGHT * len(names), COLUMN_WIDTH * len(lengths)
-        panels.append(Panel(family, _spec(own, names, lengths), height, width))
+        panels.append(Panel(family, _spec(of_family, names, lengths), height, width))
     return Figure(
         key="figure-copy",
         label="Copy",

@@ -124,8 +124,8 @@ def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]
             recognizer.tokenizer.encode(cut.supervisions[0].text or ""),
             greedy_search(log_probs, frames)[0].ids,
         )
-        reference, heard = map(recognizer.tokenizer.tokens, labels)
-        errors[cut.id] = ErrorCounts.between([reference], [heard]).errors
+        reference, hypothesis = map(recognizer.tokenizer.tokens, labels)
+        errors[cut.id] = ErrorCounts.between([reference], [hypothesis]).errors
     return errors
 
 

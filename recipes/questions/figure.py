@@ -83,12 +83,12 @@ def _map_spec(mapped: QuestionMap, name: str) -> dict[str, Any]:
         .mark_image(aspect=False)
         .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", url="url:N", description="name:N")
     )
-    own = [
+    cells = [
         {"token": mapped.tokens[at][:LETTERS], "x": -0.005 * columns, "y": row + 0.5}
         for row, at in enumerate(mapped.rows)
     ]
     labels = (
-        alt.Chart(alt.Data(values=own))
+        alt.Chart(alt.Data(values=cells))
         .mark_text(align="right", baseline="middle", fontSize=10, color="~ink")
         .encode(x=x, y=y, text="token:N")
     )
@@ -103,7 +103,7 @@ def _top_layers(mapped: QuestionMap, name: str, x: alt.X, y: alt.Y) -> Iterator[
     """Yield the names of the keys with a row's largest weight, slanted, and a dot in each such cell."""
     weights_QN = mapped.weights_QN[name]
     columns = weights_QN.shape[1]
-    own = [places[0] for places in mapped.top(name)]
+    best = [places[0] for places in mapped.top(name)]
     full = {places[0] for places in mapped.top(next(iter(mapped.weights_QN)))}
     dots = [
         {
@@ -113,7 +113,7 @@ def _top_layers(mapped: QuestionMap, name: str, x: alt.X, y: alt.Y) -> Iterator[
             "to": mapped.tokens[at],
             "weight": round(float(weights_QN[row, at]), 3),
         }
-        for row, at in enumerate(own)
+        for row, at in enumerate(best)
     ]
     tooltip = [alt.Tooltip("from:N"), alt.Tooltip("to:N"), alt.Tooltip("weight:Q")]
     yield (
@@ -122,7 +122,7 @@ def _top_layers(mapped: QuestionMap, name: str, x: alt.X, y: alt.Y) -> Iterator[
         .encode(x=x, y=y, tooltip=tooltip)
     )
     # The most heavily weighted first; a name that would cover another one is left out.
-    order = sorted(set(own), key=lambda at: -float(weights_QN[:, at].max()))
+    order = sorted(set(best), key=lambda at: -float(weights_QN[:, at].max()))
     shown: list[int] = []
     for at in order:
         if all(abs(at - other) * WIDTH / (1.12 * columns) >= 11 for other in shown):

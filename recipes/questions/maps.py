@@ -109,20 +109,20 @@ class QuestionMap:
         return cls(*places, weights_QN, stored.layer, stored.head, stored.difference)
 
 
-def check_choice(own: WorkloadOptions, config: Any, questions: Sequence[Question], path: Path) -> None:
+def check_choice(choice: WorkloadOptions, config: Any, questions: Sequence[Question], path: Path) -> None:
     """Raise UserError if SQuAD or the model lack the question, layer or head of the map.
 
     Args:
-        own: options of the recipe: `question`, `layer`, `head`.
+        choice: options of the recipe: `question`, `layer`, `head`.
         config: configuration of the model.
         questions, path: questions, and their file.
     """
     limits = {"layer": config.num_hidden_layers, "head": config.num_attention_heads}
     for name, most in limits.items():
-        if (value := getattr(own, name)) > most:
+        if (value := getattr(choice, name)) > most:
             raise UserError(f"recipe.{name}={value}: expected 1 to {most}, or 0 to choose one")
-    if own.question and all(question.id != own.question for question in questions):
-        raise UserError(f"recipe.question={own.question}: no question of {path} has this id")
+    if choice.question and all(question.id != choice.question for question in questions):
+        raise UserError(f"recipe.question={choice.question}: no question of {path} has this id")
 
 
 def question_maps(
@@ -130,7 +130,7 @@ def question_maps(
     questions: Sequence[Question],
     windows: Sequence[Window],
     names: list[str],
-    own: WorkloadOptions,
+    choice: WorkloadOptions,
     backend: str,
 ) -> list[QuestionMap]:
     """Return the weights of heads for one question, on the queries and keys under full attention.
@@ -139,10 +139,10 @@ def question_maps(
         model: fine-tuned model.
         questions, windows: questions, and the inputs of all.
         names: mechanisms, full attention first.
-        own: `question`, `layer` and `head`; see `check_choice` and `differing_heads`.
+        choice: `question`, `layer` and `head`; see `check_choice` and `differing_heads`.
         backend: `auto`, `reference` or `native`.
     """
-    window = _choose(questions, windows, own.question)
+    window = _choose(questions, windows, choice.question)
     # All mechanisms get the queries and keys of full attention, so that maps show the effect of a mechanism,
     # not how errors of earlier layers change its input.
     projections = model.projections(model.batch([window]), backend)
@@ -167,7 +167,7 @@ def question_maps(
             head,
             difference,
         )
-        for layer, head, difference in differing_heads(layers, names, own.layer, own.head, rows)
+        for layer, head, difference in differing_heads(layers, names, choice.layer, choice.head, rows)
     ]
 
 

@@ -25,7 +25,6 @@ from asr.files import read_as, read_json, write_json
 from asr.scoring.statistics import over_seeds, paired_difference
 
 FULL = "full"
-BETWEEN = " … "
 
 
 @dataclass
@@ -110,7 +109,7 @@ def tables(scores: QuestionScores) -> list[Table]:
     f1 = {name: values.sum(axis=1) / questions.sum() for name, values in sums.items()}
     rows = []
     for name, values in f1.items():
-        kept = over_seeds(list(values / f1[FULL])).text("{:.3f}".format, BETWEEN)
+        kept = over_seeds(list(values / f1[FULL])).text("{:.3f}".format)
         seeds = ", ".join(f"{value:.3f}" for value in values)
         times = ", ".join(f"{ratio:.2f}" for ratio in scores.time_ratios[name])
         rows.append([name, seeds, f"{values.mean():.3f}", "1" if name == FULL else kept, times])
@@ -118,7 +117,7 @@ def tables(scores: QuestionScores) -> list[Table]:
     for one, other in itertools.combinations(sums, 2):
         gap = paired_difference(sums[one] - sums[other], questions, "questions")
         shown = "" if gap.interval is None or gap.interval[0] <= 0 <= gap.interval[1] else "yes"
-        pairs.append([one, other, gap.text("{:+.3f}".format, BETWEEN), shown])
+        pairs.append([one, other, gap.text("{:+.3f}".format), shown])
     heads = ["attention", "F1 by seed", "mean", "F1 / full, mean", "CPU time / full"]
     return [
         Table.of(f"F1 on {int(questions.sum())} questions, {len(f1[FULL])} seeds", heads, rows),

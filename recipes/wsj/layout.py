@@ -83,15 +83,15 @@ def find_distribution(corpus: str) -> Distribution:
     if not root.is_dir():
         raise UserError(f"corpus={corpus}: expected a folder with discs of WSJ or wsj0 and wsj1, found none")
     # The name as given, without following links; `.` is resolved.
-    own = root.absolute() if root.name else root.resolve()
-    if disc := disc_name(own.name):
+    place = root.absolute() if root.name else root.resolve()
+    if disc := disc_name(place.name):
         raise UserError(
-            f"corpus={corpus}: this looks like disc {disc}; the parent is needed: corpus={own.parent}"
+            f"corpus={corpus}: this looks like disc {disc}; the parent is needed: corpus={place.parent}"
         )
-    if own.name.lower() in CORPORA and not _merged(root):
+    if place.name.lower() in CORPORA and not _merged(root):
         raise UserError(
-            f"corpus={corpus}: this looks like {own.name} alone; the parent, with wsj0 and wsj1, is needed: "
-            f"corpus={own.parent}"
+            f"corpus={corpus}: this looks like {place.name} alone; the parent, with wsj0 and wsj1, is "
+            f"needed: corpus={place.parent}"
         )
     if discs := _discs(root):
         return Distribution(root, discs, dict(_listing(discs)))

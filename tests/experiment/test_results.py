@@ -229,7 +229,7 @@ def test_what_is_off_the_front_rules_out_no_other_model() -> None:
 def test_a_range_names_its_unit_once_if_it_can() -> None:
     ranges = [[4.0, 4.2], [0.9, 1.1], [59.0, 61.0], [100.0, 130.0], [4.0], [4.0, 4.001]]
     found = [duration_range(estimate) for x in ranges if (estimate := spread(x, "repeats"))]
-    assert found == ["4.00–4.20 s", "900 ms–1.10 s", "59.0–61.0 s", "1 min 40 s–2 min 10 s", "", ""]
+    assert found == ["4.00 … 4.20 s", "900 ms … 1.10 s", "59.0 … 61.0 s", "1 min 40 s … 2 min 10 s", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -267,12 +267,12 @@ def test_the_summary_mentions_a_busy_machine_and_marks_level_times() -> None:
     results.evaluations[3] = replace(
         results.evaluations[0], candidate="i-clustered-25", variant="i-clustered-25"
     )
-    level = "2.00 s (1.90–2.20 s, level, front)"
+    level = "2.00 s (1.90 … 2.20 s, level, front)"
     assert shown_in(outcome.table(results), "forward, test") == [level, level]
     results.evaluations[3].forward_s, results.evaluations[3].forward_repeats_s = 1.0, [0.9, 1.0, 1.1]
     assert shown_in(outcome.table(results), "forward, test") == [
-        "2.00 s (1.90–2.20 s)",
-        "1.00 s (900 ms–1.10 s, fastest, front)",
+        "2.00 s (1.90 … 2.20 s)",
+        "1.00 s (900 ms … 1.10 s, fastest, front)",
     ]
 
 

@@ -110,7 +110,7 @@ def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
 @pytest.mark.parametrize(
     ("format", "row"),
     [
-        ("markdown", r"^\| full \| \d+\.\d\d \(\d+\.\d\d–\d+\.\d\d\) \|"),
+        ("markdown", r"^\| full \| \d+\.\d\d \(\d+\.\d\d … \d+\.\d\d\) \|"),
         ("latex", r"^  full & \d+\.\d\d \(\d+\.\d\d--\d+\.\d\d\) &"),
     ],
 )

@@ -156,8 +156,8 @@ def test_findings_name_the_best_the_fastest_and_the_front(results: Results) -> N
     assert [x.text for x in column(costs.table(results), "skipped")].count("3") == 1
     assert texts["Most accurate"].startswith("full has the lowest PER on test: 8.00")
     assert texts["Fastest"] == (
-        "lsh-1 takes 4.10 s (4.06–4.18 s) wall-clock time for a forward pass over test. "
-        "full takes 2.24 times as long as lsh-1: 9.20 s (9.11–9.38 s)."
+        "lsh-1 takes 4.10 s (4.06 … 4.18 s) wall-clock time for a forward pass over test. "
+        "full takes 2.24 times as long as lsh-1: 9.20 s (9.11 … 9.38 s)."
     )
     assert texts["Pareto front"].startswith("lsh-1 and full, from the fastest to the most accurate.")
     assert "shared-full and cast-8 are dominated by a model that is at least" in texts["Pareto front"]
@@ -181,15 +181,15 @@ def test_level_times_have_no_winner(tmp_path: Path) -> None:
 
     texts = set_times({"full": 4.008, "shared-full": 4.0, "lsh-1": 5.0})
     assert texts["Fastest"] == (
-        "No single winner: shared-full (4.00 s (3.96–4.08 s)) and full (4.01 s (3.97–4.09 s)) are level, "
+        "No single winner: shared-full (4.00 s (3.96 … 4.08 s)) and full (4.01 s (3.97 … 4.09 s)) are level, "
         "because the ranges of their repeats overlap (wall-clock time of a forward pass over test). "
-        "lsh-1 takes 1.25 times as long as shared-full: 5.00 s (4.95–5.10 s)."
+        "lsh-1 takes 1.25 times as long as shared-full: 5.00 s (4.95 … 5.10 s)."
     )
     assert texts["Pareto front"] == "full alone: no other model is faster or more accurate."
     assert forward_details() == [
-        "3.97–4.09 s, level, front, 3 × real time",
-        "3.96–4.08 s, level, 3 × real time",
-        "4.95–5.10 s, 3 × real time",
+        "3.97 … 4.09 s, level, front, 3 × real time",
+        "3.96 … 4.08 s, level, 3 × real time",
+        "4.95 … 5.10 s, 3 × real time",
         "",  # failed
     ]
     rows = {row["model"]: row for row in points(results, "test", "per") if row["own"]}
@@ -230,8 +230,8 @@ def test_training_times_show_their_range_over_seeds(tmp_path: Path) -> None:
         x.seconds_per_epoch = given[x.candidate][x.seed]
     results.trainings.pop()  # the failed one
     assert [(cell.text, cell.detail) for cell in column(costs.table(results), "per epoch")] == [
-        ("61.0 s", "60.0–63.0 s, level"),
-        ("62.0 s", "61.5–64.0 s, level"),
+        ("61.0 s", "60.0 … 63.0 s, level"),
+        ("62.0 s", "61.5 … 64.0 s, level"),
     ]
 
 
@@ -257,7 +257,7 @@ def test_the_paired_difference_decides(tmp_path: Path) -> None:
     [found] = results.differences
     estimate = Estimate(-0.01, -0.015, -0.005, 1, "utterances")
     results.differences = [dataclasses.replace(found, estimate=estimate)]
-    assert "Next is lsh-1 with 11.00 % (9.00–13.00)." in findings(results)[0].text
+    assert "Next is lsh-1 with 11.00 % (9.00 … 13.00)." in findings(results)[0].text
     assert verdicts(results) == [("lsh-1", "+1.00 (0.50 … 1.50)", "worse")]
 
 
@@ -418,6 +418,16 @@ def test_labels_of_neighbours_take_different_sides() -> None:
     assert wide[0] != wide[1]
     assert str(wide[2]).startswith("left")  # at the right edge
     assert place_labels(rows, rows[:1], 200)[1:] == [None, None]
+
+
+def test_labels_of_a_crowded_front_do_not_overlap() -> None:
+    """On a phone, four names of the front stood on each other."""
+    bare = {"low": None, "high": None, "time_low": None, "time_high": None, "step": False, "front": True}
+    crowd = [{"name": f"near-{i}", "time_s": 5.0, "rate": 10.0, **bare} for i in range(9)]
+    rows = [*crowd, {"name": "full", "time_s": 9.0, "rate": 5.0, **bare}]
+    sides = [side for side in place_labels(rows, rows, 230)[:9] if side]
+    assert sides
+    assert len(set(sides)) == len(sides)
 
 
 def test_colours_have_enough_contrast_in_both_themes() -> None:

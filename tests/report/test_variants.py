@@ -93,7 +93,7 @@ def test_variants_of_a_found_model_are_points_and_on_the_front(sizes: Results) -
     assert rows["near-200"]["front"]
     assert not rows["clustered-100"]["front"]
     texts = {finding.head: finding.text for finding in findings(sizes)}
-    assert texts["Fastest"].startswith("full frames=2 takes 0.40 (0.39–0.41) of the CPU time of full")
+    assert texts["Fastest"].startswith("full frames=2 takes 0.40 (0.39 … 0.41) of the CPU time of full")
     assert texts["Closest to full attention"].startswith("near-200: KL 0.002")
     assert "i-clustered-100" in texts["Text lost"]
 

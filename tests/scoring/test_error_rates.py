@@ -63,7 +63,7 @@ def test_a_single_sample_has_a_reference_token(seed):
 
 
 def test_a_single_utterance_has_no_interval():
-    """`asr score` and the report printed 25.00 (25.00–25.00), as if the rate were certain."""
+    """`asr score` and the report printed 25.00 (25.00 … 25.00), as if the rate were certain."""
     rate = error_rate([ErrorCounts(1, 0, 0, 4)])
     assert rate.as_dict()["interval"] is None
     assert rate_cells(rate)[:2] == ["25.00", ""]

@@ -28,7 +28,7 @@ def make_folder(folder, *, record=None):
 
 def test_the_rates_that_asr_decode_prints(tmp_path):
     """The CER of a character model was not among them."""
-    assert rates_line(make_folder(tmp_path / "phones")).startswith("PER 25.00 % (0.00–50.00), WER 50.00 %")
+    assert rates_line(make_folder(tmp_path / "phones")).startswith("PER 25.00 % (0.00 … 50.00), WER 50.00 %")
     letters = [Hypothesis("a", "anna", 1.0, "go on", None, list("go_on"), [0.1] * 5, "go un", "character")]
     (tmp_path / "letters").mkdir()
     write_hypotheses(tmp_path / "letters" / "hyp.jsonl", letters)
@@ -62,7 +62,7 @@ def test_writes_score_alignments_and_speakers(tmp_path):
     ]
     assert not list(folder.glob("*.partial"))
 
-    for shown in ("0123456789ab", "25.00", "0.00–50.00", "[b]ob", "HYP: G ** AA M", "real-time factor 0.100"):
+    for shown in ("0123456789ab", "25.00", "0.00 … 50.00", "[b]ob", "HYP: G ** AA M", "factor 0.100"):
         assert shown in text
     assert text.index("wrong  PER") < text.index("right  PER")
 

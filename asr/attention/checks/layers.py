@@ -52,8 +52,8 @@ def state(name: str) -> None:
     expect(torch.equal(y, other(layer_input(), LENGTHS)), "the same state gives another output")
     if isinstance(layer, SelfAttention):
         plain = build_layer("shared-full" if layer.mechanism.needs_shared_keys else "full")
-        own = dict(layer.named_parameters()).keys() ^ dict(plain.named_parameters()).keys()
-        expect(not own, f"parameters of its own: {', '.join(sorted(own))}")
+        differing = dict(layer.named_parameters()).keys() ^ dict(plain.named_parameters()).keys()
+        expect(not differing, f"parameters of its own: {', '.join(sorted(differing))}")
 
 
 def autocast(name: str) -> None:

@@ -252,20 +252,22 @@ def _spec(rows: list[dict[str, Any]], metric: str, title: str, log: Collection[s
         .mark_point(size=55, filled=False, strokeWidth=1.2, opacity=0.75)
         .encode(color=color, shape=shape, tooltip=tooltip)
     )
-    own = (
+    trained_points = (
         base.transform_filter("datum.own")
         .mark_point(size=110, filled=True, opacity=1, stroke="~card", strokeWidth=1)
         .encode(color=color, shape=shape, tooltip=tooltip)
     )
+    halo = {"stroke": "~card", "strokeWidth": 3, "strokeJoin": "round", "aria": False}  # clear of bars
     labels = [
         base.transform_filter(f"(labels ? datum.anchor : datum.narrow) === '{anchor}'")
-        .mark_text(align=align, dx=dx, dy=dy, fontSize=11, color="~ink")
+        .mark_text(align=align, dx=dx, dy=dy, fontSize=11, color="~ink", **outline)
         .encode(text="name:N", tooltip=tooltip)
+        for outline in (halo, {})
         for anchor, (align, dx, dy) in ANCHORS.items()
         if any(anchor in (row.get("anchor"), row.get("narrow")) for row in rows)
     ]
     # On narrow screens the page sets `labels` to false, which labels only the front.
-    chart = alt.layer(front, intervals, ranges, exchanged, own, *labels).add_params(
+    chart = alt.layer(front, intervals, ranges, exchanged, trained_points, *labels).add_params(
         alt.param(name="labels", value=True)
     )
     return spec_of(chart)

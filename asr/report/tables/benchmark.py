@@ -12,7 +12,7 @@ from asr.measure import quartiles
 from asr.model.options import FeatureConfig
 from asr.report import theme
 from asr.report.words import LOOK_AHEAD, clock_words, look_ahead_text, pass_words
-from asr.scoring.statistics import DASH
+from asr.scoring.statistics import BETWEEN, DASH
 
 
 def tables(results: Results) -> Iterator[Table]:
@@ -35,7 +35,7 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
         unit_s = 1.0 if model else 1e-6 * row.positions
         low, median, high = (f"{x / unit_s:.{digits}f}" for x in quartiles(row.repeats_s(clock)))
         seconds = [f"{part:.{digits}f}" for part in row.parts_s.values()]
-        numbers = [str(row.utterances), *seconds, median, f"{low}–{high}"]
+        numbers = [str(row.utterances), *seconds, median, f"{low}{BETWEEN}{high}"]
         numbers.append("" if ratio is None else f"{ratio:.2f}")
         name = TableCell(row.variant, sort=row.variant, family=theme.family(row.variant))
         lines.append([_number(str(row.length)), name, *map(_number, numbers), _look_ahead(results, row)])
@@ -59,7 +59,7 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
 
 
 def _number(text: str) -> TableCell:
-    start = text.partition("–")[0]
+    start = text.partition(BETWEEN)[0]
     return TableCell(text, sort=float(start) if start else None)
 
 

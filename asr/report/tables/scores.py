@@ -68,7 +68,7 @@ def ratios(results: Results, split: str) -> Table | None:
     for name, system in systems.items():
         ratio_cells = [cell(results.ratio(system, split, x)) for x in metrics]
         time = results.ratio(system, split, "time")
-        text = time.text("{:.2f}".format, between=" … ") if time else DASH
+        text = time.text("{:.2f}".format) if time else DASH
         rows.append([_head(name, system[1]), *ratio_cells, _cell(text, time)])
     return Table(
         key=f"ratios-{split}",
@@ -118,7 +118,7 @@ def steps(results: Results, split: str) -> Table | None:
             system = (results.candidates[0].label, variant)
             kl = results.error_rate(system[0], split, "kl", variant)
             time = results.ratio(system, split, "time")
-            text = time.text("{:.2f}".format, between=" … ") if time else DASH
+            text = time.text("{:.2f}".format) if time else DASH
             cells = [TableCell(str(len(step["tried"]))), cell(kl, "kl"), _cell(text, time)]
             rows.append([TableCell(str(number), sort=number), _head(variant, variant), *cells])
     clock = clock_words(results.clock).replace("wall-clock time", "time")

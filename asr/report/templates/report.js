@@ -172,7 +172,7 @@
   }
 
   const tidy = (node) => node.textContent.trim().replace(/\s+/g, " ");
-  const cellText = (cell) => { // `8.10 (7.52–8.71)`: the value with its interval or range
+  const cellText = (cell) => { // `8.10 (7.52 … 8.71)`: the value with its interval or range
     const [value, detail] = [cell.querySelector(".value"), cell.querySelector("small")];
     return value && detail ? `${tidy(value)} (${tidy(detail)})` : tidy(value || cell);
   };
@@ -183,7 +183,7 @@
       return [line(clean[0]), line(clean[0].map((_, i) => (i ? "---:" : "---"))), ...clean.slice(1).map(line)].join("\n");
     },
     latex: (rows) => {
-      const escaped = (text) => text.replace(/\\/g, "\\textbackslash ").replace(/[&%$#_{}]/g, "\\$&").replace(/–/g, "--").replace(/×/g, "$\\times$");
+      const escaped = (text) => text.replace(/\\/g, "\\textbackslash ").replace(/[&%$#_{}]/g, "\\$&").replace(/–/g, "--").replace(/…/g, "\\ldots{}").replace(/×/g, "$\\times$");
       const line = (row) => `  ${row.map(escaped).join(" & ")} \\\\`;
       return [`\\begin{tabular}{l${"r".repeat(rows[0].length - 1)}}`, "  \\toprule", line(rows[0]), "  \\midrule",
         ...rows.slice(1).map(line), "  \\bottomrule", "\\end{tabular}"].join("\n");
