@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import omegaconf
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from asr.config.files import layers
 from asr.config.keys import CONFIGS, Given, attribute, by_key, config_groups, flat, nested, search_path
@@ -225,7 +225,8 @@ def _misfit(key: str, value: Any, kind: str, where: str) -> UserError:
 def _fits(config: DictConfig, key: str, value: Any) -> bool:
     """Return whether an option takes a value."""
     try:
-        OmegaConf.update(config, attribute(key), literal(value))
+        with read_write(config):  # a frozen dataclass has a read-only configuration
+            OmegaConf.update(config, attribute(key), literal(value))
     except UNFIT:
         return False
     return True
