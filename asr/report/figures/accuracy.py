@@ -257,12 +257,12 @@ def _spec(rows: list[dict[str, Any]], metric: str, title: str, log: Collection[s
         .mark_point(size=110, filled=True, opacity=1, stroke="~card", strokeWidth=1)
         .encode(color=color, shape=shape, tooltip=tooltip)
     )
-    halo = {"stroke": "~card", "strokeWidth": 3, "strokeJoin": "round", "aria": False}  # clear of bars
+    outline: dict[str, Any] = {"stroke": "~card", "strokeWidth": 3, "strokeJoin": "round", "aria": False}
     labels = [
         base.transform_filter(f"(labels ? datum.anchor : datum.narrow) === '{anchor}'")
-        .mark_text(align=align, dx=dx, dy=dy, fontSize=11, color="~ink", **outline)
+        .mark_text(align=align, dx=dx, dy=dy, fontSize=11, color="~ink", **look)
         .encode(text="name:N", tooltip=tooltip)
-        for outline in (halo, {})
+        for look in (outline, {})  # the outline keeps names clear of bars
         for anchor, (align, dx, dy) in ANCHORS.items()
         if any(anchor in (row.get("anchor"), row.get("narrow")) for row in rows)
     ]
