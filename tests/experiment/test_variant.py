@@ -39,7 +39,7 @@ def test_given_names_are_alternatives_and_canonical() -> None:
     ]
     with pytest.raises(UserError, match="near-25"):
         given_variants(["naer-25 frames=2"])
-    with pytest.raises(UserError, match="^full layers=x: layers=x: expected a whole number"):
+    with pytest.raises(UserError, match=r"^full layers=x: layers=x: expected a whole number"):
         given_variants(["full layers=x"])  # was blamed on the mechanism
 
 
