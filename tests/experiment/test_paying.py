@@ -70,7 +70,8 @@ def test_the_verdict_says_when_attention_pays_and_when_nothing_does() -> None:
         "Attention pays": "in encoding: 0.20 at 5 min with `near-25`; at 1 h `full` takes too long to time, "
         "`near-25` 4 min 00 s.",
         "Frames and precision pay": "in encoding: 0.60 at 30 s with `frames=2`, 0.40 at 5 min with "
-        "`frames=2`.",
+        "`frames=2`; several axes at once in encoding: 0.62 at 30 s with `near-25 frames=2`, 0.10 at 5 min "
+        "with `near-25 frames=2`.",
         "Nothing pays": "in encoding at 10 s.",
     }
     assert [x.head for x in findings(bench())][:3] == list(said)

@@ -108,6 +108,8 @@ def verdict(spots: Sequence[Spot]) -> dict[str, str]:
         "Attention pays": _shares(spots, "attention"),
         "Frames and precision pay": _shares(spots, "frames", "precision"),
     }
+    if any(_saves(x, TOGETHER) for x in spots):
+        said["Frames and precision pay"] += f"; several axes at once {_shares(spots, TOGETHER)}"
     if unpaid := _unpaid(spots):
         said["Nothing pays"] = unpaid
     unknown = (
