@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import asr
 
@@ -131,3 +132,28 @@ def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(wheel: Path
     assert not any(name.endswith(".so") for name in names)
     (build,) = [name for name in names if name.endswith("attention_ext/build.json")]
     assert "/nonexistent/c++" in zipfile.ZipFile(wheel).read(build).decode()
+
+
+@pytest.mark.parametrize("path", [".pre-commit-config.yaml", ".github"])
+def test_configuration_of_the_repository_is_valid_yaml(path: str) -> None:
+    files = [ROOT / path] if (ROOT / path).is_file() else sorted((ROOT / path).rglob("*.yml"))
+    assert files
+    for file in files:
+        assert isinstance(yaml.safe_load(file.read_text()), dict), file
+
+
+def test_workflows_name_scripts_and_tests_that_exist() -> None:
+    """A renamed folder of tests would leave macOS and Windows without any."""
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for job in yaml.safe_load(file.read_text())["jobs"].values():
+            for step in job.get("steps", []):
+                for named in re.findall(r"\b(?:tools|tests)/[\w./-]+", step.get("run", "")):
+                    assert (ROOT / named).exists(), f"{file.name}: {named}"
+
+
+def test_every_python_of_the_workflow_is_declared() -> None:
+    workflow = ROOT / ".github" / "workflows" / "test.yml"
+    versions = yaml.safe_load(workflow.read_text())["jobs"]["ubuntu"]["strategy"]["matrix"]["python"]
+    project = (ROOT / "pyproject.toml").read_text()
+    assert re.findall(r"Python :: (3\.\d+)", project) == versions
+    assert f'requires-python = ">={versions[0]}"' in project
