@@ -151,7 +151,12 @@ class WhisperTranscriber:
         return self.model.transcripts(output)
 
     def reference(self, output: Tensor, texts: list[str]) -> tuple[list[str], list[tuple[Tensor, Tensor]]]:
-        """Return the transcripts, and encoder states [N, M] and log-probabilities [U, V] of each."""
+        """Return the transcripts, and encoder states [N, M] and log-probabilities [U, V] of each.
+
+        Raises:
+            UserError: the tokenizer isn't the model's.
+        """
+        self.model.check_own_texts(output)
         forced = self.model.forced(output, texts)
         return texts, [(states, log_UV) for states, (_, log_UV) in zip(output, forced, strict=True)]
 

@@ -32,6 +32,10 @@ LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
 MERGED_PADDING = re.compile(r"pad-([1-9]\d{0,3})")
+# Loss of the tokenizer's tokens for the model's own texts, above that of the tokens it found; see
+# `Whisper.check_own_texts`.
+MOST_ADDED, FEWEST_ADDED = 0.5, 20.0  # nats per token, and nats
+ENOUGH_TOKENS = 200
 
 
 def is_whisper(folder: Path) -> bool:
@@ -76,6 +80,7 @@ class Whisper:
         self.encoder = WhisperEncoder(self.model.model.encoder, "full", "auto").eval()
         self._blocks, self.layers = self.encoder.blocks, len(self.encoder.blocks)
         self._padding, self._precision = 1, "fp32"
+        self._own_tokens, self._added = 0, 0.0
         self.settings = _settings(self.model.generation_config, folder, language)
         self.normalise = normaliser(self.tokenizer.english_spelling_normalizer, language or "en")
 
@@ -211,7 +216,9 @@ class Whisper:
             For each row, the labels [U], i.e. the tokens of the transcript and the end mark, and their
             log-probabilities [U, V].
         """
-        rows = [self.tokens(text) for text in texts]
+        return self._forced(states_BNM, [self.tokens(text) for text in texts])
+
+    def _forced(self, states_BNM: Tensor, rows: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
         width, first = max(map(len, rows)) - 1, len(self.prompt) - 1
         padded = [row[:-1] + [row[-1]] * (width + 1 - len(row)) for row in rows]
         logits = self.model(
@@ -228,18 +235,57 @@ class Whisper:
 
         Their number of tokens is at most half the decoder's positions, as in OpenAI's program.
         """
+        texts: list[str] = self.tokenizer.batch_decode(self._found(states_BNM), skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+    def _found(self, states_BNM: Tensor) -> list[list[int]]:
+        """Return the tokens found by greedy search."""
         from transformers.modeling_outputs import BaseModelOutput
 
         with quiet():  # transformers warns about settings that it makes itself
-            tokens = self.model.generate(
+            tokens: list[list[int]] = self.model.generate(
                 encoder_outputs=BaseModelOutput(last_hidden_state=states_BNM),
                 do_sample=False,
                 num_beams=1,
                 max_new_tokens=self.model.config.max_target_positions // 2,
                 **self.settings,
-            )
-        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [text.strip() for text in texts]
+            ).tolist()
+        return tokens
+
+    @torch.inference_mode()
+    def check_own_texts(self, states_BNM: Tensor) -> None:
+        """Raise UserError if the tokenizer's tokens for the model's own texts are less probable.
+
+        Greedy search finds tokens as in training, and their text becomes the same tokens again, except for
+        some words of languages that the model knows little. Once enough was checked, does nothing.
+
+        Args:
+            states_BNM: states of the encoder with full attention.
+        """
+        if self._own_tokens >= ENOUGH_TOKENS:
+            return
+        end: int = self.model.generation_config.eos_token_id  # the first of the marks
+        room = self.model.config.max_target_positions - len(self.prompt) - 1
+        for index, row in enumerate(self._found(states_BNM)):
+            found = [token for token in row if token < end]
+            text: str = self.tokenizer.decode(found, clean_up_tokenization_spaces=False)
+            if "\ufffd" in text:  # an incomplete character, which has no tokens
+                continue
+            cut = self.tokenizer(text, add_special_tokens=False)["input_ids"][:room]
+            self._own_tokens += len(cut)
+            if cut != found:
+                rows = [[*self.prompt, *tokens, end] for tokens in (cut, found)]
+                loss, least = (
+                    -float(log_UV.gather(-1, labels_U[:, None]).double().sum())
+                    for labels_U, log_UV in self._forced(states_BNM[[index, index]], rows)
+                )
+                self._added += loss - least
+            if self._added >= max(FEWEST_ADDED, MOST_ADDED * self._own_tokens):
+                raise UserError(
+                    f"model={self.folder}: expected a tokenizer that cuts texts as in training, found one "
+                    f"that adds {self._added / self._own_tokens:.2f} nats a token to the loss of the model's "
+                    f"own texts, e.g. {text.strip()[:60]!r}: take tokenizer.json from the model's own folder"
+                )
 
 
 def loaded_whisper(folder: Path) -> tuple[Any, Any]:

@@ -228,6 +228,30 @@ def test_another_models_tokenizer_is_refused(model: Path, tmp_path: Path) -> Non
         Whisper(tmp_path / "model", "cpu", "")
 
 
+def test_a_tokenizer_that_cuts_the_models_own_texts_otherwise_is_refused(model: Path, tmp_path: Path) -> None:
+    """With all merges in order and all marks in place, another tokenizer showed in the NLL alone."""
+    shutil.copytree(model, tmp_path / "model")
+    tokenizer, settings = (tmp_path / "model" / f"{x}.json" for x in ("tokenizer", "generation_config"))
+    content = json.loads(tokenizer.read_text())
+    vocabulary = content["model"]["vocab"]
+    others = [number for token, number in vocabulary.items() if not (token.isascii() and token.isalpha())]
+    marks = [token["id"] for token in content["added_tokens"]]
+    changed = json.loads(settings.read_text()) | {"suppress_tokens": [*others, *marks]}
+    settings.write_text(json.dumps(changed))
+    whisper, states = Whisper(tmp_path / "model", "cpu", ""), torch.randn(3, 150, 24)
+    whisper.check_own_texts(states)
+    text = "".join(whisper.transcripts(states))
+    pair = max((text[at : at + 2] for at in range(len(text) - 1)), key=text.count)
+    spare = vocabulary.pop("Ā")
+    content["model"] |= {"vocab": vocabulary | {pair: spare}, "merges": [list(pair)]}
+    tokenizer.write_text(json.dumps(content))
+    damaged = Whisper(tmp_path / "model", "cpu", "")
+    with pytest.raises(
+        UserError, match=r"found one that adds \d+\.\d\d nats a token to the loss of the model's own"
+    ):
+        damaged.check_own_texts(states)
+
+
 def test_a_folder_without_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected the folder of a Whisper model, found none"):
         Whisper(tmp_path, "cpu", "")
