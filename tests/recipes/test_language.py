@@ -282,7 +282,7 @@ def test_comparisons_and_reports_name_the_measure(
     assert all(x.variant == x.candidate for x in results.evaluations)  # not those that see later tokens
     estimate = results.error_rate("full:causal=true", "test", "bits_per_character")
     assert estimate is not None
-    assert f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})" in shown
+    assert f"{estimate.value:.3f} ({estimate.low:.3f} … {estimate.high:.3f})" in shown
     page = (tmp_path / "report.html").read_text()
     assert "the lowest bits per character on test" in page
     assert "dev bits per character" in page

@@ -183,7 +183,7 @@
       return [line(clean[0]), line(clean[0].map((_, i) => (i ? "---:" : "---"))), ...clean.slice(1).map(line)].join("\n");
     },
     latex: (rows) => {
-      const escaped = (text) => text.replace(/\\/g, "\\textbackslash ").replace(/[&%$#_{}]/g, "\\$&").replace(/–/g, "--").replace(/…/g, "\\ldots{}").replace(/×/g, "$\\times$");
+      const escaped = (text) => text.replace(/\\/g, "\\textbackslash ").replace(/[&%$#_{}]/g, "\\$&").replace(/–/g, "--").replace(/ … /g, "--").replace(/×/g, "$\\times$");
       const line = (row) => `  ${row.map(escaped).join(" & ")} \\\\`;
       return [`\\begin{tabular}{l${"r".repeat(rows[0].length - 1)}}`, "  \\toprule", line(rows[0]), "  \\midrule",
         ...rows.slice(1).map(line), "  \\bottomrule", "\\end{tabular}"].join("\n");
