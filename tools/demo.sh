@@ -4,7 +4,7 @@
 #
 #   bash tools/demo.sh
 #
-# The first run takes about twelve minutes on two cores, half of them the installation. Existing results are
+# The first run takes about ten minutes on two cores, four of them the installation. Existing results are
 # reused, and an interrupted run resumes.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo

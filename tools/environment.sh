@@ -40,7 +40,7 @@ extra=$1
 wanted=$(fingerprint "$python")
 # The extra `test` includes `demo`.
 if ! grep -qxE "$wanted ($extra|test)" .venv/installed 2>/dev/null; then
-    echo "Setting up .venv: the first time downloads about 3 GB and compiles the kernels, five to twelve minutes …"
+    echo "Setting up .venv: the first time downloads about 3 GB and compiles the kernels, four to twelve minutes …"
     [ -x .venv/bin/python ] || [ -x .venv/Scripts/python.exe ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
     log=.venv/install.log
     inside=.venv/bin/python
