@@ -350,10 +350,6 @@ def test_an_option_with_dashes_is_refused() -> None:
     ("overrides", "message"),
     [
         (["loss=ctc", "loss.order=4"], "^loss.order=4: has no effect with loss=ctc"),
-        (
-            ["loss.intermediate_weight=0.5"],
-            "^loss.intermediate_weight=0.5: has no effect without loss.interm",
-        ),
         (["loss.intermediate=[2,2]"], r"^loss.intermediate=\[2, 2\]: expected each block once"),
         (["trainer.budget=3parsec"], "^trainer.budget='3parsec': expected a time"),
         (["run=null"], "^run=null: expected text; an empty one is written run="),

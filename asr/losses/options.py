@@ -51,13 +51,6 @@ class LossConfig:
         minimum=1,
         maximum=1000,
     )
-    intermediate_weight: float = option(
-        0.3,
-        help="weight of the intermediate losses' mean",
-        affects="result",
-        only=("intermediate",),
-        maximum=1,
-    )
     consistency: float = option(
         0.0,
         help="weight of the difference between two SpecAugment views of an utterance, e.g. 0.2; batches "

@@ -7,6 +7,8 @@ from asr.lengths import zero_padding
 from asr.losses.base import Loss
 from asr.losses.options import LossConfig
 
+INTERMEDIATE_WEIGHT = 0.3  # as in Lee and Watanabe 2021
+
 
 def training_loss(
     loss: Loss,
@@ -18,13 +20,13 @@ def training_loss(
 ) -> Tensor:
     """Return the loss of each utterance, over its views and intermediate outputs.
 
-    L = (1 − w) L_final + w · mean of L_k (*Intermediate Loss Regularization for CTC-based Speech
+    L = (1 − w) L_final + w · mean of L_k with w = 0.3 (*Intermediate Loss Regularization for CTC-based Speech
     Recognition*, Lee and Watanabe 2021), averaged over the views, plus c times `disagreement` of
     two views of the final output (*CR-CTC*, Yao et al. 2024).
 
     Args:
         loss: loss of label sequences.
-        config: w is `intermediate_weight`, c is `consistency`.
+        config: c is `consistency`.
         outputs: outputs of intermediate blocks, then the final ones, [views · B, T, O] each.
         lengths: [views · B] valid frames.
         tokens_BU: [B, U] targets, right-padded.
@@ -39,7 +41,7 @@ def training_loss(
     *intermediate, final = (loss(x, lengths, tokens, token_lengths).view(views, B).mean(0) for x in outputs)
     total = final
     if intermediate:
-        w = config.intermediate_weight
+        w = INTERMEDIATE_WEIGHT
         total = (1 - w) * final + w * torch.stack(intermediate).mean(0)
     if views == 2:
         one, other = outputs[-1].split(B)

@@ -16,6 +16,7 @@ from asr.model.acoustic_model import AcousticModel
 from asr.model.options import LoraConfig
 
 PROJECTIONS = ("query", "key", "value", "output", "q_proj", "k_proj", "v_proj", "out_proj")
+ALPHA = 16  # scale of the updates; another one acts like another learning rate
 NAME = "default"  # peft's name of the only adapter
 BASE, DOWN, UP = ".base_layer.", f".lora_A.{NAME}.weight", f".lora_B.{NAME}.weight"
 
@@ -23,7 +24,7 @@ BASE, DOWN, UP = ".base_layer.", f".lora_A.{NAME}.weight", f".lora_B.{NAME}.weig
 def add_lora(model: AcousticModel, config: LoraConfig) -> None:
     """Add updates to the projections of every attention layer, and fix all weights except the head's.
 
-    A projection W becomes W + α / r · BA, with B [out, r], initially zero, and A [r, in].
+    A projection W becomes W + 16 / r · BA, with B [out, r], initially zero, and A [r, in].
 
     Raises:
         UserError: peft is missing, or a layer's mechanism has its own parameters.
@@ -47,7 +48,7 @@ def add_lora(model: AcousticModel, config: LoraConfig) -> None:
     ]
     for module in (model.normalisation, model.encoder):
         module.requires_grad_(False)
-    settings = Settings(r=config.rank, lora_alpha=config.alpha, target_modules=modules)
+    settings = Settings(r=config.rank, lora_alpha=ALPHA, target_modules=modules)
     inject_adapter_in_model(settings, model.encoder, NAME)
 
 
@@ -64,6 +65,6 @@ def merged(weights: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tenso
             continue
         layer = name.removesuffix(f"{BASE}weight")
         if layer != name:
-            value = value + config.alpha / config.rank * (weights[layer + UP] @ weights[layer + DOWN])
+            value = value + ALPHA / config.rank * (weights[layer + UP] @ weights[layer + DOWN])
         state[name.replace(BASE, ".")] = value
     return state

@@ -16,7 +16,7 @@ FRAMES = (
 )
 
 # Options of earlier versions' models, by the value that this version acts by.
-LOST: dict[str, Any] = {"normalise_window_s": 10.0, "position_shift": 0}
+LOST: dict[str, Any] = {"normalise_window_s": 10.0, "position_shift": 0, "alpha": 16}
 
 
 def without_lost(stored: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -241,14 +241,6 @@ class LoraConfig:
         "model.encoder or init_from; 0: train all weights",
         affects="result",
         maximum=4096,
-    )
-    alpha: int = option(
-        16,
-        help="the updates are scaled by alpha / rank",
-        affects="result",
-        only=("rank",),
-        minimum=1,
-        maximum=1_000_000,
     )
 
 

@@ -18,7 +18,6 @@ ADJUSTABLE = {"model.attention_dropout", "model.dropout", "model.layer_drop"}
 FREE = ADJUSTABLE | {
     "model.frames",
     "model.freeze_encoder_steps",
-    "model.lora.alpha",
     "model.lora.rank",
 }
 

@@ -5,7 +5,7 @@ import importlib.util
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
-from asr.config import option, options_of, refuse
+from asr.config import option, refuse
 from asr.config.names import BACKENDS, MECHANISMS, MOST_PIECES, PRECISIONS
 from asr.data.options import DataConfig
 from asr.errors import UserError
@@ -227,12 +227,22 @@ class SelectionConfig:
         unit="utterances",
         minimum=1,
     )
-    beam: Beam = options_of(Beam, only=("metric", "wer"))
+    lm: str = option(
+        "",
+        help="n-gram language model of the search, ARPA or KenLM binary; empty: none",
+        affects="result",
+        only=("metric", "wer"),
+    )
+
+    @property
+    def beam(self) -> Beam:
+        """The search, with the usual size and weights: better ones are tuned on a trained model."""
+        return Beam(lm=self.lm)
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the files that the search reads, by option; none for metric=greedy."""
         digests = self.beam.digests() if self.metric == "wer" else {}
-        return {f"select.beam.{name}": hashed for name, hashed in digests.items()}
+        return {f"select.{name}": hashed for name, hashed in digests.items()}
 
 
 @dataclass

@@ -71,17 +71,17 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
 
 def test_a_training_is_identified_by_its_noises_and_search_files(tone_corpus: Path, tmp_path: Path) -> None:
     """Other noises under the same name were taken for those of the finished training."""
-    noises, words = tmp_path / "noises", tmp_path / "words.txt"
+    noises, words = tmp_path / "noises", tmp_path / "words.arpa"
     noises.mkdir()
 
     def key(samples: int, word: str) -> str:
         soundfile.write(noises / "hum.wav", np.full(samples, 0.1), 16000)
         words.write_text(f"{word}\n")
-        selected = ["select.metric=wer", f"select.beam.hotwords={words}"]
+        selected = ["select.metric=wer", f"select.lm={words}"]
         asked = arguments(tone_corpus, tmp_path / "compare", "attentions=[full]", f"augment.noise={noises}")
         plan = make_plan(parse([*asked[1:], *selected]))
         (cell,) = plan.trainings.values()
-        assert list(cell.settings["data"])[-3:] == ["augment.noise", "select.beam.hotwords", "lexicon"]
+        assert list(cell.settings["data"])[-3:] == ["augment.noise", "select.lm", "lexicon"]
         return cell.key
 
     first = key(160, "one")

@@ -33,8 +33,8 @@ def ctc(log_probs: Tensor) -> Tensor:
 def test_intermediate_losses_share_their_weight() -> None:
     """Lee and Watanabe 2021, equation 7, with the mean over several blocks."""
     found = outputs(3)
-    config = LossConfig(intermediate=[3, 6], intermediate_weight=0.25)
-    expected = 0.75 * ctc(found[2]) + 0.25 * (ctc(found[0]) + ctc(found[1])) / 2
+    config = LossConfig(intermediate=[3, 6])
+    expected = 0.7 * ctc(found[2]) + 0.3 * (ctc(found[0]) + ctc(found[1])) / 2
     assert torch.allclose(training_loss(CTCLoss(), config, found, LENGTHS, TOKENS, TOKEN_LENGTHS), expected)
     alone = training_loss(CTCLoss(), LossConfig(), found[2:], LENGTHS, TOKENS, TOKEN_LENGTHS)
     assert torch.equal(alone, ctc(found[2]))

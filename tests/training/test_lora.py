@@ -24,7 +24,7 @@ from asr.training.run import train
 peft = pytest.importorskip("peft", reason="the extra `lora` is not installed")
 
 LENGTHS = torch.tensor([16000, 7000])
-LORA = LoraConfig(rank=3, alpha=6)
+LORA = LoraConfig(rank=3)
 SHORT = [
     "recipe=folder",
     "tokenizer.kind=character",
@@ -143,9 +143,3 @@ def test_recognisers_do_not_need_peft(
 def test_lora_without_trained_weights_is_refused(override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         train_options([*SHORT, override])
-
-
-def test_an_alpha_without_rank_is_refused(tmp_path: Path) -> None:
-    save_model(tmp_path)
-    with pytest.raises(UserError, match=r"model.lora.alpha=4: has no effect"):
-        train_options(["recipe=folder", f"model.encoder={tmp_path}", "model.lora.alpha=4"])

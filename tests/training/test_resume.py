@@ -20,6 +20,7 @@ from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
 from asr import config
+from asr.cli import main
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.checkpoint import load
@@ -353,13 +354,13 @@ def test_initial_weights_that_have_changed_are_noticed(
 
 @pytest.mark.slow
 def test_search_files_that_have_changed_are_noticed(tone_corpus: Path, tmp_path: Path) -> None:
-    """A resumed run took its best checkpoint by another list of hotwords than before."""
-    words, folder = tmp_path / "words.txt", tmp_path / "run"
-    words.write_text("tea\n")
-    selected = ["select.metric=wer", f"select.beam.hotwords={words}", "select.beam.size=5", "resume=auto"]
+    """A resumed run took its best checkpoint by another search than before."""
+    lm, folder = tmp_path / "lm.arpa", tmp_path / "run"
+    assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={lm}"]) == 0
+    selected = ["select.metric=wer", f"select.lm={lm}", "resume=auto"]
     run(tone_corpus, folder, *selected, "trainer.max_steps=3")
-    words.write_text("sea\n")
-    with pytest.raises(UserError, match=r"inputs have changed .*: data\.select\.beam\.hotwords \w{12} \(was"):
+    lm.write_text(lm.read_text() + "\n")
+    with pytest.raises(UserError, match=r"inputs have changed .*: data\.select\.lm \w{12} \(was"):
         run(tone_corpus, folder, *selected, "trainer.max_steps=5")
 
 

@@ -15,7 +15,6 @@ from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import WordFilterRules
-from asr.search.decoders.beam import Beam
 from asr.search.path import text_of
 from asr.training.config import train_options
 from asr.training.options import SelectionConfig
@@ -30,7 +29,7 @@ def test_word_errors_are_those_of_beam_search_on_the_chosen_utterances(
     recognizer = Recognizer.load(trained)
     tokenizer = recognizer.tokenizer
     cuts = list(read_cuts(tone_corpus / "dev.cuts.jsonl.gz"))
-    config = SelectionConfig("wer", utterances=3, beam=Beam(size=5))
+    config = SelectionConfig("wer", utterances=3)
     errors = WordErrors(config, cuts, tokenizer, "ctc", None, seed=0)
     torch.manual_seed(0)
     log_probs = torch.randn(len(cuts), 40, len(tokenizer)).log_softmax(-1)
@@ -78,7 +77,7 @@ def test_the_utterances_are_drawn_evenly_over_speakers() -> None:
 
 def test_training_validates_by_words(tone_corpus: Path, tmp_path: Path) -> None:
     overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=2"]
-    overrides += ["select.metric=wer", "select.utterances=4", "select.beam.size=5"]
+    overrides += ["select.metric=wer", "select.utterances=4"]
     train(train_options(overrides))
     rates = [float(row["dev_wer"]) for row in metrics(tmp_path) if row["dev_wer"]]
     assert rates
@@ -89,10 +88,6 @@ def test_training_validates_by_words(tone_corpus: Path, tmp_path: Path) -> None:
 def test_options_of_the_search_need_the_metric_and_words(tone_corpus: Path) -> None:
     with pytest.raises(UserError, match=r"utterances=5: has no effect with select\.metric=greedy"):
         train_options(["select.utterances=5"])
-    with pytest.raises(UserError, match=r"unknown option 'select\.beam\.token_threshold'"):
-        train_options(["select.metric=wer", "select.beam.token_threshold=3"])
-    options = train_options(
-        [*TINY, f"data.train=[{tone_corpus}]", "select.metric=wer", "select.beam.lm=no.arpa"]
-    )
+    options = train_options([*TINY, f"data.train=[{tone_corpus}]", "select.metric=wer", "select.lm=no.arpa"])
     with pytest.raises((UserError, OSError), match=r"no\.arpa"):
         build_recognition(options, resuming=False)
