@@ -43,6 +43,24 @@ def prepared_folder(place: str) -> Path:
     return path.parent if is_manifest(path) or shards(path) else path
 
 
+def split_of(place: str | Path) -> str:
+    """Return the name of a split, given as a name or as a manifest."""
+    return Path(place).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".cuts")
+
+
+def place_in_run(manifest: Path, run_folder: Path) -> Path:
+    """Return the folder for results on a manifest, within those of a run.
+
+    It is `<split>` for the run's first training folder, else `<data folder>/<split>`.
+    """
+    data = prepared_folder(str(manifest)).resolve()
+    try:
+        own = data == Path(training_folder(run_folder)).resolve()
+    except UserError:
+        own = False
+    return Path("" if own else data.name, split_of(manifest))
+
+
 def _local(place: str) -> Path:
     if ADDRESS.match(place):
         raise UserError(

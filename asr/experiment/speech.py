@@ -19,7 +19,7 @@ from asr.config import from_stored, to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import is_manifest, manifest_path, split_beside
+from asr.data.places import is_manifest, manifest_path, split_beside, split_of
 from asr.data.sampler import BatchPlan, plan_by_length
 from asr.errors import UserError
 from asr.experiment.cell import Cell, code_entry
@@ -66,7 +66,7 @@ class Speech:
         self.digest = functools.cache(manifest_digest)
         shift_ms = protocol.features.frame_shift_ms
         self.data = {name: read_split(path, self.digest(path), shift_ms) for name, path in manifests.items()}
-        self.splits = list(dict.fromkeys(map(split_name, options.splits)))
+        self.splits = list(dict.fromkeys(map(split_of, options.splits)))
 
     def digests(self, label: str, training: TrainConfig) -> dict[str, str]:
         """Return the digests of a training's inputs, as in its run's environment.json, and of its lexicon.
@@ -96,7 +96,7 @@ class Speech:
         settings |= {"official": True} if self.official else {}
         settings |= {"threads": training.settings["options"]["trainer.threads"]}
         if decoding.options.tune:
-            tune = split_name(decoding.options.tune)
+            tune = split_of(decoding.options.tune)
             settings["options"]["tune"] = data[tune].manifest
             settings["tune"] = data[tune].hash
         name = training.name.replace("trainings/", "evaluations/")
@@ -203,22 +203,17 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     dev = protocol.data.dev
     manifests["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
     for split in sorted(splits, key=is_manifest):  # names, then manifests
-        name = split_name(split)
+        name = split_of(split)
         if not is_manifest(split):
             manifests.setdefault(name, split_beside(places[0], split))
         elif os.path.abspath(manifests.setdefault(name, Path(split))) != os.path.abspath(split):
             raise UserError(f"{split}: another manifest is also called {name}, {manifests[name]}: rename one")
     for name, path in manifests.items():
         if not (path.is_file() or shards(path)):
-            others = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
+            others = sorted(split_of(str(file)) for file in path.parent.glob("*.jsonl.gz"))
             hint = f"the folder has: {', '.join(others)}" if others else "asr prepare creates it"
             raise UserError(f"{path}: expected the manifest of {name}, found no such file ({hint})")
     return manifests
-
-
-def split_name(split: str) -> str:
-    """Return the name of a split, given as a name or as a manifest."""
-    return Path(split).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".cuts")
 
 
 def read_split(manifest: Path, digest: str, frame_shift_ms: float) -> SplitData:

@@ -12,10 +12,10 @@ from asr.data.audio import load_cut
 from asr.data.audio_file import Samples
 from asr.data.concatenate import join, packed
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import manifest_path
+from asr.data.places import manifest_path, split_of
 from asr.errors import UserError
 from asr.experiment.options import GREEDY, CompareConfig
-from asr.experiment.speech import split_data, split_name
+from asr.experiment.speech import split_data
 from asr.experiment.transcribers import CTCTranscriber, Transcriber, WhisperTranscriber
 from asr.experiment.variant import Variant
 from asr.experiment.workload import Scored
@@ -82,10 +82,10 @@ class Transcription:
         alone = self.paths == [Path(options.data)]
         if alone:
             refuse(options, ["splits"], f"with data={options.data}, only with a prepared folder")
-        self.name = split_name(options.data) if alone else "+".join(dict.fromkeys(options.splits))
+        self.name = split_of(options.data) if alone else "+".join(dict.fromkeys(options.splits))
         read = {path: read_cuts(path, require_text=self.labelled) for path in self.paths}
         self.data = {
-            split_name(str(path)): split_data(path, manifest_digest(path), cuts.durations_s, FRAME_MS)
+            split_of(str(path)): split_data(path, manifest_digest(path), cuts.durations_s, FRAME_MS)
             for path, cuts in read.items()
         }
         cuts = [cut for part in read.values() for cut in part]

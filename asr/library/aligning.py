@@ -8,7 +8,7 @@ from typing import Any
 
 from asr.config import refuse, values_affecting
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import manifest_path, training_folder
+from asr.data.places import manifest_path, place_in_run, split_of, training_folder
 from asr.errors import UserError
 from asr.files import check_writable, file_state
 from asr.recognizer import Recognizer
@@ -56,8 +56,9 @@ class Alignment:
                 raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
             manifest = manifest_path(options.data or training_folder(run_folder), options.split)
             inputs["data"] = manifest_digest(manifest)
-            self.folder = Path(options.output or RunFolder(run_folder).aligned(options.split))
-            self.name = options.split
+            place = place_in_run(manifest, run_folder)
+            self.folder = Path(options.output or RunFolder(run_folder).aligned(place))
+            self.name = split_of(manifest)
             self.utterances = transcribed_cuts(read_cuts(manifest))
         check_writable(self.folder / self.table)
         shard = parse_shard(options.shard)

@@ -107,7 +107,10 @@ class AcousticModel(AttentionModel):
             window_frames = max(1, round(1000 * WINDOW_S / features.frame_shift_ms))
             self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
             self.encoder = Encoder(model, features.mel_bins, *attention)
-        self._drawn = [self._factors(frames) for frames in self.augment.frames]
+        try:
+            self._drawn = [self._factors(frames) for frames in self.augment.frames]
+        except UserError as error:
+            raise UserError(f"augment.{error}") from None
         if line := user_code.changed(config.code):
             log.warning("attention %s: %s", config.attention, line)
         config.code = code_digests(config.attention)

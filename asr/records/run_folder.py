@@ -15,7 +15,7 @@ from asr.errors import UserError
 from asr.files import near_path, read_as
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
-# Files of a decode folder, <run>/decode/<split>/<system>.
+# Files of a decode folder, <run>/decode/[<data>/]<split>/<system>.
 HYPOTHESES = "hyp.jsonl"
 DECODING = "decode.json"
 SCORE = "score.json"
@@ -169,13 +169,13 @@ class RunFolder:
         """Yield the folders of finished trainings below `place`; `levels`: pattern of folders in between."""
         yield from map(cls, sorted(path.parent for path in place.glob(f"{levels}/training.json")))
 
-    def decoded(self, split: str, system: str) -> Path:
-        """Return the folder for the hypotheses of a split; `system`: mechanism and decoder."""
-        return self.path / "decode" / split / system
+    def decoded(self, data: Path, system: str) -> Path:
+        """Return the folder for hypotheses; `data`: see `place_in_run`; `system`: mechanism and decoder."""
+        return self.path / "decode" / data / system
 
-    def aligned(self, split: str) -> Path:
-        """Return the folder for the forced alignments of a split."""
-        return self.path / "align" / split
+    def aligned(self, data: Path) -> Path:
+        """Return the folder for forced alignments; `data`: see `place_in_run`."""
+        return self.path / "align" / data
 
     def saved(self) -> list[Path]:
         """Return all checkpoints, sorted by name."""

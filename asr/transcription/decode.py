@@ -13,7 +13,7 @@ from asr.config import values_affecting
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import is_manifest, manifest_path, split_beside, training_folder
+from asr.data.places import is_manifest, manifest_path, place_in_run, split_beside, training_folder
 from asr.environment import git_commit
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
@@ -77,7 +77,9 @@ def decode_split(
     split = _Split.read(manifest_path(options.data or training_folder(run_folder), options.split))
     references = split.pronounced(tokenizer, options.g2p)
     name = system_name(model.config.attention, options.chosen_decoder, model.config.model.frames)
-    folder = Path(options.output or RunFolder(run_folder).decoded(options.split, name))
+    folder = Path(
+        options.output or RunFolder(run_folder).decoded(place_in_run(split.manifest, run_folder), name)
+    )
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
         with SearchPool(options.chosen_decoder, tokenizer, options.jobs, model.config.topology) as pool:

@@ -194,7 +194,7 @@ class AlignOptions(EncodingOptions, LoadOptions, ShardOptions):
         "", help="transcript of the audio file; empty: the .txt file next to it", affects="result"
     )
     output: str = option(
-        "", help="folder; empty: <run>/align/<split>, or the audio file's folder", affects="place"
+        "", help="folder; empty: <run>/align/[<data>/]<split>, or the audio file's folder", affects="place"
     )
     min_fit: float = option(
         LEAST_FIT,

@@ -44,11 +44,11 @@ def test_text_grids_of_an_earlier_alignment_are_removed(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
     cuts = list(read_cuts(tone_corpus / "test.cuts.jsonl.gz"))
-    save_cuts(cuts[:2], tmp_path / "few.cuts.jsonl.gz")
+    save_cuts(cuts[:2], tmp_path / "few" / "test.cuts.jsonl.gz")
     arguments = ["align", str(trained), "split=test", f"output={tmp_path / 'out'}"]
     assert main(arguments) == 0
     (tmp_path / "out" / "mine.TextGrid").write_text("mine")
-    assert main([*arguments, f"data={tmp_path / 'few.cuts.jsonl.gz'}"]) == 0
+    assert main([*arguments, f"data={tmp_path / 'few'}"]) == 0
     kept = {path.stem for path in (tmp_path / "out").glob("*.TextGrid")}
     assert kept == {"mine", *(cut.id for cut in cuts[:2])}
 

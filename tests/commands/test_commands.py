@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -45,6 +46,30 @@ def test_decode_and_score(trained: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert score["utterances"] == 8
         assert score["decode_s"] > 0
     assert "PER" in capsys.readouterr().out
+
+
+def test_results_on_other_data_have_folders_of_their_own(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    """Decoding another folder's test split, or a manifest given by its path, replaced the hypotheses of the
+    run's own test split, because the folder was named after `split` and the decoder only.
+    """
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("decode", "align"))
+    ids = {name: [x.id for x in read_cuts(tone_corpus / f"{name}.cuts.jsonl.gz")] for name in ("dev", "test")}
+    others = list(read_cuts(tone_corpus / "train.cuts.jsonl.gz"))[:2]
+    save_cuts(others, tmp_path / "other" / "test.cuts.jsonl.gz")
+    for data in ([], [f"data={tmp_path}/other"], [f"data={tone_corpus}/dev.cuts.jsonl.gz"]):
+        assert main(["decode", str(run), *data]) == 0
+        assert main(["align", str(run), "min_fit=0", *data]) == 0
+    ids["other/test"] = [x.id for x in others]
+    for place, expected in ids.items():
+        hypotheses = read_hypotheses(run / "decode" / place / "full-greedy" / "hyp.jsonl")
+        assert [x.id for x in hypotheses] == expected
+    tables = {str(path.relative_to(run / "align")) for path in run.glob("align/**/*.jsonl")}
+    assert tables == {"test/test.jsonl", "other/test/test.jsonl", "dev/dev.jsonl"}
+    assert main(["score", str(run)]) == 0
+    assert len([*run.glob("decode/**/score.json")]) == 3
 
 
 def test_references_use_the_lexicon_of_the_data(

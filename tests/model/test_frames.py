@@ -328,5 +328,5 @@ def test_each_batch_of_a_training_draws_one_of_the_schedules() -> None:
 
 
 def test_a_schedule_to_draw_must_fit_the_layers() -> None:
-    with pytest.raises(UserError, match="frames=1,2: expected factors for 3 layers, found 2"):
+    with pytest.raises(UserError, match=r"^augment\.frames=1,2: expected factors for 3 layers, found 2"):
         AcousticModel(AcousticModelConfig(model=ModelConfig(**SMALL)), 5, AugmentConfig(frames=["1,2"]))
