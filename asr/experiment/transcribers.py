@@ -6,7 +6,7 @@ Each runs in any `Variant`, and is compared with its own output under full atten
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +29,11 @@ from asr.text.tokenizer import Tokenizer
 Measures = dict[str, tuple[str, str]]
 
 
-class Transcriber(Protocol):
-    """The interface of `WhisperTranscriber` and `CTCTranscriber`.
+class WhisperTranscriber:
+    """Whisper, whose encoder is exchanged and timed.
+
+    Args:
+        model: the model.
 
     Attributes:
         error: error rate: `wer`, or `per` for phone models.
@@ -39,57 +42,6 @@ class Transcriber(Protocol):
         rate: sample rate in Hz.
         layers: number of layers whose attention is exchanged.
         frames: schedule of frame rates in training.
-    """
-
-    error: str
-    measures: ClassVar[Measures]
-    device: str
-    rate: int
-    layers: int
-    frames: str
-
-    def digest(self) -> list[str]:
-        """Return hashes of everything that affects the output."""
-
-    def spoken(self, texts: list[str]) -> list[str]:
-        """Return the words or phones to compare, from the transcripts of an input's utterances."""
-
-    def heard(self, text: str) -> list[str]:
-        """Return the words or phones to compare, from a recognised text."""
-
-    def length(self, duration_s: float) -> int:
-        """Return the number of encoder positions of an input."""
-
-    def check(self, ident: str, longest_s: float, text: str) -> None:
-        """Raise UserError if the longest utterance of an input, or its transcript, is too long."""
-
-    def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """Run in a variant from now on, in the variant's precision if it has one, else in `precision`."""
-
-    def batch(self, audio: list[Samples]) -> dict[str, Tensor]:
-        """Return the input of a batch."""
-
-    def run(self, inputs: dict[str, Tensor]) -> Any:
-        """Return the output of the part whose time is measured."""
-
-    def own_texts(self, output: Any) -> list[str]:
-        """Return the model's transcripts, which replace those that recordings lack."""
-
-    def reference(self, output: Any, texts: list[str]) -> Any:
-        """Return the data that `judged` compares with, from the output under full attention."""
-
-    def judged(self, output: Any, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
-        """Return the transcript of each input, and amounts for the measures.
-
-        Without transcripts, return only amounts that compare with full attention.
-        """
-
-
-class WhisperTranscriber:
-    """Whisper, whose encoder is exchanged and timed; see `Transcriber`.
-
-    Args:
-        model: the model.
     """
 
     measures: ClassVar[Measures] = {
@@ -130,7 +82,7 @@ class WhisperTranscriber:
             self.model.check_text(text, ident)
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """See `Transcriber`."""
+        """Run in a variant from now on, in the variant's precision if it has one, else in `precision`."""
         self._peer = variant.attention.removeprefix(ENGINE) if variant.attention.startswith(ENGINE) else ""
         if self._peer:
             return
@@ -163,6 +115,8 @@ class WhisperTranscriber:
     def judged(self, output: Tensor, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums over its forced tokens.
 
+        Without `texts`, return only what compares with full attention.
+
         `nll` (nats), `correct` (number of tokens that are the most probable) and `divergence`
         (Kullback–Leibler, from full attention's distribution to this one's, nats) are sums over `tokens`;
         `difference` is the norm of the difference from full attention's encoder states, relative to theirs.
@@ -188,7 +142,9 @@ class WhisperTranscriber:
 
 
 class CTCTranscriber:
-    """A model with a CTC head, which is timed, too; searched greedily. See `Transcriber`.
+    """A model with a CTC head, which is timed, too; searched greedily.
+
+    It has the attributes and methods of `WhisperTranscriber`.
 
     Args:
         model, tokenizer: model and tokenizer, from `Recognizer.load`.
@@ -241,7 +197,7 @@ class CTCTranscriber:
         """Do nothing, because inputs may have any length."""
 
     def use(self, variant: Variant, precision: str, backend: str) -> None:
-        """See `Transcriber`; raise UserError for a number of layers or another program, for Whisper only."""
+        """Run in a variant; raise UserError for a number of layers or another program, for Whisper only."""
         if variant.attention.startswith(ENGINE):
             raise UserError(f"peers={variant.attention.removeprefix(ENGINE)}: expected a Whisper folder")
         if variant.layers:
@@ -310,6 +266,9 @@ class CTCTranscriber:
         tokens = self.tokenizer.tokens
         found = " ".join(tokens(path.ids)) if self.phones else self.tokenizer.text(path.ids)
         return {"text": found, "tokens": len(labels), "nll": float(nll)}
+
+
+Transcriber = WhisperTranscriber | CTCTranscriber
 
 
 def plain_words(text: str) -> list[str]:
