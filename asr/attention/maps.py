@@ -43,11 +43,11 @@ def differing_heads(
     return sorted(candidates, key=lambda entry: -entry[2])[:SHOWN]
 
 
-def described_choice(heads: Sequence[tuple[int, int, float]], layer: int, head: int) -> str:
+def described_choice(heads: Sequence[tuple[int, int, float]], layer: int = 0, head: int = 0) -> str:
     """Return a sentence on how the heads of `differing_heads` were chosen, for captions.
 
     Example:
-        >>> described_choice([(2, 1, 0.8125), (3, 4, 0.5)], layer=0, head=0).partition(", the L1")[0]
+        >>> described_choice([(2, 1, 0.8125), (3, 4, 0.5)]).partition(", the L1")[0]
         'Of all heads, these differ most between the mechanisms: 0.81 and 0.50'
     """
     differences = " and ".join(f"{difference:.2f}" for *_, difference in heads)

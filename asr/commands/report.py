@@ -1,7 +1,6 @@
 """`asr report`: write the page of a comparison or a training, finished or running."""
 
 import time
-import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from asr.report.page import write_report
 from asr.report.run_page import run_results, watched, write_run_page
 from asr.report.tables import heard
 
-OF_COMPARISONS = ("metric", "bench", "audio", "maps", "utterance", "layer", "head", "static")
+OF_COMPARISONS = ("metric", "audio", "maps", "static")
 
 
 def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
@@ -56,7 +55,7 @@ def _follow_run(folder: Path, options: ReportOptions) -> Path:
         if training.heard and training.heard[0].step > step:
             console.print(heard.table(run_results(training)))
         if step < 0:
-            _announce(page, options)
+            _announce(page)
         step = training.heard[0].step if training.heard else 0
         if not (options.refresh and training.running):
             return page
@@ -73,14 +72,12 @@ def _follow_results(path: Path, options: ReportOptions) -> Path:
         shown = replace(options, refresh=options.refresh if running else 0)
         page = write_report(read_results(path), folder, shown)
         if first:
-            _announce(page, options)
+            _announce(page)
         first = False
         if not running:
             return page
         time.sleep(options.refresh)
 
 
-def _announce(page: Path, options: ReportOptions) -> None:
+def _announce(page: Path) -> None:
     print(f"report: {page}", flush=True)
-    if options.open:
-        webbrowser.open(page.resolve().as_uri())

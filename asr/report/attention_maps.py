@@ -38,27 +38,20 @@ class AttentionMaps:
 
 
 @torch.inference_mode()
-def attention_maps(
-    recognizer: Recognizer, audio: Tensor, text: str, names: Sequence[str], layer: int = 0, head: int = 0
-) -> AttentionMaps:
-    """Return the weights of some heads under each mechanism, on a trained model's queries and keys.
+def attention_maps(recognizer: Recognizer, audio: Tensor, text: str, names: Sequence[str]) -> AttentionMaps:
+    """Return the weights of the heads that differ most under each mechanism, on a model's queries and keys.
 
     Args:
         recognizer: model of the softmax family.
         audio: [samples] waveform.
         text: transcript.
         names: mechanisms, see `build_mechanism`.
-        layer, head: numbers from 1; 0: those where the mechanisms differ most, see `differing_heads`.
 
     Raises:
-        UserError: no such layer or head, or audio too short for its transcript.
+        UserError: audio too short for its transcript, or joined frames.
     """
-    heads = recognizer.model.config.model.heads
     layers = layer_weights(recognizer.model, audio)
-    for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
-        if not 0 <= value <= most:
-            raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
-    chosen = differing_heads(layers, names, layer, head)
+    chosen = differing_heads(layers, names)
     banks = FilterBanks(recognizer.model.config.features)
     features, frames = banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
     log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))

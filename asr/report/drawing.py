@@ -47,17 +47,12 @@ def drawn(results: Results, drawings: Iterable[Drawing], place: Place | None = N
         yield from (item for item in draw(results, place or Place()) if item)
 
 
-def named_or_found(draw: Callable[[Path], Iterable[Item]], named: str, paths: list[Path]) -> Iterator[Item]:
-    """Yield what `draw` makes of the path that the user named, or else of each path that was detected.
-
-    Unusable data raise an error if the user named the path; otherwise the figure is skipped with a warning.
-    """
-    for path in [Path(named)] if named else paths:
+def usable(draw: Callable[[Path], Iterable[Item]], paths: list[Path]) -> Iterator[Item]:
+    """Yield what `draw` makes of each path; skip unusable data with a warning."""
+    for path in paths:
         try:
             items = list(draw(path))
         except UserError as error:
-            if named:
-                raise
             log.warning("report: skipping a figure: %s", error)
             continue
         yield from items

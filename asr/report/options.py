@@ -15,11 +15,6 @@ class ReportOptions:
         "asr compare",
         affects="result",
     )
-    bench: str = option(
-        "",
-        help="results of asr bench; empty: bench*.json in the folder, or else one or two above",
-        affects="result",
-    )
     audio: int = option(
         5,
         help="number of each model's worst utterances with an audio player; 0: no audio",
@@ -29,15 +24,6 @@ class ReportOptions:
     maps: bool = option(
         True, help="show attention maps and approximation errors (loads a trained model)", affects="result"
     )
-    utterance: str = option(
-        "", help="utterance for the attention maps; empty: the one of median length", affects="result"
-    )
-    layer: int = option(
-        0,
-        help="layer for the attention maps, from 1; 0: where they differ most between mechanisms",
-        affects="result",
-    )
-    head: int = option(0, help="head for the attention maps, from 1; 0: like layer=0", affects="result")
     refresh: int = option(
         0,
         help="update the page at this interval until the training or comparison ends; a browser that shows "
@@ -46,5 +32,4 @@ class ReportOptions:
         unit="s",
         maximum=86_400,
     )
-    open: bool = option(False, help="open the page in a browser", affects="place")
     static: bool = option(True, help="write figures/*.png and *.pdf", affects="place")

@@ -293,19 +293,6 @@ def test_a_subset_of_official_scores_can_be_the_metric(tmp_path: Path) -> None:
     assert "official WER, swbd" in write_report(results, tmp_path, options).read_text()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (ReportOptions(bench="nowhere.json", maps=False, static=False), "nowhere.json: expected results"),
-        (ReportOptions(layer=3, audio=0, static=False), "no checkpoint"),
-    ],
-)
-def test_named_inputs_must_exist(tmp_path: Path, options: ReportOptions, message: str) -> None:
-    results = make_comparison(tmp_path, models=["full"], utterances=4)
-    with pytest.raises(UserError, match=message):
-        write_report(results, tmp_path, options)
-
-
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(make_comparison(tmp_path, models=["full"], utterances=4), tmp_path)
     assert main(["report", str(tmp_path), "audio=0", "maps=false", "static=false"]) == 0

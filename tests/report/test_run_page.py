@@ -106,7 +106,7 @@ def test_a_run_that_has_logged_nothing_yet(run: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["layer=2"], "layer=2: has no effect with a run of asr train"),
+        (["audio=2"], "audio=2: has no effect with a run of asr train"),
         (["refresh=-1"], "refresh=-1"),
     ],
 )

@@ -23,7 +23,7 @@ from asr.experiment.variant import Variant
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
-from asr.report.drawing import Item, Place, named_or_found
+from asr.report.drawing import Item, Place, usable
 from asr.report.figure import Figure, Panel, Series, data_uri, line_chart, lines_of, spec_of
 from asr.report.findings import main_split
 from asr.report.words import counterpart
@@ -38,24 +38,19 @@ GAMMA = 0.5  # brightens small weights
 
 def maps(results: Results, place: Place) -> Iterator[Item]:
     """Yield the results of `figures`, if the results have recordings and the user wants maps."""
-    options, folder = place.options, place.folder
-    asked = options.utterance, options.layer, options.head
-    if folder and options.maps and (any(asked) or (results.data and results.trainings)):
-        named = str(folder) if any(asked) else ""
-        yield from named_or_found(lambda path: figures(results, path, *asked), named, [folder])
+    if place.folder and place.options.maps and results.data and results.trainings:
+        yield from usable(lambda path: figures(results, path), [place.folder])
 
 
-def figures(results: Results, folder: Path, utterance: str, layer: int, head: int) -> Iterator[Figure]:
-    """Yield the maps of one utterance and the approximation errors over several.
+def figures(results: Results, folder: Path) -> Iterator[Figure]:
+    """Yield the maps of the main split's utterance of median length, and the approximation errors of several.
 
     Args:
         results: results of the comparison.
         folder: base of the relative run folders.
-        utterance: id of the utterance; empty: the one of median length in the main split.
-        layer, head: see `attention_maps`.
 
     Raises:
-        UserError: no trained model of the softmax family, or no such utterance, layer or head.
+        UserError: no trained model of the softmax family, or no short utterance.
     """
     candidate = subject(results)
     training = results.trainings_of(candidate.label)[0]
@@ -64,11 +59,14 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
     names = mechanisms(results, candidate)
     cuts = sorted(read_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
     rate = recognizer.model.sample_rate
-    cut = _choose(cuts, utterance, split)
+    short = [cut for cut in cuts if cut.duration <= LONGEST_S]
+    if not short:
+        raise UserError(f"split {split}: expected an utterance of at most {LONGEST_S:g} s, found none")
+    cut = short[len(short) // 2]
     first = {theme.family(name): name for name in reversed(names)}
     pictured = ["full", first["clustered"], first["i-clustered"]]
     text = cut.supervisions[0].text or ""
-    maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
+    maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured)
     model = f"{candidate.label}, seed {training.seed}"
     yield Figure(
         key="figure-maps",
@@ -77,7 +75,7 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
             f"force-aligned transcript are along both. All maps use the queries and keys of {model}. "
-            f"{described_choice(maps.heads, layer, head)} Brightness is the square root of the weight, on "
+            f"{described_choice(maps.heads)} Brightness is the square root of the weight, on "
             f"the same scale in all maps of a head. {counterpart('Figure 8')}"
         ),
         panels=[
@@ -87,7 +85,7 @@ def figures(results: Results, folder: Path, utterance: str, layer: int, head: in
         ],
         columns=min(3, len(pictured)),
     )
-    chosen = _spread([cut for cut in cuts if cut.duration <= LONGEST_S])
+    chosen = _spread(short)
     rows = approximation_errors(
         recognizer.model, [torch.from_numpy(load_cut(x, rate)) for x in chosen], names
     )
@@ -142,18 +140,6 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
         if not any(theme.family(name) == kind for name in names):
             names.append(f"{kind}-{clusters}")
     return theme.in_family_order(names)
-
-
-def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
-    if utterance:
-        chosen = [cut for cut in cuts if cut.id == utterance]
-        if not chosen:
-            raise UserError(f"utterance={utterance}: no utterance of split {split} has this id")
-        return chosen[0]
-    short = [cut for cut in cuts if cut.duration <= LONGEST_S]
-    if not short:
-        raise UserError(f"split {split}: expected an utterance of at most {LONGEST_S:g} s, found none")
-    return short[len(short) // 2]
 
 
 def _spread(cuts: list[Any]) -> list[Any]:

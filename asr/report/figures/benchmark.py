@@ -16,7 +16,7 @@ from asr.experiment.results import Results, read_results
 from asr.measure import quartiles
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks
-from asr.report.drawing import Item, Place, named_or_found
+from asr.report.drawing import Item, Place, usable
 from asr.report.figure import Figure, Panel, Series, line_chart, lines_of
 from asr.report.provenance import of_results
 from asr.report.words import pass_words
@@ -33,9 +33,9 @@ def read_bench(path: Path) -> Results:
 
 
 def beside(results: Results, place: Place) -> Iterator[Item]:
-    """Yield figures of benchmarks that the user names, or that lie near results of another kind."""
+    """Yield figures of benchmarks that lie near results of another kind."""
     if place.folder and "bench" not in results.protocol:
-        yield from named_or_found(_of_file, place.options.bench, benchmarks_beside(place.folder))
+        yield from usable(_of_file, benchmarks_beside(place.folder))
 
 
 def _of_file(path: Path) -> list[Figure]:
