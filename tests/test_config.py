@@ -13,7 +13,6 @@ from asr import config
 from asr.config import option, options_of
 from asr.config.given import values_of
 from asr.errors import UserError
-from asr.experiment import request
 from asr.model.hub import local_folder
 from asr.scoring.options import FOLDER, ScoreOptions
 from asr.search.options import DecodePartOptions
@@ -389,7 +388,6 @@ def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
     assert set(config.affecting(TrainConfig, "place")) == place
     assert set(config.affecting(TrainConfig, "cost")) == cost
     assert set(config.affecting(TrainConfig, "plan")) == plan | {"optimizer.minimum_rate"}
-    assert request.UNKEYED_DECODING == ("jobs",)
     used = ["align", "samples", "seed", "text", "language", "word_filter"]
     assert config.affecting(ScoreOptions, "result", paths=FOLDER) == used
 

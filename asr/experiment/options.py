@@ -243,9 +243,6 @@ class CompareConfig(SearchOptions):
         affects="result",
         only=TRAINED,
     )
-    decode: list[str] = option(
-        [], help="further options of asr decode, e.g. [checkpoint=best]", affects="result", only=TRAINED
-    )
     # The ranges of two equally fast models are disjoint in 1 % of cases with 5 repeats, in 10 % with 3.
     timing_repeats: int = option(
         5,

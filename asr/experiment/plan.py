@@ -40,7 +40,7 @@ from asr.training.resume import start_digest
 from asr.training.sizes import settled
 
 SEARCH = dict.fromkeys(key.partition(".")[0] for key in affecting(SearchOptions, "result"))
-NEEDS_SPEECH = ("metric", "decode", *SEARCH)
+NEEDS_SPEECH = ("metric", *SEARCH)
 RATES = "learning_rates"  # folder, in the comparison's, of the trainings that try learning rates
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from asr import config
 from asr.attention.table import canonical
-from asr.config import Given, affecting, as_overrides, by_key, flat, to_dict
+from asr.config import Given, as_overrides, by_key, flat, to_dict
 from asr.config.schema import conditions
 from asr.environment import pick_device, pick_precision
 from asr.errors import UserError
@@ -38,23 +38,7 @@ TRAINING_SET_HERE = {
 # Options of an exchange whose names are training options if models are trained.
 IN_TRAINING = ("model", "seed", "backend")
 SEARCHED = tuple(entry.name for entry in fields(SearchOptions))
-# Decoding options that asr compare takes under their own names, and those that it sets itself. By hand:
-# `affects` tells what changes with an option, not who sets it, and each entry names what to use instead.
-OWN_DECODING = (*SEARCHED, "device", "precision")
-DECODING_SET_HERE = {
-    "split": "splits=[…]",
-    "data": "splits=[…]",
-    "attention": "evaluate=[…]",
-    "output": "folder=…",
-}
-# Options that don't change hypotheses, and so aren't part of a cell's key. Device and checkpoint are part of
-# it, because cells have times, and no digest of the weights; so are options that a comparison sets itself,
-# which tell what data are decoded.
-UNKEYED_DECODING = tuple(
-    x
-    for x in affecting(DecodeOptions, "cost", "place")
-    if x not in ("device", "checkpoint", *DECODING_SET_HERE)
-)
+OWN_DECODING = (*SEARCHED, "device", "precision")  # options of asr decode
 
 
 @dataclass(frozen=True)
@@ -173,13 +157,12 @@ class Decoding:
 
     def settings(self) -> dict[str, Any]:
         """Return the options that the outcome of an evaluation depends on, as plain data."""
-        defaults = DecodeOptions()
-        fixed = {name: getattr(defaults, name) for name in UNKEYED_DECODING}
-        return {"options": to_dict(self.options) | fixed} | ({"files": self.files} if self.files else {})
+        fixed = replace(self.options, jobs=DecodeOptions().jobs)
+        return {"options": to_dict(fixed)} | ({"files": self.files} if self.files else {})
 
     def unkeyed(self) -> dict[str, Any]:
         """Return the options that don't affect the outcome."""
-        return {name: getattr(self.options, name) for name in UNKEYED_DECODING}
+        return {"jobs": self.options.jobs}
 
     def overrides(self) -> list[str]:
         """Return the options that differ from the defaults as overrides for `asr decode`."""
@@ -199,7 +182,6 @@ class Decoding:
             "beam": asdict(options.chosen_decoder),
             "tune": options.tune,
             "files": self.files,
-            "decode": [x for x in self.overrides() if _stem(x) not in OWN_DECODING],
         }
 
 
@@ -209,14 +191,6 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     Raises:
         UserError: an invalid option or a missing file.
     """
-    for override in options.decode:
-        key = override.partition("=")[0]
-        if _stem(override) in OWN_DECODING:
-            raise UserError(f"decode=[{override}]: asr compare has this option itself; use {override}")
-        if key in DECODING_SET_HERE:
-            raise UserError(
-                f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
-            )
     decoder = options.chosen_decoder
     decoding = {name: getattr(options, name) for name in OWN_DECODING}
     if not options.tune:
@@ -227,8 +201,4 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     files = {f"beam.{name}": digest for name, digest in decoder.digests().items()}
     if isinstance(decoder, WeightedDecoder):
         decoder.phrases()  # errors before any training
-    return Decoding(replace(config.parse(DecodeOptions, options.decode), **decoding), files)
-
-
-def _stem(override: str) -> str:
-    return override.partition("=")[0].partition(".")[0]
+    return Decoding(DecodeOptions(**decoding), files)

@@ -226,7 +226,6 @@ def test_a_run_is_reused_only_with_the_same_start_and_one_plan(
 def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_path: Path) -> None:
     """Each option that the program gained changed the key of every cell, and stopped a comparison halfway."""
     asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")[1:]
-    asked.append("decode=[checkpoint=last]")
     plan = make_plan(parse(asked))
     (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
     # As the program stored them before it had these options.
@@ -246,7 +245,7 @@ def test_a_new_option_with_its_default_discards_no_cell(tone_corpus: Path, tmp_p
     assert changes() == []
     assert changes("model.layer_drop=0.3") == ["training", "evaluation"]
     assert changes("optimizer.weight_decay=0.5") == ["training", "evaluation"]  # which they had
-    assert changes("decode=[checkpoint=best]") == ["evaluation"]
+    assert changes("decoder=prefix") == ["evaluation"]
     del older["options"]["features.floor"]  # a constant at the time, of another value
     put(plan.folder, dataclasses.replace(training, settings=older), "done", result={"run": "run"})
     assert "training" in changes()

@@ -369,8 +369,6 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["attentions=[full]", "beam.size=20"], r"beam.size=20: has no effect with decoder=greedy"),
         (["attentions=[full]", "decoder=beam", "beam.lm=no.arpa"], r"beam\.lm=no\.arpa: expected a file"),
         (["attentions=[full]", "tune=dev"], "tune=dev: decoder=greedy has no weights to tune"),
-        (["attentions=[full]", "decode=[beam.size=20]"], r"itself; use beam\.size=20"),
-        (["attentions=[full]", "decode=[split=dev]"], "use splits="),
         (["attentions=[full]", "metric=ter"], "metric=ter"),
         (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
         (
@@ -406,7 +404,6 @@ def test_invalid_requests_are_refused_in_one_line(
     [
         ("metric=wer", "metric=wer: has no effect with recipe=copy, which has no recordings"),
         ("decoder=beam", "decoder=beam: has no effect with recipe=copy, which has no recordings"),
-        ("decode=[checkpoint=best]", "has no effect with recipe=copy, which has no recordings"),
         ("splits=[train]", "splits=[train]: expected dev | test"),
         ("evaluate=[linear]", "evaluate=[linear]: no candidate's mechanism can be exchanged for it"),
     ],
