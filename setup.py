@@ -49,7 +49,8 @@ STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
 OLDEST_GPU = 80  # sm_80; older ones lack bfloat16 products
 AVX2 = ["-mavx2", "-mfma", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
-AMX = [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
+TILES = {"avx512_bf16": [*AVX512, "-mavx512bf16"]}
+TILES["amx"] = [*TILES["avx512_bf16"], "-mamx-tile", "-mamx-bf16"]
 
 
 class Unavailable(Exception):
@@ -134,7 +135,8 @@ def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     # The longest come first, so that no core waits for one at the end.
     sets: dict[str, list[str]] = {**({"avx512": AVX512, "avx2": AVX2} if x86 else {}), "generic": []}
     units = [(SOURCES / "isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()]
-    units += [(SOURCES / "amx.cpp", "amx.o", [*compiler, *flags, *AMX])] if x86 else []
+    for name, isa in TILES.items() if x86 else ():
+        units.append((SOURCES / "tiles.cpp", f"{name}.o", [*compiler, *flags, *isa]))
     units += [
         (SOURCES / name, name.replace("/", "_") + ".o", [*compiler, *flags, *includes]) for name in operators
     ]

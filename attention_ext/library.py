@@ -67,8 +67,8 @@ def instruction_set(name: str = "") -> str:
     """Select the instruction set of the CPU kernels and return its name.
 
     Args:
-        name: "generic", "avx2", "avx512" or "amx" (AVX-512 with tiles of bfloat16); empty for the fastest
-            that this machine supports.
+        name: "generic", "avx2", "avx512", "avx512_bf16" or "amx" (AVX-512 with tiles of bfloat16, by
+            dot products or by AMX); empty for the fastest that this machine supports.
 
     Raises:
         RuntimeError: this machine does not support the instruction set.
@@ -83,7 +83,14 @@ def has_tiles() -> bool:
     """Return whether the selected instruction set has tiles of bfloat16; the library must be loaded."""
     import torch
 
-    return torch.ops.attention_ext.instruction_set() == "amx"
+    return torch.ops.attention_ext.instruction_set() in ("amx", "avx512_bf16")
+
+
+def has_wide_vectors() -> bool:
+    """Return whether the selected instruction set has vectors of at least 32 bytes; see `has_tiles`."""
+    import torch
+
+    return torch.ops.attention_ext.instruction_set() != "generic"
 
 
 def _why_no_gpu() -> str | None:

@@ -1,6 +1,5 @@
 """Full softmax attention, with separate keys or with keys tied to the queries."""
 
-from functools import lru_cache
 from itertools import groupby
 from typing import ClassVar
 
@@ -15,14 +14,15 @@ from asr.attention.spec import CausalOptions, NoOptions
 from asr.lengths import keep_mask
 from attention_ext.autograd import needs_gradient
 from attention_ext.flash import flash_attention, why_no_flash
-from attention_ext.library import has_tiles
+from attention_ext.library import has_tiles, has_wide_vectors
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
-# Positions up to which the compiled kernels are at least as fast as SDPA in float32. In half precision, SDPA
-# is about as fast forward, and much slower backward (measured with AVX2, AVX-512 and AVX512_BF16). With AMX,
-# which multiplies tiles of bfloat16, the kernels are faster at every length (tools/speed.py full).
-LONGEST_ON_KERNELS = {torch.bfloat16: 2048, torch.float16: 512}
+# Positions up to which the compiled kernels are at least as fast as SDPA, whose products are MKL's: level
+# where MKL uses AVX-512, twice as fast on AMD's processors, where it uses AVX2. Beyond, keys leave the
+# caches. On tiles of bfloat16, the kernels are faster at every length (`python tools/speed.py full`).
+LONGEST_ON_KERNELS = 16_384
 LARGEST_HEAD_ON_TILES = 256
+HALVES = (torch.float16, torch.bfloat16)
 # Positions from which SDPA on one sequence after another is faster than on a padded batch with a mask.
 SHORTEST_ALONE = 256
 
@@ -31,10 +31,10 @@ class FullAttention(SoftmaxMechanism):
     """Every query attends to every key, with softmax weights.
 
     A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2. The reference stores
-    N × S weights; native is PyTorch's `scaled_dot_product_attention` (SDPA), on a CPU for each
-    sequence without its padding. In float16 and bfloat16, self-attention over padded sequences runs on
-    PyTorch's flash attention on CUDA, and on the compiled kernels of local attention on a CPU where they are
-    faster.
+    N × S weights. Native self-attention runs on a CPU on the compiled kernels of local attention, where they
+    are at least as fast as PyTorch's `scaled_dot_product_attention` (SDPA); and on CUDA, over padded
+    sequences in float16 and bfloat16, on PyTorch's flash attention. Everything else is SDPA, on a CPU for
+    each sequence without its padding.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
@@ -90,7 +90,7 @@ class FullAttention(SoftmaxMechanism):
         """See `QueryKeyMechanism`; SDPA takes the addend as a mask, but is slow if D isn't E."""
         if self._kernels_serve(q, k, v, query_lengths, key_lengths):
             return self._attend_on_kernels(q, k, v, key_lengths, bias_BS)
-        half = q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16)
+        half = q.device.type == "cpu" and q.dtype in HALVES
         if half or self.causal or self.backend.on(q.device.type) == "reference":
             return super().attend_biased(q, k, v, query_lengths, key_lengths, bias_BS, finite_padding)
         if not finite_padding:
@@ -137,7 +137,7 @@ class FullAttention(SoftmaxMechanism):
         if self._kernels_serve(q, k, v, query_lengths, key_lengths):
             return self._attend_on_kernels(q, k, v, key_lengths)
         dtype, (B, H, N, _) = q.dtype, q.shape
-        if dtype in LONGEST_ON_KERNELS:
+        if dtype in HALVES:
             q, k, v = q.float(), k.float(), v.float()
         queries = [N] * B if query_lengths is None else query_lengths.tolist()
         keys = [k.shape[2]] * B if key_lengths is None else key_lengths.tolist()
@@ -146,7 +146,7 @@ class FullAttention(SoftmaxMechanism):
         # SDPA's backward pass divides the work among threads by heads only.
         idle = torch.get_num_threads() > H and needs_gradient(q, k, v)
         if finite and (N < SHORTEST_ALONE or idle):
-            return self._attend_sdpa(q, k, v, _shared_kept_keys(tuple(keys), k.shape[2])).to(dtype)
+            return self._attend_sdpa(q, k, v, _kept_keys(key_lengths, k.shape[2])).to(dtype)
         parts = []
         runs = [(*lengths, len(list(run))) for lengths, run in groupby(zip(queries, keys, strict=True))]
         sizes = [size for *_, size in runs]
@@ -160,17 +160,18 @@ class FullAttention(SoftmaxMechanism):
     def _kernels_serve(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> bool:
-        """Return whether the kernels of local attention can serve a call, and are faster than SDPA."""
+        """Return whether the kernels of local attention can serve a call, and are as fast as SDPA."""
         B, H, N, D = q.shape
-        half = q.device.type == "cpu" and q.dtype in LONGEST_ON_KERNELS
-        if self.kernels is None or not half or query_lengths is not key_lengths or k.shape[2] != N:
+        if self.kernels is None or q.device.type != "cpu" or q.dtype not in (torch.float32, *HALVES):
+            return False
+        if query_lengths is not key_lengths or k.shape[2] != N:
             return False
         idle = torch.get_num_threads() > B * H  # without tiles, the kernels divide the work by heads
-        if torch.compiler.is_compiling():
-            return not self.causal and not idle
+        if torch.compiler.is_compiling():  # exported graphs need PyTorch's operators
+            return q.dtype in HALVES and not self.causal and not idle
         if q.dtype == torch.bfloat16 and max(D, v.shape[3]) <= LARGEST_HEAD_ON_TILES and has_tiles():
             return True
-        return not self.causal and not idle and LONGEST_ON_KERNELS[q.dtype] >= N
+        return not idle and LONGEST_ON_KERNELS >= N and has_wide_vectors()
 
     def _attend_on_kernels(
         self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, bias_BN: Tensor | None = None
@@ -207,13 +208,6 @@ def _kept_keys(lengths: Tensor | None, size: int) -> Tensor | None:
     # Without a valid key, all keys are kept, because a softmax over no key is NaN.
     keep_BS = keep_mask(lengths, size) | (lengths == 0).unsqueeze(-1)
     return keep_BS[:, None, None, :]
-
-
-@lru_cache(maxsize=8)
-def _shared_kept_keys(lengths: tuple[int, ...], size: int) -> Tensor | None:
-    """Return `_kept_keys` on the CPU, shared by layers: it takes up to a tenth of a short call's time."""
-    with torch.inference_mode(False):  # a later call may need gradients
-        return _kept_keys(torch.tensor(lengths, device="cpu"), size)
 
 
 class SharedFullAttention(FullAttention):

@@ -9,7 +9,7 @@ std::string choose(const std::string& name) {
   const char* chosen = choose_instruction_set(name.c_str());
   require(
       chosen, "instruction set '" + name +
-                  "' is not supported: expected one of generic, avx2, avx512, amx that this machine has");
+                  "' is not supported: expected one of generic, avx2, avx512, avx512_bf16, amx that this machine has");
   return chosen;
 }
 

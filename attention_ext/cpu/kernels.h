@@ -509,7 +509,7 @@ struct TileBackwardTask {
   char *packed, *scratch;
 };
 
-// Kernels on AMX, which has products of bfloat16 in tiles.
+// Kernels on products of bfloat16 in tiles: AMX, or AVX512_BF16.
 struct TileKernels {
   int64_t (*packed_bytes)(const TileBand&, bool backward);
   void (*pack)(const TileBand&, bool backward, char* packed);
@@ -532,7 +532,7 @@ struct InstructionSet {
   WordKernels words;
   PointKernels points;
   HalfKernels halves;
-  const TileKernels* tiles = nullptr;  // if the machine has AMX
+  const TileKernels* tiles = nullptr;  // if the machine has such products
 };
 
 // The set selected by `choose_instruction_set`, by default the fastest that this machine supports.

@@ -1,10 +1,11 @@
-// AMX: products of tiles in bfloat16, summed in float32, and the layouts that they need.
+// Products of tiles in bfloat16, summed in float32, and the layouts that they need: on AMX, or by the dot products of
+// AVX512_BF16.
 //
 // A tile has 16 rows of 64 bytes. A product adds A[16, 32] · B[32, 16] to a tile of 16 × 16 floats, where B lies in
 // pairs: row r holds the rows 2r and 2r + 1 of B, element by element. All tiles of operands are contiguous (512
 // numbers), so that sizes that are no whole number of tiles are padded with zeros when they are packed.
 //
-// The tests define ATTENTION_EXT_EMULATE_AMX: plain loops, for machines without AMX.
+// The tests define ATTENTION_EXT_EMULATE_AMX: plain loops, for machines without either.
 #pragma once
 
 #include "rows.h"
@@ -20,12 +21,6 @@ constexpr int64_t tile = 512;  // numbers in bfloat16
 
 typedef uint32_t Bits __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));  // 16 numbers in bfloat16
-
-struct TileShapes {
-  uint8_t palette, start, reserved[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-};
 
 #ifdef ATTENTION_EXT_EMULATE_AMX
 
@@ -58,13 +53,19 @@ inline void emulated_multiply(float (*sums)[16], const uint16_t* a, const uint16
 
 class TileUnit {};
 
-#else
+#elif defined(__AMX_BF16__)
 
 #define TILE_LOAD(number, from) _tile_loadd(number, from, 64)
 #define TILE_LOAD_SUMS(number, from, stride) _tile_loadd(number, from, 4 * (stride))
 #define TILE_STORE(number, to, stride) _tile_stored(number, to, 4 * (stride))
 #define TILE_CLEAR(number) _tile_zero(number)
 #define TILE_MULTIPLY(sum, a, b) _tile_dpbf16ps(sum, a, b)
+
+struct TileShapes {
+  uint8_t palette, start, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
 
 // Configures this thread's tiles, and restores the configuration of other code, e.g. of oneDNN.
 class TileUnit {
@@ -89,10 +90,17 @@ class TileUnit {
   TileShapes before_;
 };
 
+#else
+
+struct TileUnit {
+  TileUnit() {}  // without it, a compiler calls the variable unused
+};
+
 #endif
 
 // sums[32, 32] = A[32, 32 · steps] · B, or added to what is there. Tiles of the first and second 16 rows of A follow
 // each other in steps of `step_a` numbers, those of the columns of B in steps of `step_b`.
+#if defined(ATTENTION_EXT_EMULATE_AMX) || defined(__AMX_BF16__)
 inline __attribute__((always_inline)) void multiply_tiles(
     int64_t steps, const uint16_t* a_first, const uint16_t* a_second, int64_t step_a, const uint16_t* b_first,
     const uint16_t* b_second, int64_t step_b, float* sums, int64_t stride, bool add) {
@@ -122,6 +130,40 @@ inline __attribute__((always_inline)) void multiply_tiles(
   TILE_STORE(2, sums + 16 * stride, stride);
   TILE_STORE(3, sums + 16 * stride + 16, stride);
 }
+#else
+// Eight rows of sums at a time stay in registers.
+inline __attribute__((always_inline)) void multiply_tiles(
+    int64_t steps, const uint16_t* a_first, const uint16_t* a_second, int64_t step_a, const uint16_t* b_first,
+    const uint16_t* b_second, int64_t step_b, float* sums, int64_t stride, bool add) {
+  constexpr int64_t rows = 8;
+  for (int64_t m = 0; m < 32; m += rows) {
+    const uint16_t* a = (m < 16 ? a_first : a_second) + m % 16 * 32;
+    float* to = sums + m * stride;
+    __m512 x[rows][2];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < rows; ++i)
+#pragma GCC unroll 2
+      for (int64_t j = 0; j < 2; ++j) x[i][j] = add ? _mm512_loadu_ps(to + i * stride + 16 * j) : _mm512_setzero_ps();
+    for (int64_t s = 0; s < steps; ++s)
+      for (int64_t k = 0; k < 16; ++k) {
+        const __m512bh first = (__m512bh)_mm512_loadu_si512(b_first + s * step_b + 32 * k);
+        const __m512bh second = (__m512bh)_mm512_loadu_si512(b_second + s * step_b + 32 * k);
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < rows; ++i) {
+          int pair;
+          memcpy(&pair, a + s * step_a + 32 * i + 2 * k, sizeof(pair));
+          const __m512bh row = (__m512bh)_mm512_set1_epi32(pair);
+          x[i][0] = _mm512_dpbf16_ps(x[i][0], row, first);
+          x[i][1] = _mm512_dpbf16_ps(x[i][1], row, second);
+        }
+      }
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < rows; ++i)
+#pragma GCC unroll 2
+      for (int64_t j = 0; j < 2; ++j) _mm512_storeu_ps(to + i * stride + 16 * j, x[i][j]);
+  }
+}
+#endif
 
 // Two vectors rounded to bfloat16: `low` in the low halves of the result's lanes, `high` in the high halves.
 inline __attribute__((always_inline)) Bits halves_in_pairs(Vec<float> low, Vec<float> high) {

@@ -5,7 +5,7 @@
 #define ATTENTION_EXT_EMULATE_AMX
 #include "../../attention_ext/isa.cpp"
 #undef VECTOR_BYTES
-#include "../../attention_ext/amx.cpp"
+#include "../../attention_ext/tiles.cpp"
 
 namespace attention_ext {
 
@@ -14,7 +14,7 @@ namespace {
 const InstructionSet with_tiles = [] {
   InstructionSet set = ISA_TABLE;
   set.name = "amx";
-  set.tiles = &tile_kernels;
+  set.tiles = &tile_kernels_amx;
   return set;
 }();
 const InstructionSet* chosen = &with_tiles;

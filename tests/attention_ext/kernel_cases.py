@@ -24,7 +24,7 @@ def instruction_sets() -> list[str]:
     if why_unavailable("cpu") is not None:
         return []
     names = []
-    for name in ("generic", "avx2", "avx512", "amx"):
+    for name in ("generic", "avx2", "avx512", "avx512_bf16", "amx"):
         try:
             names.append(instruction_set(name))
         except RuntimeError:

@@ -1,6 +1,6 @@
-"""Local attention on tiles of bfloat16 (AMX), against float64 and beside PyTorch's attention in bfloat16."""
+"""Local attention on tiles of bfloat16, against float64 and beside PyTorch's attention in bfloat16."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 from attention_ext import library
 from attention_ext.local_attention import native, reference
 
+SETS = [name for name in instruction_sets() if name in ("avx512_bf16", "amx")]
 pytestmark = pytest.mark.skipif(
-    "amx" not in instruction_sets(), reason="needs AMX; test_avx512_emulation.py runs these tests without"
+    not SETS, reason="needs AVX512_BF16 or AMX; test_avx512_emulation.py runs these tests without"
 )
 ALL = (10_000, 10_000, 1)
 # [B, H, N, D, E], lengths, and (left, right, chunk).
@@ -28,6 +29,13 @@ CASES = {
     "itself": ((1, 1, 70, 16, 16), [70], (0, 0, 1)),
     "largest heads": ((1, 1, 70, 256, 256), [70], ALL),
 }
+
+
+@pytest.fixture(params=SETS, autouse=True)
+def chosen(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Select an instruction set with tiles."""
+    yield library.instruction_set(request.param)
+    library.instruction_set()
 
 
 def inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Inputs:
@@ -80,7 +88,9 @@ def test_errors_are_those_of_pytorch_in_bfloat16(name: str, biased: bool) -> Non
         run(kernel(lengths_B, window, bias), p, torch.bfloat16), theirs, exact, strict=True
     ):
         assert found.dtype == torch.bfloat16
-        assert error(found, truth) <= 1.5 * max(error(other, truth), 0.002)
+        bound = 1.5 * max(error(other, truth), 0.002)
+        # In "itself", gradients of q and k are differences of equal sums, whose order may differ.
+        assert error(found, truth) <= bound or (found.double() - truth).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("count", [1, 3])  # threads with whole heads, and with shared ones
@@ -93,11 +103,11 @@ def test_bits_depend_on_the_sequence_alone(count: int) -> None:
     check_same_bits(found, [x[1:, :, :77] for x in together])
 
 
-def test_dropout_is_that_of_the_other_kernels() -> None:
+def test_dropout_is_that_of_the_other_kernels(chosen: str) -> None:
     """Weights are dropped by a hash of seed, row and key, whatever the instruction set."""
     p, lengths = inputs((1, 2, 150, 16, 16)), torch.tensor([150])
     found = []
-    for name in ("amx", "avx512"):
+    for name in (chosen, "avx512"):
         library.instruction_set(name)
         torch.manual_seed(5)
         found.append(
@@ -107,7 +117,6 @@ def test_dropout_is_that_of_the_other_kernels() -> None:
                 torch.bfloat16,
             )
         )
-    library.instruction_set()
     for one, other in zip(*found, strict=True):
         assert error(one, other.double()) < 0.01
 
