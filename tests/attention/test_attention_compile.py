@@ -5,15 +5,18 @@ In float64, where a compiler that reorders sums stays within 1e-9. In float32 a 
 
 import pytest
 import torch
-from mechanisms import CROSS, LENGTHS, OWN, QUERY_KEY, SHARED, C, build_layer, layer_input, two_iterations
+from mechanisms import CROSS, LENGTHS, OWN, QUERY_KEY, SHARED, C, K, build_layer, layer_input, two_iterations
 from quick import quick
 
 # Names without operations of their own: those of other names with other numbers, or in other combinations.
 REPEATED = {
-    *(f"clustered-{C}", f"clustered-{C}:grouping=keys", "lsh-1:chunk=4,buckets=4"),
+    *(f"clustered-{C}", f"clustered-{C}:grouping=keys", f"clustered-{C}:center=true"),
+    *(f"i-clustered-{C}:topk={K}", "lsh-1:chunk=4,buckets=4"),
     *("local-3", "local-70:global=40", "local-3:right=0", "local-1:right=9", "local-9:chunk=70"),
+    *("local-0:global=1", "local-2:right=0,chunk=4", f"near-{C}:topk={K},window=2"),
     *(f"near-{C}:topk=1,window=0,grouping=hash", f"near-{C}:topk=2,window=70"),
-    *("cast-3:capacity=2", "cast-3:assign=single,capacity=5", "cast-3:heads=own", "cast-3:function=laplace"),
+    *("cast-3:capacity=2", "cast-3:assign=single", "cast-3:assign=single,capacity=5"),
+    *("cast-3:heads=own", "cast-3:function=laplace", "mamba:causal=true,state=4,chunk=4"),
     *("cast-9:count=root", "agglomerative-4:tie=true", "hyper:hidden=6,tie=true", "fastformer:tie=true"),
     *("mamba:state=2,chunk=4", "mamba:state=4,chunk=2", "mamba:state=4,width=1,chunk=4"),
     "mamba:state=4,expand=2,chunk=4",

@@ -1,7 +1,8 @@
 """The checks that `asr attention check` runs, on every mechanism of the table.
 
 All checks run on each mechanism, and with values of its options that draw planes or take further branches;
-those that depend on the other values, too, run with each of them.
+those that depend on the other values, too, run with each of them, unless `test_equations.py` and
+`test_half_precision.py` compare these with oracles.
 """
 
 import pytest
@@ -17,9 +18,6 @@ FIRST = {split_name(name)[0]: name for name in reversed(NAMES)}.values()  # of e
 ALL = {*FIRST, BIASED, KEYS[-1], SHARED[-1], OWN[7]}
 BY_VALUE = {
     mechanisms.padding_and_batch,
-    mechanisms.weights_times_values,
-    mechanisms.huge_logits,
-    mechanisms.half_precision,
     mechanisms.gradients,
     layers.layer_padding_and_batch,
     layers.layer_gradients,
