@@ -42,10 +42,11 @@ def expected(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor, bias_N: Tensor)
 
 
 @pytest.mark.parametrize(
-    "name", FEW + [pytest.param(x, marks=pytest.mark.slow) for x in NAMES if x not in FEW]
+    ("name", "finite"),
+    [(name, finite) for name in FEW for finite in (False, True)]
+    + [pytest.param(x, False, marks=pytest.mark.slow) for x in NAMES if x not in FEW],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("finite", [False, True])
 def test_a_key_counts_as_often_as_its_size(name: str, backend: str, finite: bool) -> None:
     mechanism = build(name, backend=backend)
     q, k, v = inputs(mechanism, LENGTHS, poison=7.0 if finite else float("nan"))

@@ -94,11 +94,10 @@ def test_states_equal_the_oracle_s_alone_and_with_any_padding(frames: str, subsa
         torch.testing.assert_close(found[:count], oracle(model, own[:length]), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("attention", default_names())
 @pytest.mark.parametrize(
-    ("block", "frames"),
-    [(block, "1,2,3") for block in ("transformer", "conformer", "ebranchformer")]
-    + [("transformer", MERGED[0])],
+    ("attention", "block", "frames"),
+    [(name, "transformer", frames) for name in default_names() for frames in ("1,2,3", MERGED[0])]
+    + [(name, block, "1,2,3") for name in ("full", "near-100") for block in ("conformer", "ebranchformer")],
 )
 @torch.no_grad()
 def test_every_mechanism_ignores_padding_and_the_batch(attention: str, block: str, frames: str) -> None:

@@ -104,10 +104,10 @@ def test_spoken_text_has_no_signs_and_stays(written: str, language: str) -> None
     assert normalise(spoken, "spoken", language) == spoken
 
 
-@pytest.mark.parametrize("language", sorted(CONVERTER_CLASSES))
-def test_no_digit_is_left_in_any_language(language: str) -> None:
+def test_no_digit_is_left_in_any_language() -> None:
     written = "0 7 1500 1984 3500 -3 2,50 0.5 $5 3.499 € 50% 10:30 1,000,000 3.10.1990 07700900123"
-    assert not any(x.isdigit() for x in spoken_numbers(written, language))
+    for language in sorted(CONVERTER_CLASSES):
+        assert not any(x.isdigit() for x in spoken_numbers(written, language)), language
 
 
 @pytest.mark.parametrize(
