@@ -99,7 +99,7 @@ def test_any_part_equals_that_of_the_whole(path: Path) -> None:
             np.testing.assert_array_equal(more, whole[start + count : start + count + 5])
 
 
-@pytest.mark.parametrize("size", [1, 64, 701, COUNT - 1, COUNT, COUNT + 1, 100_000])
+@pytest.mark.parametrize("size", [1, 701, COUNT - 1, COUNT, COUNT + 1])
 def test_blocks_are_the_whole_in_order(path: Path, size: int) -> None:
     with open_audio(path) as file:
         blocks = list(file.blocks(size))

@@ -107,10 +107,11 @@ def test_blocks_follow_their_equations(kind: str, norm: str) -> None:
     assert torch.allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("attention", ["full", "shared-full", "i-clustered-5:topk=4"])
-@pytest.mark.parametrize("rotary_base", [None, 1e4])
+@pytest.mark.parametrize(
+    ("kind", "norm", "attention", "rotary_base"),
+    [(kind, norm, "i-clustered-5:topk=4", 1e4) for kind in BLOCKS for norm in ("pre", "post")]
+    + [("transformer", "pre", name, base) for name in ("full", "shared-full") for base in (None, 1e4)],
+)
 def test_an_utterance_alone_equals_the_utterance_in_a_batch(
     kind: str, norm: str, attention: str, rotary_base: float | None
 ) -> None:
