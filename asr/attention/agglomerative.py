@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.products import Linear
 from asr.attention.softmax import without_padding
 from asr.attention.spec import COUNT, causal_option
 from asr.config import option
@@ -62,10 +63,10 @@ class AgglomerativeAttention(OwnParameterLayer):
                 f"attention {name!r}: model_dim={model_dim} is not a multiple of {classes} classes"
             )
         self.classes, self.causal = classes, options.causal
-        self.reference_classes = nn.Linear(model_dim, classes)
-        self.query_classes = self.reference_classes if options.tie else nn.Linear(model_dim, classes)
-        self.values = nn.Linear(model_dim, model_dim, bias=False)  # the P^k side by side
-        self.output = nn.Linear(model_dim, model_dim, bias=False)  # Q
+        self.reference_classes = Linear(model_dim, classes)
+        self.query_classes = self.reference_classes if options.tie else Linear(model_dim, classes)
+        self.values = Linear(model_dim, model_dim, bias=False)  # the P^k side by side
+        self.output = Linear(model_dim, model_dim, bias=False)  # Q
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

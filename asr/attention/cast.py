@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.products import Linear
 from asr.attention.softmax import filled_lengths, without_padding
 from asr.attention.spec import COUNT
 from asr.config import option
@@ -106,12 +107,12 @@ class CAST(OwnParameterLayer):
         self.follows_length = options.count == "root"
         self.shared = options.heads == "shared"
         self.function = options.function
-        self.query = nn.Linear(model_dim, heads * head_dim)
-        self.key = nn.Linear(model_dim, heads * head_dim)
-        self.value = nn.Linear(model_dim, heads * head_dim)
-        self.gate = nn.Linear(model_dim, 1)
+        self.query = Linear(model_dim, heads * head_dim)
+        self.key = Linear(model_dim, heads * head_dim)
+        self.value = Linear(model_dim, heads * head_dim)
+        self.gate = Linear(model_dim, 1)
         self.surrogates_HCD = nn.Parameter(torch.randn(heads, options.clusters, head_dim))
-        self.output = nn.Linear(heads * head_dim, model_dim)
+        self.output = Linear(heads * head_dim, model_dim)
         self.dropout = dropout
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

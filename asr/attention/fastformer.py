@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.products import Linear
 from asr.attention.softmax import filled_lengths, without_padding
 from asr.config import option
 from asr.errors import UserError
@@ -62,9 +63,9 @@ class Fastformer(OwnParameterLayer):
         super().__init__(name, backend)
         if model_dim % heads:
             raise UserError(f"attention {name!r}: model_dim={model_dim} is not a multiple of {heads} heads")
-        self.query, self.key = nn.Linear(model_dim, model_dim), nn.Linear(model_dim, model_dim)
-        self.value = self.query if options.tie else nn.Linear(model_dim, model_dim)
-        self.transform = nn.Linear(model_dim, model_dim)  # W
+        self.query, self.key = Linear(model_dim, model_dim), Linear(model_dim, model_dim)
+        self.value = self.query if options.tie else Linear(model_dim, model_dim)
+        self.transform = Linear(model_dim, model_dim)  # W
         bound = (model_dim // heads) ** -0.5  # as in nn.Linear
         self.weigh_query = nn.Parameter(torch.empty(heads, model_dim // heads).uniform_(-bound, bound))
         self.weigh_key = nn.Parameter(torch.empty(heads, model_dim // heads).uniform_(-bound, bound))

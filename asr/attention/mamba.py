@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.products import Linear
 from asr.attention.softmax import filled_lengths, without_padding
 from asr.attention.spec import causal_option
 from asr.config import option
@@ -95,16 +96,16 @@ class Mamba(OwnParameterLayer):
         state, width, chunk = options.state, options.width, options.chunk
         self.heads, self.state, self.chunk, self.inner, self.ways = heads, state, chunk, inner, ways
         channels, bound = inner + ways * 2 * state, width**-0.5  # as in nn.Conv1d
-        self.input = nn.Linear(model_dim, inner + channels, bias=False)
+        self.input = Linear(model_dim, inner + channels, bias=False)
         # Separate from `input`, because a matrix product with an odd number of columns takes a third longer.
-        self.step = nn.Linear(model_dim, ways * heads)
+        self.step = Linear(model_dim, ways * heads)
         self.taps_C1W = nn.Parameter(torch.empty(channels, 1, width).uniform_(-bound, bound))
         self.taps_bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))
         # One-dimensional, because optimisers don't decay vectors.
         self.log_rate = nn.Parameter(torch.empty(ways * heads).uniform_(*RATES).log())  # log −A
         self.skip = nn.Parameter(torch.ones(heads))  # D
         self.norm_weight = nn.Parameter(torch.ones(inner))
-        self.output = nn.Linear(inner, model_dim, bias=False)
+        self.output = Linear(inner, model_dim, bias=False)
         step = torch.empty(ways * heads).uniform_(*map(math.log, STEPS)).exp()
         with torch.no_grad():
             self.step.bias.copy_(step.expm1().log())  # the inverse of softplus

@@ -1,11 +1,13 @@
 """Multi-head self-attention: projections and rotary positions around a mechanism."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import FrameRate, OwnParameterLayer, SelfAttentionLayer
+from asr.attention.products import Linear, linear
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, without_padding
 from asr.attention.table import build_mechanism, mechanism_class, parse_name
 from asr.errors import UserError
@@ -51,10 +53,12 @@ class SelfAttention(SelfAttentionLayer):
             raise UserError(f"rotary positions need an even head_dim, found {head_dim}")
         self.heads, self.rotary_base = heads, rotary_base
         size = heads * head_dim
-        self.query = nn.Linear(model_dim, size, bias=bias)
-        self.key = None if mechanism.needs_shared_keys else nn.Linear(model_dim, size, bias=bias)
-        self.value = nn.Linear(model_dim, size, bias=bias)
-        self.output = nn.Linear(size, model_dim, bias=bias)
+        self.query: nn.Linear = Linear(model_dim, size, bias=bias)
+        self.key: nn.Linear | None = (
+            None if mechanism.needs_shared_keys else Linear(model_dim, size, bias=bias)
+        )
+        self.value: nn.Linear = Linear(model_dim, size, bias=bias)
+        self.output: nn.Linear = Linear(size, model_dim, bias=bias)
         self.mechanism = mechanism
 
     @property
@@ -117,15 +121,20 @@ class SelfAttention(SelfAttentionLayer):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def _projected(x: Tensor, layers: list[nn.Linear]) -> list[Tensor]:
+def _projected(x: Tensor, layers: Sequence[nn.Linear]) -> list[Tensor]:
     """Return the output of each layer for x [B, N, M], [B, N, H·D]."""
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    plain = all(type(layer) is nn.Linear for layer in layers)  # without peft's updates
-    if x.device.type != "cpu" or 0 < len(biases) < len(layers) or not plain:
+    plain = all(type(layer) in (nn.Linear, Linear) for layer in layers)  # without peft's updates
+    if x.device.type != "cpu" or not plain:
         return [layer(x) for layer in layers]
     # A single product takes 7 to 25 % less time than several, which read x repeatedly and add its gradients.
     weights: list[Tensor] = [layer.weight for layer in layers]
-    outputs = nn.functional.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+    given: list[Tensor | None] = [layer.bias for layer in layers]
+    biases = [
+        weight.new_zeros(len(weight)) if bias is None else bias
+        for weight, bias in zip(weights, given, strict=True)
+    ]
+    some = any(bias is not None for bias in given)  # Whisper's keys have none
+    outputs = linear(x, torch.cat(weights), torch.cat(biases) if some else None)
     return list(outputs.chunk(len(layers), dim=-1))
 
 

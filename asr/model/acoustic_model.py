@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from asr.attention.products import Linear, use_faster_products
 from asr.attention.table import code_digests
 from asr.config import from_dict, to_dict, user_code
 from asr.config.schedule import Factor, Merging, joined_factors, layer_factors
@@ -96,6 +97,7 @@ class AcousticModel(AttentionModel):
         if config.pretrained:
             encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
             parts = pretrained_parts(encoder, config.pretrained, *attention)
+            use_faster_products(parts[2])
             self.front_end, self.normalisation, self.encoder = parts
             self.encoder.factors = self._factors(model.frames)
             if (
@@ -119,7 +121,7 @@ class AcousticModel(AttentionModel):
             self.head.projection.weight.data.copy_(pretrained.weight)
             self.head.projection.bias.data.copy_(pretrained.bias)
         outputs, conditioned = self.head.projection.out_features, config.model.self_conditioned
-        self.condition = nn.Linear(outputs, config.model.size) if conditioned else None
+        self.condition = Linear(outputs, config.model.size) if conditioned else None
 
     def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities.

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from asr.attention import build_self_attention
 from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.none import NoAttention
+from asr.attention.products import Linear
 from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
 from asr.model.options import BlockConfig
@@ -56,10 +57,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(config.size, config.feedforward),
+            Linear(config.size, config.feedforward),
             LAYERS[config.activation](),
             Dropout(config.dropout),
-            nn.Linear(config.feedforward, config.size),
+            Linear(config.feedforward, config.size),
         )
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -96,11 +97,11 @@ class ConvolutionModule(nn.Module):
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.gated = nn.Linear(config.size, 2 * config.size)
+        self.gated = Linear(config.size, 2 * config.size)
         self.depthwise = DepthwiseConvolution(config.size, config.convolution_kernel)
         self.norm = nn.LayerNorm(config.size)
         self.activation = LAYERS[config.activation]()
-        self.output = nn.Linear(config.size, config.size)
+        self.output = Linear(config.size, config.size)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""
@@ -118,11 +119,11 @@ class GatingMLP(nn.Module):
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         half = config.feedforward // 2
-        self.input = nn.Sequential(nn.Linear(config.size, config.feedforward), LAYERS[config.activation]())
+        self.input = nn.Sequential(Linear(config.size, config.feedforward), LAYERS[config.activation]())
         self.norm = nn.LayerNorm(half)
         self.depthwise = DepthwiseConvolution(half, config.convolution_kernel)
         self.dropout = Dropout(config.dropout)
-        self.output = nn.Linear(half, config.size)
+        self.output = Linear(half, config.size)
         # The gate starts close to 1, as in gMLP (Liu et al. 2021, section 2.1).
         nn.init.normal_(self.depthwise.convolution.weight, std=1e-6)
         nn.init.ones_(self.depthwise.convolution.bias)  # type: ignore[arg-type]
@@ -151,7 +152,7 @@ class Branches(nn.Module):
         self.alone = isinstance(attention, NoAttention)
         size = config.size if self.alone else 2 * config.size
         self.depthwise = DepthwiseConvolution(size, config.convolution_kernel)
-        self.merge = nn.Linear(size, config.size)
+        self.merge = Linear(size, config.size)
 
     def forward(self, x: Tensor, lengths: Tensor, **rate: FrameRate) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]; `rate` goes to the attention."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
+from asr.attention.products import Linear
 from asr.attention.table import layer_names
 from asr.config.schedule import layer_factors
 from asr.lengths import zero_padding
@@ -36,7 +37,7 @@ class Subsampling(nn.Module):
             nn.Conv1d(bins if i == 0 else size, size, kernel, stride=2, padding=kernel // 2)
             for i, kernel in enumerate(kernels)
         )
-        self.projection = nn.Identity() if kernels else nn.Linear(bins, size)
+        self.projection = nn.Identity() if kernels else Linear(bins, size)
 
     def lengths(self, frames: Tensor) -> Tensor:
         """Return the number of encoder frames for [B] feature frames, [B]."""

@@ -4,6 +4,7 @@ import math
 
 from torch import Tensor, nn
 
+from asr.attention.products import Linear
 from asr.losses.ctc import BLANK
 from asr.losses.topology import output_count
 
@@ -26,7 +27,7 @@ class Head(nn.Module):
     def __init__(self, size: int, vocabulary: int, topology: str = "ctc") -> None:
         super().__init__()
         self.topology = topology
-        self.projection = nn.Linear(size, output_count(topology, vocabulary))
+        self.projection = Linear(size, output_count(topology, vocabulary))
         nn.init.zeros_(self.projection.bias)
         if topology != "ctc":
             return

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
+from asr.attention.products import use_faster_products
 from asr.attention.table import layer_names
 from asr.attention.transformers_adapter import import_transformers, quiet, refuse_adapter
 from asr.config.schedule import layer_factors
@@ -73,6 +74,7 @@ class Whisper:
         self.extractor, self.tokenizer = processor.feature_extractor, processor.tokenizer
         self._check()
         self.model.eval().to(device)
+        use_faster_products(self.model)
         config = self.model.config
         self.rate: int = self.extractor.sampling_rate
         self.longest_s: float = self.extractor.chunk_length

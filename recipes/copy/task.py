@@ -12,6 +12,7 @@ from asr_recipes.copy.options import TaskOptions
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from asr.attention.products import Linear
 from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
 from asr.errors import UserError
@@ -143,7 +144,7 @@ class CopyModel(AttentionModel):
             raise UserError(f"model.subsampling={config.subsampling}: expected 1 for masked copy")
         self.config = config
         self.encoder = Encoder(config, MASK + 1, attention, backend)
-        self.classifier = nn.Linear(config.heads * config.head_dim, SYMBOLS + 1)
+        self.classifier = Linear(config.heads * config.head_dim, SYMBOLS + 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map symbols [B, N] to logits [B, N, 11]."""

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from asr.attention.products import Linear
 from asr.attention.table import is_causal
 from asr.errors import UserError
 from asr.model.attention_model import AttentionModel
@@ -83,7 +84,7 @@ class LanguageModel(AttentionModel):
         if encoding != "embedding":
             self.convolution = CausalConvolution(config.size, kernel)
         self.block = Block(config, attention, backend)
-        self.projection = nn.Linear(config.size, config.size)
+        self.projection = Linear(config.size, config.size)
         for table in (self.tokens.weight, self.positions, self.depths):
             if table is not None:
                 nn.init.uniform_(table, -INITIAL, INITIAL)

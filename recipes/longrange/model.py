@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from asr.attention.products import Linear
 from asr.lengths import zero_padding
 from asr.model.attention_model import AttentionModel
 from asr.model.encoder import Encoder
@@ -88,9 +89,9 @@ class Classifier(AttentionModel):
         self.features = features
         self.encoder = Encoder(config, features.size, attention, backend)
         self.classifier = nn.Sequential(
-            nn.Linear(config.size, config.size),
+            Linear(config.size, config.size),
             nn.ReLU(),
-            nn.Linear(config.size, classes),
+            Linear(config.size, classes),
         )
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
