@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.attention.gated_bias import biased_attention
 from asr.attention.layer import FrameRate, SelfAttentionLayer
@@ -65,11 +65,16 @@ class BiasedAttention(SelfAttentionLayer):
         name: mechanism.
         backend: `auto` or `reference`.
 
+    Attributes:
+        value, output: projections of subclasses.
+
     Raises:
         UserError: the mechanism or the backend doesn't fit.
     """
 
     mechanism: SoftmaxMechanism
+    value: nn.Linear
+    output: nn.Linear
     takes_rate = evenly_spaced = True
 
     def __init__(self, heads: int, dropout: float, name: str, backend: str) -> None:
@@ -98,10 +103,10 @@ class BiasedAttention(SelfAttentionLayer):
         x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
         rate = rate or FrameRate(1, None)
         q, k, bias = self.logits(x, rate.factor, **given)
-        v = self._split_heads(self.project_values(x))
+        v = self._split_heads(self.value(x))
         with torch.autocast(x.device.type, enabled=False):
             mixed = self.mix(q, k, v, bias, lengths, rate)
-        return zero_padding(self.project_output(mixed.transpose(1, 2).flatten(2)), lengths)
+        return zero_padding(self.output(mixed.transpose(1, 2).flatten(2)), lengths)
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, bias: LogitBias, lengths: Tensor, rate: FrameRate
@@ -128,14 +133,6 @@ class BiasedAttention(SelfAttentionLayer):
         """
         raise NotImplementedError
 
-    def project_values(self, x: Tensor) -> Tensor:
-        """Return the values, [B, N, M]."""
-        raise NotImplementedError
-
-    def project_output(self, mixed: Tensor) -> Tensor:
-        """Return the output of mixed values, [B, N, M] each."""
-        raise NotImplementedError
-
     def _fitting(self, name: str, backend: str) -> SoftmaxMechanism:
         if backend not in ("auto", "reference"):
             raise UserError(f"backend {backend!r} can't add a bias to the logits: expected auto | reference")
@@ -159,15 +156,17 @@ class GatedBiasAttention(BiasedAttention):
         super().__init__(attention.num_heads, attention.dropout, name, backend)
         self.attention = attention
 
-    def project_values(self, x: Tensor) -> Tensor:
+    @property
+    def value(self) -> nn.Linear:  # type: ignore[override]
         """See `BiasedAttention`."""
-        values: Tensor = self.attention.v_proj(x)
-        return values
+        projection: nn.Linear = self.attention.v_proj
+        return projection
 
-    def project_output(self, mixed: Tensor) -> Tensor:
+    @property
+    def output(self) -> nn.Linear:  # type: ignore[override]
         """See `BiasedAttention`."""
-        output: Tensor = self.attention.out_proj(mixed)
-        return output
+        projection: nn.Linear = self.attention.out_proj
+        return projection
 
     def distance_bias(self, positions: int, distance: int = 1) -> Tensor:
         """Return the bias of −(N − 1) … N − 1 times `distance`, [H, 2N − 1]; in the first layer only."""

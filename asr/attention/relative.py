@@ -71,16 +71,6 @@ class ClippedAttention(BiasedAttention):
         self.distances: nn.Embedding = attention.distance_embedding
         self.left: int = attention.left_max_position_embeddings
 
-    def project_values(self, x: Tensor) -> Tensor:
-        """See `BiasedAttention`."""
-        values: Tensor = self.value(x)
-        return values
-
-    def project_output(self, mixed: Tensor) -> Tensor:
-        """See `BiasedAttention`."""
-        output: Tensor = self.output(mixed)
-        return output
-
     def logits(self, x: Tensor, distance: int, **_: Tensor) -> tuple[Tensor, Tensor, LogitBias]:
         """See `BiasedAttention`."""
         q, k = self._split_heads(self.query(x)), self._split_heads(self.key(x))

@@ -147,9 +147,8 @@ def test_a_model_with_mamba_is_refused_as_a_graph(tmp_path):
 @pytest.mark.parametrize(
     ("attention", "block", "topology"),
     [
-        pytest.param("full", "conformer", "ctc", marks=pytest.mark.slow),
+        pytest.param("full", "conformer", "ctc", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
         pytest.param("i-clustered-8:topk=8,iterations=2", "ebranchformer", "hmm", marks=pytest.mark.slow),
-        pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param("near-8:topk=8,window=3", "transformer", "ctc", marks=pytest.mark.slow),
     ],
@@ -208,9 +207,9 @@ print(json.dumps(texts))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["full", "local-5:global=2"])
-def test_sherpa_onnx_transcribes_to_the_same_text(tmp_path, attention):
+def test_sherpa_onnx_transcribes_to_the_same_text(tmp_path):
     """In a process of its own, because its wheel brings another onnxruntime."""
+    attention = "local-5:global=2"
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     recognizer = tiny(attention)
@@ -261,7 +260,7 @@ def test_models_that_sherpa_onnx_cannot_run_are_refused(tmp_path):
         pytest.param("shared-full", "conformer", marks=pytest.mark.slow),
         pytest.param("fastformer", "transformer", marks=pytest.mark.slow),
         pytest.param("linear", "transformer", marks=pytest.mark.slow),
-        pytest.param("linear:causal=true", "transformer", marks=pytest.mark.slow),
+        pytest.param("linear:causal=true", "transformer", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],
 )
 def test_torch_export_agrees_with_pytorch_on_utterances(tmp_path, attention, block):
@@ -289,11 +288,10 @@ def test_torch_export_agrees_with_pytorch_on_utterances(tmp_path, attention, blo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["full", "local-3"])
 @torch.no_grad()
-def test_a_program_has_the_model_s_frame_rates(tmp_path, attention):
+def test_a_program_has_the_model_s_frame_rates(tmp_path):
     """From one frame of a layer to many, at odd and even lengths."""
-    model = tiny(attention, layers=2, frames="1,3").model
+    model = tiny("local-3", layers=2, frames="1,3").model
     write_program(model, tmp_path / "m.pt2")
     program = torch.export.load(tmp_path / "m.pt2").module()
     for frames in (1, 2, 7, 12, 41):
@@ -307,9 +305,9 @@ def test_a_program_has_the_model_s_frame_rates(tmp_path, attention):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subsampling", [2, 8])
-def test_a_program_accepts_a_single_frame(tmp_path, subsampling):
+def test_a_program_accepts_a_single_frame(tmp_path):
     """Below five feature frames, the program of `full` failed with a guard's message."""
+    subsampling = 8
     model = tiny("full", "transformer", subsampling=subsampling).model
     write_program(model, tmp_path / "full.pt2")
     program = torch.export.load(tmp_path / "full.pt2").module()

@@ -47,7 +47,6 @@ def opened(path: Path) -> Run:
 @pytest.mark.parametrize(
     ("form", "family", "attention"),
     [
-        ("torch_export", "hubert", "full"),
         ("onnx", "wav2vec2", "full"),
         ("torch_export", "wavlm", CLUSTERS),
         ("onnx", "parakeet", "full"),
@@ -55,6 +54,7 @@ def opened(path: Path) -> Run:
         *(
             pytest.param(*case, marks=pytest.mark.exhaustive)
             for case in (
+                ("torch_export", "hubert", "full"),
                 ("onnx", "wavlm", CLUSTERS),
                 ("torch_export", "parakeet", CLUSTERS),
                 ("onnx", "whisper", "full"),
