@@ -171,17 +171,6 @@ class CompareConfig(SearchOptions):
         minimum=1,
         maximum=100_000_000,
     )
-    samples: int = option(
-        1000,
-        help="bootstrap samples for the intervals",
-        affects="result",
-        only=FOUND,
-        minimum=10,
-        maximum=1_000_000,
-    )
-    seed: int = option(
-        0, help="random seed of the bootstrap", affects="result", only=FOUND, maximum=2**32 - 1
-    )
     backend: str = option(
         "auto",
         help="auto | reference | native; without data as in asr train",

@@ -36,7 +36,7 @@ TRAINING_SET_HERE = {
     "trainer.budget_clock": "budget_clock=…",
 }
 # Options of an exchange whose names are training options if models are trained.
-IN_TRAINING = ("model", "seed", "backend")
+IN_TRAINING = ("model", "backend")
 SEARCHED = tuple(entry.name for entry in fields(SearchOptions))
 OWN_DECODING = (*SEARCHED, "device", "precision")  # options of asr decode
 

@@ -48,7 +48,7 @@ def test_states_are_those_of_this_program(name: str, folder: Path) -> None:
 
 
 def test_engines_are_rows_beside_ours(folder: Path, tmp_path: Path) -> None:
-    given = {"model": folder / "model", "data": folder / "data", "folder": tmp_path, "samples": 20}
+    given = {"model": folder / "model", "data": folder / "data", "folder": tmp_path}
     given |= {"attentions": "full", "device": "cpu", "peers": "transformers,transformers-bf16"}
     assert main(["compare", *(f"{key}={value}" for key, value in given.items())]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
@@ -69,7 +69,7 @@ def test_what_is_not_installed_is_skipped_in_one_line(
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr(engines, "version", version)
-    given = {"model": folder / "model", "data": folder / "data", "folder": tmp_path, "samples": 20}
+    given = {"model": folder / "model", "data": folder / "data", "folder": tmp_path}
     given |= {"attentions": "full", "device": "cpu", "peers": "openvino"}
     assert main(["compare", *(f"{key}={value}" for key, value in given.items())]) == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("skipped")]

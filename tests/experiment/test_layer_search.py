@@ -113,7 +113,7 @@ def test_a_model_keeps_its_own_frames_where_they_are_not_changed() -> None:
 
 
 def arguments(model: Path, data: Path, out: Path, *more: str) -> list[str]:
-    given = [f"model={model}", f"data={data}", f"folder={out}", "samples=20", "device=cpu"]
+    given = [f"model={model}", f"data={data}", f"folder={out}", "device=cpu"]
     return ["compare", *given, "sweep=greedy", "attentions=local-2", "frames=2", *more]
 
 

@@ -29,7 +29,7 @@ def voices(shared: Path) -> Path:
 
 
 def arguments(model: Path, data: Path, out: Path, *more: str) -> list[str]:
-    given = [f"model={model}", f"data={data}", f"folder={out}", "samples=20"]
+    given = [f"model={model}", f"data={data}", f"folder={out}"]
     return ["compare", *given, "device=cpu", *more]
 
 

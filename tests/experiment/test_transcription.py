@@ -42,7 +42,6 @@ def arguments(folder: Path, out: Path, *more: str) -> list[str]:
         "data": folder / "data",
         "attentions": ",".join(ATTENTIONS),
         "folder": out,
-        "samples": 20,
         "batch": 450,
         "device": "cpu",
     }

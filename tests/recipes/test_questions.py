@@ -53,7 +53,6 @@ def arguments(folder: Path, out: Path, *more: str, task: str = "rte,squad") -> l
         f"attentions={ATTENTIONS}",
         f"folder={out}",
         "recipe.max_length=40",
-        "samples=20",
         "batch=120",
         "device=cpu",
         *(["recipe.stride=10"] if "squad" in task else []),
@@ -71,7 +70,7 @@ def request(model: Path, task: str, data: Path, out: Path) -> Any:
     """Return the request to evaluate full attention on a task."""
     where = {"model": str(model), "data": str(data), "folder": str(out)}
     own = {"recipe": "questions", "recipe.task": [task], "recipe.max_length": 40}
-    return parse(where | own | {"attentions": ["full"], "samples": 10, "device": "cpu"})
+    return parse(where | own | {"attentions": ["full"], "device": "cpu"})
 
 
 @pytest.fixture(scope="module")
