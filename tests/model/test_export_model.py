@@ -28,7 +28,9 @@ from attention_ext.hashing import reference as hashing_reference
 from attention_ext.improved_clustered_attention import graph, reference
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
+# Graphs repeat the operations of each iteration.
 KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=2"
+NEAR = "near-8:topk=8,window=3,rank=2,iterations=1"
 
 
 def tiny(
@@ -149,8 +151,8 @@ def test_a_model_with_mamba_is_refused_as_a_graph(tmp_path):
     [
         pytest.param("full", "conformer", "ctc", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
         pytest.param("i-clustered-8:topk=8,iterations=2", "ebranchformer", "hmm", marks=pytest.mark.slow),
-        pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
-        pytest.param("near-8:topk=8,window=3", "transformer", "ctc", marks=pytest.mark.slow),
+        pytest.param(KEYS, "transformer", "ctc", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        pytest.param(NEAR, "transformer", "ctc", marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_agrees_with_pytorch_on_utterances(tmp_path, attention, block, topology):
