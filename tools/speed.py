@@ -1,6 +1,7 @@
-"""Measure speed on the CPU: full attention, loading audio, transcription, threads that wait.
+"""Measure speed on the CPU: full attention, linear layers, loading audio, transcription, threads that wait.
 
     python tools/speed.py full
+    python tools/speed.py linear
     python tools/speed.py loading
     python tools/speed.py transcription files=200 seconds=3
     python tools/speed.py waiting model=exp/demo/full data=data/demo
@@ -8,6 +9,8 @@
 full: CPU time of `full` and of PyTorch's attention (SDPA) on the same random input, on one thread, forward
 and with the backward pass. `padded` sequences have 0.6 to 1 of the positions; SDPA masks the others. The last
 column is the time of `full` over that of SDPA: above 1.05, `full` is no baseline to compare anything with.
+
+linear: CPU time of a linear layer in float32 and of PyTorch's, in the same way.
 
 loading: CPU time of what a training step waits for, by sample rate of the file: decode a 16-bit wav file of
 3 s, check it, resample it to 16 kHz and change its speed by each of the folder recipe's factors. `step` is a
@@ -49,6 +52,7 @@ from workers import Turns, Worker, spread
 
 from asr import Recognizer, config
 from asr.attention import build_mechanism
+from asr.attention.products import Linear
 from asr.cli import WAITING, help_table
 from asr.config import option
 from asr.console import open_console
@@ -96,6 +100,17 @@ class Full:
     heads: int = option(6, help="heads, H", affects="result", minimum=1)
     head_dim: int = option(32, help="head size, D", affects="result", minimum=1)
     rounds: int = option(9, help="measured rounds", affects="result", minimum=1)
+
+
+@dataclass
+class Layers:
+    """Options of `linear`."""
+
+    rows: list[int] = option([256, 900, 3000], help="positions of a batch", affects="result", minimum=1)
+    sizes: list[int] = option(
+        [144, 192, 384], help="model sizes, M; layers are M → M and M → 4·M", affects="result", minimum=1
+    )
+    rounds: int = option(25, help="measured rounds", affects="result", minimum=1)
 
 
 @dataclass
@@ -211,6 +226,29 @@ def full_works(
             out.backward(grad.detach())
 
     return {way: partial(work, attend) for way, attend in ways.items()}
+
+
+def measure_linear(options: Layers) -> None:
+    """Print a line per number of rows, layer and pass."""
+    table = Table("rows", "layer", "pass", "PyTorch, ms", "ours, ms", "ours / PyTorch")
+    with torch_threads(1):
+        for rows, size, factor, passes in product(options.rows, options.sizes, (1, 4), PASSES):
+            x = torch.randn(rows, size, requires_grad=passes == "with backward")
+            layers = {"PyTorch": torch.nn.Linear(size, factor * size), "ours": Linear(size, factor * size)}
+
+            def work(layer: torch.nn.Module, x: torch.Tensor = x) -> None:
+                with torch.set_grad_enabled(x.requires_grad):
+                    out = layer(x)
+                if out.requires_grad:
+                    out.sum().backward()
+
+            turns = {way: partial(time_of, partial(work, layer)) for way, layer in layers.items()}
+            times = in_turns(turns, options.rounds, collect=True)
+            theirs, ours = (1000 * statistics.median(x.cpu_s for x in times[way]) for way in layers)
+            name = f"{size} → {factor * size}"
+            table.add_row(str(rows), name, passes, f"{theirs:.2f}", f"{ours:.2f}", f"{ours / theirs:.2f}")
+    print(processor())
+    open_console().print(table)
 
 
 def measure_loading(options: Loading) -> None:
@@ -407,6 +445,7 @@ def measure_waiting(options: Waiting) -> None:
 
 MEASUREMENTS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "full": (Full, measure_full),
+    "linear": (Layers, measure_linear),
     "loading": (Loading, measure_loading),
     "transcription": (Transcription, measure_transcription),
     "waiting": (Waiting, measure_waiting),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asr.environment import processor
 
 # Below, starting a convolution costs more than it saves.
-LEAST_ROWS, LEAST_PRODUCTS = 256, 1 << 22
+LEAST_ROWS, LEAST_PRODUCTS = 256, 1 << 23
 
 
 class Linear(nn.Linear):
