@@ -39,6 +39,13 @@ FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figu
 SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
 
 
+@pytest.fixture(autouse=True)
+def without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out PNG and PDF, which one test looks at."""
+    if request.function is not test_results_cover_every_name_length_and_pass:
+        monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
+
+
 def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
@@ -92,7 +99,11 @@ def test_missing_kernels_are_said_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert "(no compiler; to build them, in the clone: pip install --no-build-isolation" in notice
     assert missing_kernels(["full", "linear", "oracle-top-2"], "cpu") == ""
     options = BenchOptions(
-        attentions=["full", "clustered-2", "local-4@reference"], lengths=[8], heads=1, head_dim=4
+        attentions=["full", "clustered-2", "local-4@reference"],
+        lengths=[8],
+        heads=1,
+        head_dim=4,
+        peak_memory=False,
     )
     options = replace(options, batch="1", rounds=1, seconds=0.0, device="cpu", out=str(tmp_path / "b.json"))
     console = Console(file=io.StringIO(), width=300)
@@ -247,7 +258,6 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
         return time_in_turns(problems, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(experiment, "time_in_turns", interrupted)
-    monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
     out = tmp_path / "bench.json"
     overrides = [
         "attentions=[full]",
