@@ -23,7 +23,7 @@ HELD_OUT = ("dev", "test")
 
 
 class Labels:
-    """The workload of recipes without recordings; see `Workload`.
+    """The workload of recipes without recordings; see `Speech`.
 
     Args:
         options: options of the comparison.
@@ -42,11 +42,11 @@ class Labels:
         self.items = read_items(self.splits, trainings)
 
     def digests(self, label: str, training: TrainConfig) -> dict[str, str]:
-        """See `Workload`."""
+        """See `Speech`."""
         return self.items[label].digests() | {"lexicon": ""}
 
     def evaluation(self, label: str, training: Cell, split: str, variant: str) -> Cell:
-        """See `Workload`."""
+        """See `Speech`."""
         attention = attention_only(variant)
         settings = {"split": split, "attention": attention, "training": training.key}
         settings |= {"data": self.items[label].digest(split), "device": self.device} | code_entry(attention)
@@ -55,15 +55,15 @@ class Labels:
         return Cell(f"{name}/{split}/{attention}", "evaluation", settings, training.name)
 
     def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
-        """See `Workload`."""
+        """See `Speech`."""
         return {"split": split, "data": [cell.settings["data"] for cell in evaluations]}
 
     def command(self, split: str) -> tuple[str, list[str]]:
-        """See `Workload`."""
+        """See `Speech`."""
         return "evaluate", []
 
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
-        """See `Workload`."""
+        """See `Speech`."""
         state = cell.state(folder)
         score = state.result(LabelScore)
         rate = {"rate": score.value, "interval": score.interval, "length": score.labels}
@@ -80,7 +80,7 @@ class Labels:
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> "LabelPasses":
-        """See `Workload`."""
+        """See `Speech`."""
         return LabelPasses(models, settings["split"], device)
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asr.config import affecting, flat, from_dict, refuse, to_dict
 from asr.errors import UserError
@@ -28,7 +29,6 @@ from asr.experiment.request import Decoding, Request, plan_decoding
 from asr.experiment.reuse import finished_runs, read_run, suits
 from asr.experiment.speech import Speech
 from asr.experiment.variant import Variant
-from asr.experiment.workload import Workload
 from asr.model import checkpoint
 from asr.records.job import Journal, differences
 from asr.records.run_folder import RunFolder
@@ -38,6 +38,9 @@ from asr.training.config import train_options
 from asr.training.options import TrainConfig, recipe_task, train_schema
 from asr.training.resume import start_digest
 from asr.training.sizes import settled
+
+if TYPE_CHECKING:
+    from asr.experiment.labels import Labels
 
 SEARCH = dict.fromkeys(key.partition(".")[0] for key in affecting(SearchOptions, "result"))
 NEEDS_SPEECH = ("metric", *SEARCH)
@@ -64,7 +67,7 @@ class Plan:
     folder: Path
     protocol: TrainConfig
     candidates: list[Candidate]
-    workload: Workload
+    workload: "Speech | Labels"
     decoding: Decoding
     trainings: dict[tuple[str, int], Cell]
     evaluations: dict[tuple[str, int, str, str], Cell]
@@ -120,11 +123,11 @@ def make_plan(request: Request) -> Plan:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
     decoding = plan_decoding(options)
-    workload: Workload
+    workload: Speech | Labels
     if labelled:
-        from asr.experiment.labels import Labels  # loads Lightning
+        from asr.experiment import labels  # loads Lightning
 
-        workload = Labels(options, training_options)
+        workload = labels.Labels(options, training_options)
     else:
         workload = Speech(protocol, options, decoding)
     trainings: dict[tuple[str, int], Cell] = {}

@@ -46,12 +46,16 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 class Speech:
-    """The workload of recipes with recordings; see `Workload`.
+    """The workload of recipes with recordings; `Labels`, without, has the same attributes and methods.
 
     Args:
         protocol: training options that all candidates share.
         options: options of the comparison.
         decoding: search options for all evaluations.
+
+    Attributes:
+        data: splits by name, including train and dev; empty without recordings.
+        splits: names of the splits to evaluate on.
 
     Raises:
         UserError: a manifest is missing, two have the same name, or sclite is missing for metric=official.
@@ -82,7 +86,7 @@ class Speech:
         return data | {"lexicon": lexicon.digest if lexicon else ""}
 
     def evaluation(self, label: str, training: Cell, split: str, variant: str) -> Cell:
-        """See `Workload`."""
+        """Return the cell that evaluates a variant of a candidate's training."""
         decoding, data = self.decoding, self.data
         manifest = data[split].manifest
         settings = decoding.settings()
@@ -104,16 +108,16 @@ class Speech:
         return Cell(path, "evaluation", settings, training.name, decoding.unkeyed())
 
     def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
-        """See `Workload`."""
+        """Return all that the times of these evaluations' models depend on, besides the models."""
         data = self.data[split]
         return {"manifest": data.manifest, "data": data.hash, "frames_per_batch": self.frames_per_batch}
 
     def command(self, split: str) -> tuple[str, list[str]]:
-        """See `Workload`."""
+        """Return the command that repeats an evaluation, and its options besides split and variant."""
         return "decode", [f"data={self.data[split].manifest}", *self.decoding.overrides()]
 
     def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
-        """See `Workload`."""
+        """Enter a finished cell's outcome into its evaluation, given the comparison's folder."""
         score = read_score(folder / cell.name)
         about = read_as(DecodeRecord, folder / cell.name / DECODING)
         evaluation.rates = rates_of(score)
@@ -136,7 +140,7 @@ class Speech:
 
     @staticmethod
     def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> "SpeechPasses":
-        """See `Workload`."""
+        """Return the models of a timing cell, given by run folder and variant, with their inputs."""
         manifest, precision = Path(settings["manifest"]), settings["precision"]
         return SpeechPasses(models, manifest, settings["frames_per_batch"], device, precision)
 

@@ -36,7 +36,6 @@ from asr.experiment.records import TimingResult
 from asr.experiment.speech import Speech
 from asr.experiment.timing import forward_times
 from asr.experiment.variant import Variant
-from asr.experiment.workload import Workload
 from asr.files import is_locked
 from asr.records.job import Job
 from asr.training.config import train_options_from
@@ -121,7 +120,7 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     return _workload(cell).evaluate(run, folder / cell.name, cell, advance)
 
 
-def _workload(cell: Cell) -> type[Workload]:
+def _workload(cell: Cell) -> type[Speech] | type[Labels]:
     """Return the workload of an evaluation or timing, inferred from its settings, which don't name it."""
     return Speech if cell.settings.keys() & {"options", "manifest"} else Labels
 
