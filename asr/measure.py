@@ -73,6 +73,7 @@ def in_turns(
     warm_up: int = 1,
     limit_s: float = math.inf,
     collect: bool = False,
+    advance: Callable[[], object] = lambda: None,
 ) -> dict[Name, list[Seconds]]:
     """Return the times of several tasks, each with one turn per round.
 
@@ -82,6 +83,7 @@ def in_turns(
         warm_up: number of additional rounds at the beginning, which don't count.
         limit_s: time after which no further round starts; at least `LEAST_ROUNDS` run.
         collect: whether to collect garbage before each round, and none during a turn, as in timeit.
+        advance: called after each turn, also of the warm-up.
 
     Example:
         >>> times = in_turns({"short": lambda: Seconds(1.0), "long": lambda: Seconds(2.0)}, rounds=3)
@@ -102,6 +104,7 @@ def in_turns(
                 seconds = turn()
                 if number >= 0:
                     taken[name].append(seconds)
+                advance()
     finally:
         if collects:
             gc.enable()

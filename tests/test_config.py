@@ -512,5 +512,7 @@ def test_a_name_that_is_not_utf8_is_refused_at_once(override: str) -> None:
     """Training, comparison and decoding failed once they stored or showed the name, after the work."""
     with pytest.raises(UserError, match=r"(\\udcff|\\x00b)\]?: expected UTF-8 without null characters"):
         train_options(["recipe=demo", override])
+    with pytest.raises(UserError, match=r"^init_from: expected a path in UTF-8, found 'a\\udcff'"):
+        train_options(["recipe=demo", "init_from=a\udcff"])
     # What is written there doesn't name it.
     assert config.parse(DecodePartOptions, ["output=\udcff"]).output == "\udcff"

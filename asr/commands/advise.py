@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from asr.attention.table import missing_kernels
 from asr.console import open_console, progress
 from asr.errors import UserError
 from asr.experiment import advice
 from asr.experiment.advice import Lengths
 from asr.experiment.options import AdviceConfig
+from asr.experiment.paying import Spot
 from asr.experiment.variant import mechanism_of
 from asr.measure import usual_clock
 from asr.report.tables import paying
@@ -31,7 +34,7 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
     if found := advice.on_the_map(options, lengths):
         path, spot = found
         console.print(paying.table_of([spot], usual_clock(options.device)))
-        console.print(advice.training_options(advice.of_the_map(spot)), style="bold")
+        _print_answer(spot, console)
         audio = paying.audio_words(spot.audio_s)
         console.print(f"From {path}, inputs of {audio}; measure=true measures at your lengths.")
         return
@@ -39,15 +42,23 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
     if notice := missing_kernels(map(mechanism_of, options.attentions), options.device):
         console.print(notice, style="yellow", markup=False, soft_wrap=True)
     at = advice.measured_at(options, lengths)
-    with progress() as bars:
-        task = bars.add_task("measuring", total=len(set(at.values())))
+    with progress(counts=False) as bars:
+        task = bars.add_task("measuring", total=1.0)
         measured = advice.measure(
-            options, lengths, lambda x: bars.update(task, description=f"measuring {x}", advance=1)
+            options,
+            lengths,
+            lambda what, done: bars.update(task, description=f"measuring {what}", completed=done),
         )
     console.print(paying.table_of([*measured.values()], usual_clock(options.device)))
     if lengths.positions(lengths.at(1.0)) > options.longest:
         console.print(f"not measured beyond {options.longest:,} positions")
     spot = measured[at[advice.TYPICAL]]
-    console.print(advice.training_options(advice.of_the_map(spot)), style="bold")
+    _print_answer(spot, console)
     audio = paying.audio_words(spot.audio_s)
     console.print(f"For inputs of {audio}, by time alone: asr compare measures what it costs in errors.")
+
+
+def _print_answer(spot: Spot, console: Console) -> None:
+    taken = advice.of_the_map(spot)
+    console.print(advice.training_options(taken), style="bold")
+    console.print(advice.reason(spot, taken))

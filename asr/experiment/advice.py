@@ -1,5 +1,6 @@
 """Recommends a mechanism for given data and a machine: from the map, or from training steps timed there."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +20,12 @@ from asr.environment import bf16_support, describe_environment, pick_device
 from asr.errors import UserError
 from asr.experiment.bench import preset_named, time_in_turns
 from asr.experiment.options import PASSES, AdviceConfig
-from asr.experiment.paying import Spot, machine, spots
+from asr.experiment.paying import MATTERS, Spot, machine, spots
 from asr.experiment.random_input import Problem
+from asr.experiment.records import Evaluation
 from asr.experiment.results import Results, read_results
 from asr.experiment.variant import Variant, given_variants, mechanism_of
-from asr.measure import usual_clock
+from asr.measure import LEAST_ROUNDS, usual_clock
 from asr.preparation.recipes import folder_of_recipes
 from asr.preparation.record import read_prepared
 from asr.training.config import chosen_recipe, train_options
@@ -194,13 +196,23 @@ def measured_at(options: AdviceConfig, lengths: Lengths) -> dict[float, int]:
     return {q: min(lengths.at(q), longest) for q in (0.5, TYPICAL, 1.0)}
 
 
-def measure(options: AdviceConfig, lengths: Lengths, advance: Callable[[str], None]) -> dict[int, Spot]:
+def reason(spot: Spot, taken: str) -> str:
+    """Return why a row of the map recommends this variant."""
+    ratio = next((x.ratio for x in spot.rivals.values() if x.variant == taken), None)
+    if ratio is None:
+        return f"No other is shown to save {100 * (1 - MATTERS):.0f} % of a training step."
+    return f"A training step takes {ratio.text('{:.2f}'.format)} of the time that it takes with {EXACT}."
+
+
+def measure(
+    options: AdviceConfig, lengths: Lengths, advance: Callable[[str, float], None]
+) -> dict[int, Spot]:
     """Time training steps at the median, 95th percentile and maximum of the lengths.
 
     Args:
         options: variants, and how to measure them.
         lengths: the data; lengths above `longest` are measured there.
-        advance: called with a description of the next measurement.
+        advance: called with a description of the measurement, and the fraction of all that is done.
 
     Returns:
         What pays, by length in feature frames, shortest first.
@@ -208,11 +220,20 @@ def measure(options: AdviceConfig, lengths: Lengths, advance: Callable[[str], No
     training, clock = lengths.training, usual_clock(options.device)
     limits = options.threads, options.rounds, options.seconds
     at = sorted(set(measured_at(options, lengths).values()))
-    rows = []
-    for frames in at:
-        advance(f"{lengths.positions(frames)} positions")
-        same = dict.fromkeys([EXACT, *options.attentions], _problem(frames, training, options.device))
-        rows += time_in_turns(same, PASSES[-1], clock, *limits)
+    variants = dict.fromkeys([EXACT, *options.attentions])
+    least = (1 + min(LEAST_ROUNDS, options.rounds)) * len(variants)  # turns; more may fit in the time limit
+
+    def timed(number: int, frames: int) -> list[Evaluation]:
+        turns = itertools.count(1)
+
+        def advanced() -> None:
+            done = number + min(1.0, next(turns) / least)
+            advance(f"{lengths.positions(frames)} positions", done / len(at))
+
+        same = dict.fromkeys(variants, _problem(frames, training, options.device))
+        return time_in_turns(same, PASSES[-1], clock, *limits, advance=advanced)
+
+    rows = [row for number, frames in enumerate(at) for row in timed(number, frames)]
     model = f"recipe={training.recipe.name}, batches of {training.data.frames_per_batch:,} frames"
     bench = {"unit": "model", "model": model, "threads": options.threads}
     bench |= {"device": options.device, "frame_shift_ms": training.features.frame_shift_ms}

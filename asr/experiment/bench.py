@@ -122,7 +122,13 @@ def groups_queries(name: str) -> bool:
 
 
 def time_in_turns(
-    problems: Mapping[str, Problem], passes: str, clock: str, threads: int, rounds: int, limit_s: float
+    problems: Mapping[str, Problem],
+    passes: str,
+    clock: str,
+    threads: int,
+    rounds: int,
+    limit_s: float,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[Evaluation]:
     """Time operations in turns; return a row for each.
 
@@ -133,6 +139,7 @@ def time_in_turns(
         threads: CPU threads for names that don't end in a number of threads.
         rounds: maximum number of rounds, after one warm-up round.
         limit_s: time after which no further round starts; at least five rounds run.
+        advance: called after each turn.
     """
     given = {problem: problem.tensors() for problem in problems.values()}  # equal problems share their input
 
@@ -147,7 +154,7 @@ def time_in_turns(
     with torch_threads(threads):
         operations = {name: build_operation(name, problem) for name, problem in problems.items()}
         turns = {name: partial(turn, name) for name in problems}
-        taken = in_turns(turns, rounds, limit_s=limit_s, collect=True)
+        taken = in_turns(turns, rounds, limit_s=limit_s, collect=True, advance=advance)
     rows = [row_of(name, problem, passes, taken[name]) for name, problem in problems.items()]
     for row in rows:
         row.parts_s = _medians_of_parts(taken[row.variant], clock)

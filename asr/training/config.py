@@ -9,6 +9,7 @@ from asr.config import Given, by_key, flat
 from asr.config.names import split_source
 from asr.config.schema import written
 from asr.errors import UserError
+from asr.files import as_path
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig, train_schema
 
@@ -86,6 +87,7 @@ def determined(where: str) -> dict[str, Any]:
     key, _, place = where.partition("=")
     if not place:
         return {}
+    as_path(place, key)
     from asr.model.hub import local_folder  # loads PyTorch
     from asr.model.published import is_published
 
