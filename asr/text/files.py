@@ -18,7 +18,7 @@ FORMULA = re.compile(r"'*[=+\-@]")
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
-    """Return the content of a text file with `\\n` line endings; `.gz` files are decompressed.
+    """Return the content of a text file with `\\n` line endings; gzipped files are decompressed.
 
     Raises:
         UserError: the file is missing, unreadable, corrupt gzip, or not valid text in `encoding` (the line
@@ -27,7 +27,8 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     path = Path(path)
     require_file(path, "a text file")
     try:
-        content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
+        content = path.read_bytes()
+        content = _unpacked(path) if path.suffix == ".gz" or content[:2] == GZIP_MAGIC else content
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from None
     try:

@@ -21,7 +21,8 @@ def test_texts_are_read_at_once_or_by_the_line(tmp_path):
     for name in ("packed.gz", "packed.txt"):
         (tmp_path / name).write_bytes(gzip.compress(b"packed\n\nlast"))
         assert list(stream_lines(tmp_path / name)) == ["packed\n", "\n", "last"]
-    assert read_text(tmp_path / "packed.gz") == "packed\n\nlast"
+    for name in ("packed.gz", "packed.txt"):  # by content: only `read_lines` did so
+        assert read_text(tmp_path / name) == "packed\n\nlast"
 
 
 @pytest.mark.parametrize(
