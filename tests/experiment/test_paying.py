@@ -83,7 +83,7 @@ def test_the_verdict_of_several_models_is_a_range_and_says_how_many_save() -> No
         if row.variant == "near-25":
             row.forward_cpu_repeats_s = [x / 2 for x in row.forward_cpu_repeats_s]
     said = paying.verdict([*spots(bench()), *spots(faster), *spots(slow)])["Attention pays"]
-    assert "0.60 at 10 s with `near-25` (1 of 3 measurements)" in said
+    assert "0.60 at 10 s with `near-25` (1 of 3)" in said
     assert "0.10 to 0.20 at 5 min with `near-25`;" in said
 
 

@@ -97,6 +97,8 @@ def _left_out(spot: Spot) -> str:
 def verdict(spots: Sequence[Spot]) -> dict[str, str]:
     """Return by heading when attention pays, when frames and precision do, and when nothing, if that was so.
 
+    Brackets say how many of several measurements of a length save time, unless all do.
+
     Fewer layers don't count: with random weights nothing says what they cost.
 
     Args:
@@ -134,7 +136,7 @@ def _shares(spots: Sequence[Spot], *axes: str) -> str:
                 shares = sorted({f"{x.ratio.value:.2f}" for x in best if x.ratio})
                 names = {x.variant.removeprefix(f"{there[0].baseline} ") for x in best}
                 alone = f" with `{names.pop()}`" if len(names) == 1 else ""
-                some = "" if len(best) == len(there) else f" ({len(best)} of {len(there)} measurements)"
+                some = "" if len(best) == len(there) else f" ({len(best)} of {len(there)})"
                 said.append(f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))} at {audio}{alone}{some}")
         if said:
             parts.append(f"in {what}: {', '.join(said)}")
