@@ -4,7 +4,7 @@
 #
 #   bash tools/demo.sh
 #
-# The first run takes about ten minutes on two cores, four of them the installation. Existing results are
+# The first run takes four to ten minutes on two idle cores, a third of them the installation. Existing results are
 # reused, and an interrupted run resumes.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo
@@ -19,8 +19,8 @@ echo "3. Decoding, scoring and export: about half a minute"
 asr decode "$run" split=test decoder=beam
 asr score "$run/decode/test/full-beam"
 asr export "$run" out=exp/demo/model
-echo "4. Time and memory of the model by length, from a second to five minutes of audio: a minute"
-asr bench unit=model model="$run" attentions=full,near-25,local-64 lengths=100,3000,30000 \
+echo "4. Time and memory of the model by length, from a second to ten minutes of audio: a minute or two"
+asr bench unit=model model="$run" attentions=full,near-25,local-64 lengths=100,3000,30000,60000 \
     passes=forward rounds=5 seconds=1 out=exp/demo/bench.json
 echo "5. The attention of the trained model exchanged, on its test set joined to a minute each: half a minute"
 asr compare model="$run" data=data/demo join_s=60 attentions=full,near-25,i-clustered-25,local-64 folder=exp/demo/exchange
