@@ -63,12 +63,15 @@ def require(device: str) -> None:
         raise RuntimeError(f"no compiled kernels for {device}: {reason}")
 
 
+INSTRUCTION_SETS = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
+
+
 def instruction_set(name: str = "") -> str:
     """Select the instruction set of the CPU kernels and return its name.
 
     Args:
-        name: "generic", "avx2", "avx512", "avx512_bf16" or "amx" (AVX-512 with tiles of bfloat16, by
-            dot products or by AMX); empty for the fastest that this machine supports.
+        name: one of `INSTRUCTION_SETS`; the last two are AVX-512 with tiles of bfloat16, by dot products or
+            by AMX. Empty for the fastest that this machine supports.
 
     Raises:
         RuntimeError: this machine does not support the instruction set.

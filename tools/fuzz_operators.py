@@ -507,7 +507,7 @@ def run_case(seed: int, number: int, sets: tuple[str, ...]) -> str:
 def run_cases(seed: int, first: int, end: int) -> None:
     """Run cases in this process; print `case <number>` before and `outcome <text>` after each."""
     sets = []
-    for name in ("generic", "avx2", "avx512", "avx512_bf16", "amx"):
+    for name in library.INSTRUCTION_SETS:
         with contextlib.suppress(RuntimeError):
             sets.append(library.instruction_set(name))
     operators.register()

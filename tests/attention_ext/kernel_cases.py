@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from attention_ext import why_unavailable
 from attention_ext.hashing.reference import hash_sign
 from attention_ext.kmeans.reference import hamming_kmeans
-from attention_ext.library import instruction_set
+from attention_ext.library import INSTRUCTION_SETS, instruction_set
 
 needs_kernels = pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
 
@@ -24,7 +24,7 @@ def instruction_sets() -> list[str]:
     if why_unavailable("cpu") is not None:
         return []
     names = []
-    for name in ("generic", "avx2", "avx512", "avx512_bf16", "amx"):
+    for name in INSTRUCTION_SETS:
         try:
             names.append(instruction_set(name))
         except RuntimeError:

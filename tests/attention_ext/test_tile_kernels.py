@@ -88,9 +88,10 @@ def test_errors_are_those_of_pytorch_in_bfloat16(name: str, biased: bool) -> Non
         run(kernel(lengths_B, window, bias), p, torch.bfloat16), theirs, exact, strict=True
     ):
         assert found.dtype == torch.bfloat16
-        bound = 1.5 * max(error(other, truth), 0.002)
-        # In "itself", gradients of q and k are differences of equal sums, whose order may differ.
-        assert error(found, truth) <= bound or (found.double() - truth).abs().max() < 1e-6
+        if truth.any():
+            assert error(found, truth) <= 1.5 * max(error(other, truth), 0.002)
+        else:  # differences of equal sums, whose order may differ: gradients of q and k in "itself"
+            assert found.abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("count", [1, 3])  # threads with whole heads, and with shared ones
