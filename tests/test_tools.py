@@ -1,4 +1,4 @@
-"""The programs in tools/: their options, and processes that take turns."""
+"""The programs in tools/: their options, and the installation."""
 
 import importlib
 import importlib.util
@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,10 @@ from types import ModuleType
 import pytest
 
 from asr import config
-from asr.errors import UserError
 from asr.experiment.bench import bench_options
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
-# Answers each line of its input, as `Turns` does, and says something else before.
-ANSWERS = "import sys\nfor line in sys.stdin: print('epoch 1'); print(0.25, flush=True)"
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +28,6 @@ def _tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def speed() -> ModuleType:
     return importlib.import_module("speed")
-
-
-@pytest.fixture
-def workers() -> ModuleType:
-    return importlib.import_module("workers")
 
 
 def test_help_names_every_measurement(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,9 +41,9 @@ def test_help_names_every_measurement(speed: ModuleType, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["loadin"], "speed: loadin: unknown measurement (did you mean 'loading'?)"),
-        (["loading", "rates=[0]"], "speed: rates=0: expected a number ≥ 1"),
-        (["loading", "files=3"], "files"),
+        (["linea"], "speed: linea: unknown measurement (did you mean 'linear'?)"),
+        (["linear", "rows=[0]"], "speed: rows=0: expected a number ≥ 1"),
+        (["linear", "files=3"], "files"),
     ],
 )
 def test_errors_are_one_line(
@@ -64,25 +55,9 @@ def test_errors_are_one_line(
     assert shown.count("\n") == 1
 
 
-def test_loading_is_measured(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert speed.main(["loading", "rates=[8000]", "rounds=1"]) == 0
-    step, line = capsys.readouterr().out.splitlines()
-    assert step.startswith("step: ")
-    assert line.startswith("   8000 Hz: ")
-
-
-def test_a_worker_is_stopped_between_its_turns(workers: ModuleType) -> None:
-    with workers.Worker("-c", ANSWERS, variables={}) as worker:
-        for _ in range(2):
-            assert worker.turn().wall_s == 0.25
-            pid, status = os.waitpid(worker.process.pid, os.WUNTRACED)
-            assert (pid, os.WSTOPSIG(status)) == (worker.process.pid, signal.SIGSTOP)
-    assert worker.process.returncode == -signal.SIGKILL
-
-
-def test_a_worker_that_fails_is_an_error(workers: ModuleType) -> None:
-    with pytest.raises(UserError, match="a worker ended with status 3"):
-        workers.Worker("-c", "raise SystemExit(3)", variables={})
+def test_linear_layers_are_measured(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert speed.main(["linear", "rows=[8]", "sizes=[16]", "rounds=1"]) == 0
+    assert capsys.readouterr().out.count("16 → ") == 4
 
 
 def quoted(command: str) -> list[list[str]]:
