@@ -266,7 +266,8 @@ class Results:
             time = self.time(system, split)
             rate = self.error_rate(label, split, metric, variant)
             if time is not None and rate is not None and not self.unlearned(label, split, metric, variant):
-                points[name] = (time, -rate.value if measure_of(metric).higher else rate.value)
+                # Rounded, so that the order of sums in two programs decides nothing.
+                points[name] = (time, round(-rate.value if measure_of(metric).higher else rate.value, 6))
         return pareto_front(
             points, lambda one, other: self.level(systems[one], systems[other], split, metric)
         )

@@ -42,6 +42,8 @@ SHAPES = {  # SVG paths within [−1, 1] × [−1, 1]
     "bow-tie": "M-.9,-.8V.8L.9,-.8V.8Z",
     "star": "M0,-1L.25,-.34L.95,-.31L.40,.13L.59,.81L0,.42L-.59,.81L-.40,.13L-.95,-.31L-.25,-.34Z",
     "saltire": "M-.95,-.5L-.5,-.95L0,-.45L.5,-.95L.95,-.5L.45,0L.95,.5L.5,.95L0,.45L-.5,.95L-.95,.5L-.45,0Z",
+    "pentagon": "M0,-.95L.95,-.25L.6,.85H-.6L-.95,-.25Z",
+    "bar": "M-.95,-.6H.95V.6H-.95Z",
     "cross": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
 }
 
@@ -63,6 +65,7 @@ CHOSEN: dict[str, Look] = {
     "hyper": Look("#b01fc0", "#ea8bf5", SHAPES["saltire"]),
 }
 OTHER = Look("#6b7280", "#9aa4b2", SHAPES["circle"])
+BY_LAYER, PROGRAMS = "by layer", "other programs"  # several mechanisms in a model; peers
 
 
 def further_look(number: int) -> Look:
@@ -89,6 +92,10 @@ def further_look(number: int) -> Look:
 
 FURTHER = [name for name in MECHANISMS if name not in CHOSEN]
 FAMILIES = CHOSEN | {name: further_look(number) for number, name in enumerate(FURTHER)}
+FAMILIES |= {
+    BY_LAYER: Look("#9a2b00", "#ffb38a", SHAPES["pentagon"]),
+    PROGRAMS: Look("#5f6b85", "#a3b0cc", SHAPES["bar"]),
+}
 _drawn: dict[str, Look] = {}  # families from outside this package, in the order of first use
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
 
@@ -117,6 +124,8 @@ def family(attention: str) -> str:
     Example:
         >>> family("i-clustered-100:topk=16"), family("full@reference"), family("peer:clustered-25")
         ('i-clustered', 'full', 'clustered')
+        >>> family("near-25*2,full*2"), family("peer:openvino-bf16")
+        ('by layer', 'other programs')
         >>> family("nystrom:Nystrom-32:iterations=4")
         'nystrom:Nystrom'
     """
@@ -124,7 +133,12 @@ def family(attention: str) -> str:
 
 
 def _parts(attention: str) -> tuple[str, str]:
-    name, number, _ = split_name(Variant.read(attention.removeprefix("peer:")).attention.partition("@")[0])
+    mechanism = Variant.read(attention.removeprefix("peer:")).attention.partition("@")[0]
+    if "," in mechanism or "*" in mechanism:
+        return BY_LAYER, ""
+    name, number, _ = split_name(mechanism)
+    if attention.startswith("peer:") and name not in MECHANISMS:
+        return PROGRAMS, ""
     return name, number
 
 

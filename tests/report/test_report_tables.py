@@ -443,7 +443,7 @@ def test_colours_have_enough_contrast_in_both_themes() -> None:
     for dark in (False, True):
         table = theme.colours(dark)
         for name in theme.FAMILIES:
-            assert contrast(table[f"~{name}"], table["~card"]) >= 3, (name, dark)
+            assert contrast(table[theme.token(name)], table["~card"]) >= 3, (name, dark)
         for number in range(20):
             further = theme.further_look(number)
             assert contrast(further.dark if dark else further.light, table["~card"]) >= 3, (number, dark)
@@ -501,7 +501,7 @@ def test_crowded_models_get_a_logarithmic_axis() -> None:
 
 
 def test_every_mechanism_looks_different() -> None:
-    assert set(MECHANISMS) == set(theme.FAMILIES)
+    assert {*MECHANISMS, theme.BY_LAYER, theme.PROGRAMS} == set(theme.FAMILIES)
     # Further mechanisms get a look of their own as well.
     looks = [*theme.FAMILIES.values(), *map(theme.further_look, range(len(theme.FURTHER), 20))]
     for values in ([x.light for x in looks], [x.dark for x in looks], [x.shape for x in looks]):

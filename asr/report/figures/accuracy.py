@@ -215,7 +215,7 @@ def _spec(rows: list[dict[str, Any]], metric: str, title: str, log: Collection[s
     across = _axis(times, 24, "x" in log)
     x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name]) is not None]
-    upward = _axis(bounds, 16, "y" in log)
+    upward = _axis(bounds, 26, "y" in log)  # room for a label below the lowest point
     if metric == DIVERGENCE and "axis" in upward:  # full attention's is 0, which a log axis can't show
         upward["axis"].labelExpr = f"datum.value <= {LEAST} ? '0' : datum.label"
     y = alt.Y("rate:Q", title=error, **upward)

@@ -1,4 +1,4 @@
-"""Draw figures/whisper.png from eleven rows of whisper-sizes.json.gz."""
+"""Draw figures/whisper.png from rows of whisper-bf16-tiny.json.gz."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +9,19 @@ from asr.report.figure import export
 from asr.report.figures import accuracy
 
 HERE = Path(__file__).resolve().parent
-SHOWN: tuple[str, ...] = (
-    "full",
-    "i-clustered-100",
+HIDDEN = (  # what others stand for
     "i-clustered-100:grouping=keys",
-    "i-clustered-200:grouping=keys",
+    "full frames=2 precision=bf16",
+    "near-25*2,full*2",
+    "near-25*2,full*2 frames=1,2*3",
+    "peer:faster-whisper",
+    "peer:onnxruntime",
 )
-SHOWN += ("near-10", "near-25", "near-100", "local-16", "local-64", "local-128", "full frames=2")
-WIDTH = 420  # of a phone, on which its labels are still legible
+WIDTH = 560
 
-results = read_results(HERE / "whisper-sizes.json.gz")
+results = read_results(HERE / "whisper-bf16-tiny.json.gz")
 figure = accuracy.divergence(
-    replace(results, evaluations=[x for x in results.evaluations if x.variant in SHOWN])
+    replace(results, evaluations=[x for x in results.evaluations if x.variant not in HIDDEN])
 )
 assert figure
 figure = replace(figure, key="whisper", panels=[replace(x, width=WIDTH) for x in figure.panels])
