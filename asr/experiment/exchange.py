@@ -448,11 +448,6 @@ def collect(request: Request, runs: Sequence[Exchange]) -> Results:
             for run in runs
             for variant, error in run.errors.items()
         ],
-        drawn={
-            name: x
-            for run in runs
-            for name, x in run.workload.drawn([str(variant) for variant in run.variants]).items()
-        },
     )
 
 

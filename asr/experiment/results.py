@@ -53,7 +53,7 @@ class Results:
         conditions: load on the machine during timing, by split.
         differences: paired differences of error rates.
         tried: learning rates that were tried to choose each candidate's, if any.
-        drawn: data for the recipe's figure.
+        drawn: data for the page of a run: `heard`.
     """
 
     command: list[str]

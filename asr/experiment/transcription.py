@@ -176,10 +176,6 @@ class Transcription:
             }
         return {self.model.error: pooled([count.errors for count in counts], lengths)}
 
-    def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return no data, because the report draws only measures and times."""
-        return {}
-
 
 def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Transcriber:
     """Return the model of a run, a folder or the Hub.

@@ -100,6 +100,3 @@ class Exchanged(Protocol):
 
     def score(self, kept: list[Any]) -> Scored:
         """Return measures and predictions, given the kept data of each item."""
-
-    def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return the data of the recipe's figure, as JSON data."""

@@ -1,5 +1,6 @@
 """Attention maps of an utterance under several mechanisms, and their distance from full attention."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +9,14 @@ import torch
 from torch import Tensor
 
 from asr.attention.layer import SelfAttentionLayer
-from asr.attention.maps import differing_heads
 from asr.config.schedule import joined_factors
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.features import FilterBanks
 from asr.recognizer import Recognizer
 from asr.search.forced_alignment import TokenSpan, force_align
+
+SHOWN = 2  # number of heads in a figure
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,32 @@ def attention_maps(recognizer: Recognizer, audio: Tensor, text: str, names: Sequ
         list(zip(recognizer.tokenizer.tokens(ids), spans, strict=True)),
         recognizer.model.frame_s,
     )
+
+
+def differing_heads(
+    layers: Sequence[Callable[[str], Tensor]], names: Sequence[str]
+) -> list[tuple[int, int, float]]:
+    """Return the heads whose weights differ most between mechanisms, on the same queries and keys.
+
+    The difference of a head is the L1 distance between the weights of a query, 0 … 2, averaged over queries
+    and pairs of mechanisms.
+
+    Args:
+        layers: for each layer, a function that maps a mechanism to its weights, [H, N, S].
+        names: mechanisms.
+
+    Returns:
+        Layer and head, from 1, and their difference, in descending order; at most two heads.
+    """
+    candidates = []
+    for number, weights in enumerate(layers, start=1):
+        maps_HNS = [weights(name) for name in names]
+        differences_H = torch.zeros(len(maps_HNS[0]))
+        pairs = list(itertools.combinations(maps_HNS, 2))
+        for one, other in pairs:
+            differences_H += (one - other).abs().sum(-1).mean(-1).cpu() / len(pairs)
+        candidates += [(number, head, x) for head, x in enumerate(differences_H.tolist(), start=1)]
+    return sorted(candidates, key=lambda entry: -entry[2])[:SHOWN]
 
 
 @torch.inference_mode()

@@ -11,11 +11,10 @@ from torch.utils.data import Dataset
 
 from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
-from asr.errors import UserError
 
 POOL = 8  # number of batches that are drawn together and sorted by length, so that they have little padding
-ENDLESS_EPOCH = 250  # batches between validations if items are endless
-ENDLESS_SPLIT = 2000  # items of a split for evaluation, likewise
+EPOCH = 250  # batches between validations
+SPLIT = 2000  # items of a split for evaluation
 
 
 @dataclass(frozen=True)
@@ -67,28 +66,17 @@ class TrainingBatches(Dataset[ItemBatch]):
         number, place = divmod(plan.position, POOL)
         members = self.pool(number)[place]
         # The position counts the batches of all epochs.
-        epoch = plan.position * self.batch // (self.source.count("train") or ENDLESS_EPOCH * self.batch)
-        plan = replace(plan, utterances=tuple(index for index, _ in members), epoch=epoch)
+        plan = replace(plan, utterances=tuple(index for index, _ in members), epoch=plan.position // EPOCH)
         return collate([item for _, item in members], plan)
 
     def _pool(self, number: int) -> list[list[tuple[int, Item]]]:
         """Return the numbers and items of the batches in a pool."""
         first = number * POOL * self.batch
-        indices = self._indices(first, first + POOL * self.batch)
+        indices = range(first, first + POOL * self.batch)
         members = [(index, self.source.item("train", index)) for index in indices]
         members.sort(key=lambda member: member[1].length)
         order = np.random.default_rng([self.seed, number]).permutation(POOL)
         return [members[i * self.batch : (i + 1) * self.batch] for i in order]
-
-    def _indices(self, start: int, end: int) -> list[int]:
-        """Return the items at positions start … end − 1 of the stream of epochs."""
-        count = self.source.count("train")
-        if not count:
-            return list(range(start, end))
-        epochs = range(start // count, (end - 1) // count + 1)
-        orders = [np.random.default_rng([self.seed, 0, epoch]).permutation(count) for epoch in epochs]
-        skipped = start - epochs[0] * count
-        return np.concatenate(orders)[skipped : skipped + end - start].tolist()
 
 
 class EvaluationBatches(Dataset[ItemBatch]):
@@ -98,15 +86,11 @@ class EvaluationBatches(Dataset[ItemBatch]):
         source: items.
         split: `dev` or `test`.
         batch: items in a batch.
-        most: maximum number of items; 0: all, or 2,000 if they are endless.
+        count: number of items; 0: 2,000.
     """
 
-    def __init__(self, source: ItemSource, split: str, batch: int, most: int) -> None:
-        self.source, self.split, self.batch = source, split, batch
-        if source.count(split) == 0:
-            raise UserError(f"split {split}: expected items, found none")
-        count = source.count(split) or most or ENDLESS_SPLIT
-        self.count = min(most or count, count)
+    def __init__(self, source: ItemSource, split: str, batch: int, count: int) -> None:
+        self.source, self.split, self.batch, self.count = source, split, batch, count or SPLIT
 
     def __len__(self) -> int:
         return -(-self.count // self.batch)
@@ -128,8 +112,8 @@ class ItemData(NumberedBatches):
     Args:
         source: items.
         batch: items in a batch.
-        dev_items: maximum number of development items.
-        seed: random seed of the order of training items.
+        dev_items: number of development items.
+        seed: random seed of the order of batches.
     """
 
     def __init__(self, source: ItemSource, batch: int, dev_items: int, seed: int) -> None:
@@ -143,9 +127,8 @@ class ItemData(NumberedBatches):
         return EvaluationBatches(self.source, split, self.training.batch, items)
 
     def epoch_batches(self, epoch: int) -> int:
-        """Return the batches in an epoch; with endless items, the number between validations."""
-        count = self.source.count("train")
-        return max(1, count // self.training.batch) if count else ENDLESS_EPOCH
+        """Return the batches between validations: items have no end."""
+        return EPOCH
 
     def worst_batch(self) -> ItemBatch:
         """Return a batch in which all sequences count as having the maximum length."""
@@ -163,8 +146,8 @@ class ItemData(NumberedBatches):
         return f"{self.source.describe()}, {self.dev.count} development items"
 
     def digest(self, split: str) -> str:
-        """Return a hash of the files that a split is read from; empty if it is generated."""
-        return self.source.digest(split)
+        """Return nothing: items are generated."""
+        return ""
 
     def padding_share(self) -> float:
         """Return the fraction of padding in the first pool of batches, 0 … 1."""

@@ -44,20 +44,12 @@ class ItemSource(ABC):
     longest: int
 
     @abstractmethod
-    def count(self, split: str) -> int | None:
-        """Return the number of items in a split; None: endless."""
-
-    @abstractmethod
     def item(self, split: str, index: int) -> Item:
-        """Return item `index` of a split, index < count."""
+        """Return item `index` of a split; there is no last one."""
 
     @abstractmethod
     def describe(self) -> str:
         """Return a short description."""
-
-    def digest(self, split: str) -> str:
-        """Return a hash of the files that a split is read from; empty if it is generated."""
-        return ""
 
 
 def randomness(split: str, seed: int, index: int) -> random.Random:

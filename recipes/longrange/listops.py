@@ -38,9 +38,6 @@ class ListOps(ItemSource):
         self.longest = longest
         self.seed = seed
 
-    def count(self, split: str) -> None:
-        """Return None: there is no end of items."""
-
     def item(self, split: str, index: int) -> Item:
         """Return the symbols of an expression and its value."""
         seed = self.seed if split == "train" else FIXED_SEED

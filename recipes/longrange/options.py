@@ -40,7 +40,7 @@ class TaskOptions(RecipeConfig):
         9,
         help="dashes in each of the two long curves; more are harder",
         affects="result",
-        only=[("task", "pathfinder"), ("folder", "")],
+        only=("task", "pathfinder"),
         minimum=2,
         maximum=30,
     )
@@ -52,16 +52,13 @@ class TaskOptions(RecipeConfig):
         unit="pixels",
         choices=(1, 2, 4),
     )
-    folder: str = option(
-        "", help="folder with the task's public data; empty: items are generated", affects="result"
-    )
     batch: int = option(32, help="items in a batch", affects="result", minimum=1, maximum=65_536)
     dev_items: int = option(500, help="development items", affects="result", minimum=1, maximum=1_000_000)
 
     def check(self) -> None:
         """Raise UserError if generated expressions would be too long."""
-        if not self.folder and self.task == "listops" and self.length > LONGEST_GENERATED:
+        if self.task == "listops" and self.length > LONGEST_GENERATED:
             raise UserError(
-                f"recipe.length={self.length}: expected at most {LONGEST_GENERATED} with generated ListOps, "
-                "whose trees rarely have more symbols"
+                f"recipe.length={self.length}: expected at most {LONGEST_GENERATED}: trees rarely have more "
+                "symbols"
             )

@@ -66,9 +66,6 @@ class Pathfinder(ItemSource):
             )
         draw_image(randomness("dev", FIXED_SEED, 0), size, dashes, IMAGE_TRIALS)
 
-    def count(self, split: str) -> None:
-        """Return None: there is no end of items."""
-
     def item(self, split: str, index: int) -> Item:
         """Return the pixels of an image and its label."""
         seed = self.seed if split == "train" else FIXED_SEED

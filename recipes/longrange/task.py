@@ -3,11 +3,8 @@
 *Long Range Arena*, Tay et al. 2021, the benchmark of *CAST*, van Engelenhoven et al. 2024.
 """
 
-from pathlib import Path
-
 import torch
 from asr_recipes.longrange.data import ItemBatch, ItemData
-from asr_recipes.longrange.folders import ListOpsFiles, PathfinderFolder
 from asr_recipes.longrange.items import ItemSource
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
@@ -55,13 +52,10 @@ def build_source(recipe: TaskOptions, seed: int) -> ItemSource:
     """Return the items of the task.
 
     Raises:
-        UserError: files of `recipe.folder` are missing or can't be read, or curves don't fit in an image.
+        UserError: curves don't fit in an image.
     """
-    folder = Path(recipe.folder)
     if recipe.task == "listops":
-        return ListOpsFiles(folder, recipe.length) if recipe.folder else ListOps(recipe.length, seed)
-    if recipe.folder:
-        return PathfinderFolder(folder, recipe.size)
+        return ListOps(recipe.length, seed)
     return Pathfinder(recipe.size, recipe.dashes, seed)
 
 

@@ -133,31 +133,6 @@ class TextModel:
             )
         return output
 
-    def projections(self, inputs: dict[str, Tensor], backend: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Return queries, keys and values of every layer, [B, H, N, D] each, under full attention.
-
-        The queries are scaled such that the logits are q·k/√D, as mechanisms expect.
-        """
-        from transformers import AttentionInterface
-
-        recorded: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.use(FULL, backend)
-        attend = AttentionInterface()[FULL]
-
-        def record(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
-            scaling, groups = options.get("scaling"), query.shape[1] // key.shape[1]
-            scale = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
-            keys, values = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-            recorded.append((query * scale, keys, values))
-            return attend(module, query, key, value, mask, **options)
-
-        AttentionInterface.register(FULL, record)
-        try:
-            self.run(inputs)
-        finally:
-            AttentionInterface.register(FULL, attend)
-        return recorded
-
 
 def require_model(folder: Path) -> None:
     """Raise UserError if a folder has no transformers model, or one to which peft adds weights."""

@@ -59,26 +59,6 @@ class WorkloadOptions(RecipeConfig):
         minimum=1,
         maximum=1000,
     )
-    question: str = option(
-        "",
-        help="id of the question whose map is drawn; empty: the one of median length",
-        affects="result",
-        only=("task", SQUAD),
-    )
-    layer: int = option(
-        0,
-        help="layer of the map, from 1; 0: where the mechanisms differ most",
-        affects="result",
-        only=("task", SQUAD),
-        maximum=10_000,
-    )
-    head: int = option(
-        0,
-        help="head of the map, from 1; 0: as for layer",
-        affects="result",
-        only=("task", SQUAD),
-        maximum=10_000,
-    )
 
     def check(self) -> None:
         """Raise UserError without a task."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from asr_recipes.questions import glue, squad
 from asr_recipes.questions.files import examples_digest
-from asr_recipes.questions.maps import check_choice, question_maps
 from asr_recipes.questions.metrics import METRICS, Metric
 from asr_recipes.questions.model import TextModel, require_model
 from asr_recipes.questions.options import PLACE, SQUAD, WorkloadOptions
@@ -15,7 +14,7 @@ from asr_recipes.questions.spans import Span, Window, best_spans, merged_spans, 
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.experiment.options import FULL, CompareConfig
+from asr.experiment.options import CompareConfig
 from asr.experiment.records import SplitData
 from asr.experiment.variant import Variant, attention_only
 from asr.experiment.workload import Exchanged, Scored
@@ -101,10 +100,6 @@ class TextTask:
 
     def reference(self, output: Any, items: list[Window]) -> None:
         """Return None, because no measure compares with full attention."""
-
-    def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return no pictures."""
-        return {}
 
 
 def _path(find: Any, options: CompareConfig, name: str) -> Path:
@@ -202,7 +197,6 @@ class SquadTask(TextTask):
         paragraphs = [question.paragraph for question in questions]
         self.paragraphs = np.unique(paragraphs, return_inverse=True)[1]
         self.examples, self.units = len(questions), len(set(paragraphs))
-        check_choice(own, self.model.model.config, questions, path)
 
     def keep(self, output: Any, items: list[Window], reference: Any) -> list[list[Span]]:
         """Return the best spans of each window."""
@@ -239,12 +233,6 @@ class SquadTask(TextTask):
         sums = {name: np.bincount(self.paragraphs, weights=values) for name, values in scores.items()}
         measures = {name: pooled(amounts, sizes) for name, amounts in sums.items()}
         return Scored(measures, {"predictions": predictions, "nbest": nbest})
-
-    def drawn(self, attentions: list[str]) -> dict[str, Any]:
-        """Return the maps from a question to its input, with full attention first."""
-        names = list(dict.fromkeys([FULL, *attentions]))
-        maps = question_maps(self.model, self.questions, self.items, names, self.own, self.options.backend)
-        return {"maps": [one.as_json() for one in maps]}
 
 
 def drawn_score(metric: Metric, predicted: Values, true: Values) -> Statistic:

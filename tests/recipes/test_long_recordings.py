@@ -1,4 +1,4 @@
-"""Long recordings made of utterances, their error rates, and separation by confidence."""
+"""Long recordings made of utterances, and their error rates."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,6 @@ from asr_recipes.demo.long import (
     pooled_counts,
     run,
 )
-from asr_recipes.prompts.confidence import separation
 
 from asr import Recognizer
 from asr.data.manifest import read_cuts
@@ -63,10 +62,3 @@ def test_errors_are_assigned_to_their_utterance(tone_corpus: Path) -> None:
     assert errors_per_utterance([1, 1], ["a", "b"], []) == [1, 1]
     first, second = list(read_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
     assert pooled_counts([first, second, first], errors).tolist() == [2, 1]
-
-
-def test_separation_is_the_area_under_the_curve() -> None:
-    assert separation([0.8, 0.9], [0.1, 0.2]) == 1.0
-    assert separation([0.1, 0.9], [0.5]) == 0.5
-    assert separation([0.5], [0.5]) == 0.5
-    assert separation([0.8, 0.6, 0.4], [0.5, 0.1]) == pytest.approx(5 / 6)

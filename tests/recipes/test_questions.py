@@ -143,16 +143,6 @@ def test_answers_equal_those_of_transformers_alone(folder: Path, evaluated: Path
     assert found[question["id"]] == context[offsets[i][0] : offsets[j][1]]
 
 
-def test_the_map_names_the_top_tokens(evaluated: Path) -> None:
-    maps = results(evaluated)["drawn"]["maps"]
-    assert maps[0]["difference"] >= maps[1]["difference"] > 0
-    for found in maps:
-        assert found["tokens"][:2] == ["who", "bought"]
-        assert found["same_top"]["full"] == 1.0
-        assert found["same_top"]["i-clustered-64:topk=64"] == 1.0
-        assert all(len(row) == 3 for row in found["top"]["clustered-3"])
-
-
 @pytest.mark.slow
 def test_finished_work_is_not_repeated(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

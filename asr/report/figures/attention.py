@@ -11,7 +11,6 @@ import torch
 from PIL import Image, ImageColor
 from torch import Tensor
 
-from asr.attention.maps import described_choice
 from asr.config.names import split_name
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
@@ -68,6 +67,7 @@ def figures(results: Results, folder: Path) -> Iterator[Figure]:
     text = cut.supervisions[0].text or ""
     maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured)
     model = f"{candidate.label}, seed {training.seed}"
+    differences = " and ".join(f"{difference:.2f}" for *_, difference in maps.heads)
     yield Figure(
         key="figure-maps",
         label="Attention",
@@ -75,8 +75,10 @@ def figures(results: Results, folder: Path) -> Iterator[Figure]:
         caption=(
             f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
             f"force-aligned transcript are along both. All maps use the queries and keys of {model}. "
-            f"{described_choice(maps.heads)} Brightness is the square root of the weight, on "
-            f"the same scale in all maps of a head. {counterpart('Figure 8')}"
+            f"Of all heads, these differ most between the mechanisms: {differences}, the L1 distance "
+            "(0 to 2) of a query's weights, averaged over queries and pairs of mechanisms. Brightness is "
+            "the square root of the weight, on the same scale in all maps of a head. "
+            f"{counterpart('Figure 8')}"
         ),
         panels=[
             Panel(f"{name}, layer {x}, head {y}", _map_spec(maps, weights_NN, name), SIZE, SIZE)

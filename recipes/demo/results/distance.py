@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from asr_recipes.questions.finetune import minilm
@@ -77,7 +78,7 @@ def all_projections(options: Distance) -> Iterator[list[tuple[Tensor, Tensor, Te
     if options.text:
         encoder = TextModel(minilm(), "AutoModel", "cpu")
         ids = encoder.tokenizer(read_text(Path(options.text)), truncation=True, max_length=512)
-        yield encoder.projections(encoder.batch([Window(0, dict(ids), [])]), options.backend)
+        yield text_projections(encoder, encoder.batch([Window(0, dict(ids), [])]), options.backend)
         return
     sizes = Path(options.manifest), options.joined, options.recordings
     if is_whisper(Path(options.model)):
@@ -103,6 +104,26 @@ def projections(model: nn.Module, run: Callable[[], object]) -> list[tuple[Tenso
     for hook in hooks:
         hook.remove()
     return [layer.project(x) for layer, x in inputs]
+
+
+def text_projections(
+    encoder: TextModel, inputs: dict[str, Tensor], backend: str
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return the same of a model of transformers; the logits are q·k/√D, as mechanisms expect."""
+    from transformers import AttentionInterface
+
+    recorded: list[tuple[Tensor, Tensor, Tensor]] = []
+    encoder.use("full", backend)
+    attend = AttentionInterface()["full"]
+
+    def record(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+        scale = (options.get("scaling") or query.shape[-1] ** -0.5) * query.shape[-1] ** 0.5
+        recorded.append((query * scale, key, value))
+        return attend(module, query, key, value, mask, **options)
+
+    AttentionInterface.register("full", record)
+    encoder.run(inputs)
+    return recorded
 
 
 def of_layers(name: str, layers: int, backend: str) -> list[QueryKeyMechanism]:
