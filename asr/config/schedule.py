@@ -1,6 +1,7 @@
 """Schedules of frame rates.
 
-`1,2*3` is the full rate in the first layer, and half of it in three more; `merge-0.4` joins similar frames.
+`1,2*3` is the full rate in the first layer, and half of it in three more, `1,2*` in all others;
+`merge-0.4` joins similar frames.
 """
 
 import itertools
@@ -14,6 +15,7 @@ from asr.errors import UserError
 
 LARGEST = 64  # maximum number of encoder frames per frame of a layer
 MERGE = "merge-"
+REST = 0  # number of layers of `2*`
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,17 @@ def layer_factors(frames: str, layers: int) -> list[Factor]:
     """Return, for each layer, how many encoder frames one of its frames stands for.
 
     Args:
-        frames: a factor for each layer, `2*3` for three, or a single one for all: `1,2*3`, `2`; or a share of
-            the frames that are joined by similarity, with the options of `Merging`.
+        frames: a factor for each layer, `2*3` for three, `2*` for all that are left, or a single one for all:
+            `1,2*3`, `1,2*`, `2`; or a share of the frames that are joined by similarity, with the options of
+            `Merging`.
         layers: number of layers.
 
     Raises:
         UserError: the schedule can't be parsed, or has another number of layers.
 
     Example:
-        >>> layer_factors("1,2*3", 4), layer_factors("2", 4)
-        ([1, 2, 2, 2], [2, 2, 2, 2])
+        >>> layer_factors("1,2*3", 4), layer_factors("1,2*", 3), layer_factors("2", 4)
+        ([1, 2, 2, 2], [1, 2, 2], [2, 2, 2, 2])
         >>> layer_factors("merge-0.4:cap=3", 3)[1:]
         [Merging(share=0.4, cap=3, at=2), Merging(share=0.4, cap=3, at=2)]
     """
@@ -72,7 +75,10 @@ def layer_factors(frames: str, layers: int) -> list[Factor]:
         return [1] * full + [runs] * (layers - full)
     if len(runs) == 1 and runs[0][1] is None:
         return [runs[0][0]] * layers
-    found: list[Factor] = [factor for factor, count in runs for _ in range(count or 1)]
+    left = layers - sum(count or 1 for _, count in runs if count != REST)
+    found: list[Factor] = [
+        factor for factor, count in runs for _ in range(left if count == REST else count or 1)
+    ]
     if len(found) != layers:
         raise UserError(f"frames={frames}: expected factors for {layers} layers, found {len(found)}")
     return found
@@ -94,7 +100,7 @@ def joined_factors(factors: Sequence[Factor]) -> str:
 
 
 def _parsed(frames: str) -> Merging | list[tuple[int, int | None]]:
-    """Return the merging, or the factors, each with its number of layers; None if not given."""
+    """Return the merging, or the factors, each with its number of layers: None if not given, or `REST`."""
     if not isinstance(frames, str):
         raise UserError(f"frames={frames!r:.60}: expected text, e.g. 1,2*3")
     if frames.startswith(MERGE):
@@ -105,11 +111,13 @@ def _parsed(frames: str) -> Merging | list[tuple[int, int | None]]:
             raise UserError(f"frames={frames}: {error}") from None
     found: list[tuple[int, int | None]] = []
     for part in frames.split(","):
-        match = re.fullmatch(r"([1-9]\d?)(?:\*([1-9]\d{0,3}))?", part)
+        match = re.fullmatch(r"([1-9]\d?)(\*([1-9]\d{0,3})?)?", part)
         if not match or int(match[1]) > LARGEST:
             raise UserError(
-                f"frames={frames}: expected a factor of 1 … {LARGEST} for each layer (1,2*3) or for all (2), "
-                f"found {part!r}"
+                f"frames={frames}: expected a factor of 1 … {LARGEST} for each layer (1,2*3; 1,2*) or for "
+                f"all (2), found {part!r}"
             )
-        found.append((int(match[1]), int(match[2]) if match[2] else None))
+        found.append((int(match[1]), int(match[3] or REST) if match[2] else None))
+    if [count for _, count in found].count(REST) > 1:
+        raise UserError(f"frames={frames}: expected one number of layers to be left out, found several")
     return found

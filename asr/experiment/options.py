@@ -98,7 +98,7 @@ class CompareConfig(SearchOptions):
     )
     frames: list[str] = option(
         [],
-        help="schedules of frame rates, e.g. [1,'1,2*8'], each with each mechanism; pad-10: Whisper's "
+        help="schedules of frame rates, e.g. [1,'1,2*'], each with each mechanism; pad-10: Whisper's "
         "padding in runs of 10",
         affects="result",
     )

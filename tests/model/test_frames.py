@@ -255,6 +255,9 @@ def test_look_ahead_includes_the_runs(name: str, frames: str) -> None:
     [
         ("2", 3, [2, 2, 2]),
         ("1,2*2", 3, [1, 2, 2]),
+        ("1,2*", 3, [1, 2, 2]),
+        ("1*,2*2", 5, [1, 1, 1, 2, 2]),
+        ("1,2*", 1, [1]),
         ("1*1,64*2", 3, [1, 64, 64]),
         ("4,2,1", 3, [4, 2, 1]),
         ("merge-0.4", 3, [1, MERGING, MERGING]),
@@ -269,8 +272,10 @@ def test_a_schedule_is_parsed_and_written(frames: str, layers: int, expected: li
     ("frames", "message"),
     [
         ("1,2", "frames=1,2: expected factors for 3 layers, found 2"),
+        ("2*4,1*", r"frames=2\*4,1\*: expected factors for 3 layers, found 4"),
+        ("1*,2*", "expected one number of layers to be left out, found several"),
         ("2*4", "expected factors for 3 layers, found 4"),
-        ("0", r"expected a factor of 1 … 64 for each layer \(1,2\*3\) or for all \(2\), found '0'"),
+        ("0", r"expected a factor of 1 … 64 for each layer \(1,2\*3; 1,2\*\) or for all \(2\), found '0'"),
         ("1,-2*2", "found '-2\\*2'"),
         ("1,0.5*2", "found '0.5\\*2'"),
         ("65", "found '65'"),
