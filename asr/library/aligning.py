@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.config import refuse, values_affecting
-from asr.data.manifest import manifest_digest, read_cuts
+from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path, place_in_run, split_of, training_folder
 from asr.errors import UserError
 from asr.files import check_writable, file_state
@@ -15,11 +15,12 @@ from asr.recognizer import Recognizer
 from asr.records.job import Job, identity
 from asr.records.options import parse_shard
 from asr.records.results import Results
-from asr.records.run_folder import RunFolder
+from asr.records.run_folder import ALIGNING, RunFolder
 from asr.transcription.align import align, groups_to_align, transcribed_cuts, transcribed_file, write
 from asr.transcription.batches import unfinished
 from asr.transcription.options import AlignOptions
 from asr.transcription.posteriors import identity_of
+from asr.transcription.replacing import check_replaced, origin_of
 
 
 class Alignment:
@@ -45,6 +46,7 @@ class Alignment:
         self.recognizer = Recognizer.load_as(model, options)
         run_folder = self.recognizer.run_folder
         assert run_folder is not None
+        self.origin: dict[str, Any] = {}  # of a split's alignments
         inputs = identity_of(self.recognizer.model)
         if audio:
             refuse(options, ("split", "data", "shard"), f"to align {audio}")
@@ -55,9 +57,12 @@ class Alignment:
             if options.text:
                 raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
             manifest = manifest_path(options.data or training_folder(run_folder), options.split)
-            inputs["data"] = manifest_digest(manifest)
+            assert self.recognizer.file is not None
+            self.origin = origin_of(self.recognizer.model, self.recognizer.file, manifest, options)
+            inputs["data"] = self.origin["data"]
             place = place_in_run(manifest, run_folder)
             self.folder = Path(options.output or RunFolder(run_folder).aligned(place))
+            check_replaced(self.folder / ALIGNING, self.origin, chosen=bool(options.output))
             self.name = split_of(manifest)
             self.utterances = transcribed_cuts(read_cuts(manifest))
         check_writable(self.folder / self.table)
@@ -97,8 +102,8 @@ class Alignment:
                 self.results.add(position, result)
             yield position
         if not options.shard:
-            write(self.results, self.folder)
-        self.results.job.finish({})
+            write(self.results, self.folder, self.origin)
+        self.results.job.finish(self.origin)
 
     def fits(self) -> list[tuple[float, str]]:
         """Return the fit of each aligned utterance, 0 … 1, and its name."""

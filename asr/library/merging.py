@@ -43,7 +43,7 @@ def merge(folder: Path, recipe: str = "") -> Results:
                 record = joined_record(job.record or {}, work)
                 write_decoded(folder, work.files().get(HYPOTHESES, ""), record)
             case "align":
-                align.write(work, folder)
+                align.write(work, folder, job.record or {})
             case _:
                 work.write(folder)
         shutil.rmtree(folder / FOLDER)

@@ -18,6 +18,7 @@ LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 # Files of a decode folder, <run>/decode/[<data>/]<split>/<system>.
 HYPOTHESES = "hyp.jsonl"
 DECODING = "decode.json"
+ALIGNING = "align.json"  # of a split's alignments
 SCORE = "score.json"
 TABLES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
 EXPORTS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")

@@ -76,8 +76,8 @@ class DecodeOptions(SearchOptions, LoadOptions):
     )
     output: str = option(
         "",
-        help="folder; empty: <run>/decode/[<data>/]<split>/<attention>[-frames-…]-<decoder>[-<lm>]"
-        "[-<hotwords>], <data>: name of a data folder other than the run's",
+        help="folder; empty: <run>/decode/[<data>/]<split>/<attention>[-frames-…][-<precision>]"
+        "[-<checkpoint>]-<decoder>[-<lm>][-<hotwords>], <data>: name of a data folder other than the run's",
         affects="place",
     )
     frames_per_batch: int = option(

@@ -11,9 +11,10 @@ from lhotse.cut import MonoCut
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.files import build, parse_json
+from asr.files import build, parse_json, write_record
 from asr.model.acoustic_model import AcousticModel
 from asr.records.results import Result, Results
+from asr.records.run_folder import ALIGNING
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, align_text
 from asr.text.files import read_lines, read_text
@@ -168,8 +169,14 @@ def _aligned(
     )
 
 
-def write(work: Results, folder: Path) -> None:
-    """Write the alignments; remove TextGrids of utterances that only an earlier alignment had."""
+def write(work: Results, folder: Path, origin: dict[str, Any]) -> None:
+    """Write the alignments; remove TextGrids of utterances that only an earlier alignment had.
+
+    Args:
+        work: alignments.
+        folder: output folder.
+        origin: entries of its align.json; empty: none, for the alignment of an audio file.
+    """
     files = work.files()
     tables = [path for path in map(folder.joinpath, files) if path.suffix == ".jsonl" and path.exists()]
     for path in tables:
@@ -179,6 +186,8 @@ def write(work: Results, folder: Path) -> None:
             if name not in files:
                 Path(folder, name).unlink(missing_ok=True)
     work.write(folder)
+    if origin:
+        write_record(origin, folder / ALIGNING)
 
 
 def _stem(name: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from asr.config import values_affecting
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
-from asr.data.manifest import manifest_digest, read_cuts
+from asr.data.manifest import read_cuts
 from asr.data.places import is_manifest, manifest_path, place_in_run, split_beside, training_folder
 from asr.environment import git_commit
 from asr.files import locked
@@ -20,7 +20,7 @@ from asr.model.acoustic_model import AcousticModel
 from asr.records.job import Job, identity
 from asr.records.options import Shard
 from asr.records.results import Result, Results
-from asr.records.run_folder import HYPOTHESES, RunFolder
+from asr.records.run_folder import DECODING, HYPOTHESES, RunFolder
 from asr.scoring.hypotheses import hypothesis_line, write_decoded
 from asr.scoring.word_filter import WordFilterRules, rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
@@ -35,13 +35,28 @@ from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 from asr.transcription.batches import length_groups, unfinished
 from asr.transcription.pipeline import encoded_cuts
 from asr.transcription.posteriors import identity_of
+from asr.transcription.replacing import check_replaced, origin_of
 from asr.transcription.tuning import tune_weights
 
 
-def system_name(attention: str, decoder: Decoder, frames: str = "1") -> str:
+def system_name(system: str, decoder: Decoder) -> str:
     """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned-names`."""
-    system = attention if frames == "1" else f"{attention}-frames-{frames}"
     return f"{system.replace('*', 'x')}-{decoder.label}"
+
+
+def _variant(model: AcousticModel, checkpoint: Path, run: RunFolder) -> str:
+    """Return how a run's model is used: its mechanism and, unless they are the usual ones, frames, precision
+    and checkpoint.
+    """
+    frames, precision = model.config.model.frames, model.precision.name
+    parts = [model.config.attention]
+    if frames != "1":
+        parts.append(f"frames-{frames}")
+    if precision != "fp32":
+        parts.append(precision)
+    if checkpoint in run.saved() and checkpoint != run.checkpoint():
+        parts.append("best" if checkpoint in run.best()[:1] else checkpoint.stem)
+    return "-".join(parts)
 
 
 def decode_split(
@@ -71,15 +86,17 @@ def decode_split(
         The folder with hyp.jsonl and decode.json (settings and decoding time).
 
     Raises:
-        UserError: conflicting options, a missing manifest, or audio that can't be read.
+        UserError: conflicting options, a missing manifest, or audio that can't be read;
+            the default folder has hypotheses of other data.
     """
     weights_in = weights_in or run_folder
     split = _Split.read(manifest_path(options.data or training_folder(run_folder), options.split))
     references = split.pronounced(tokenizer, options.g2p)
-    name = system_name(model.config.attention, options.chosen_decoder, model.config.model.frames)
-    folder = Path(
-        options.output or RunFolder(run_folder).decoded(place_in_run(split.manifest, run_folder), name)
-    )
+    run = RunFolder(run_folder)
+    name = system_name(_variant(model, checkpoint, run), options.chosen_decoder)
+    folder = Path(options.output or run.decoded(place_in_run(split.manifest, run_folder), name))
+    origin = origin_of(model, checkpoint, split.manifest, options)
+    check_replaced(folder / DECODING, origin, chosen=bool(options.output))
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
         with SearchPool(options.chosen_decoder, tokenizer, options.jobs, model.config.topology) as pool:
@@ -94,7 +111,7 @@ def decode_split(
             # Every shard counts the words and pronounces the references of the whole split.
             spoken = [reference_tokens(tokenizer, cut, references) for cut in split.cuts]
             known = split.known_words(pool.search.vocabulary)
-            job = _job(folder, shard, model, decoder, split, references, options)
+            job = _job(folder, shard, model, decoder, origin["data"], references, options)
             work = Results(job, [str(i) for i in range(len(split.cuts))])
 
             def line(position: int, path: TokenPath) -> str:
@@ -105,8 +122,7 @@ def decode_split(
 
             _search(model, split.cuts, pool, options, work, line, advance)
         about = {
-            "checkpoint": str(checkpoint),
-            "manifest": str(split.manifest),
+            **origin,
             **_system(model, decoder),
             "weights_from": source,
             "threads": torch.get_num_threads(),
@@ -177,12 +193,12 @@ def _job(
     shard: Shard | None,
     model: AcousticModel,
     decoder: Decoder,
-    split: _Split,
+    data: str,
     references: ReferencePhones | None,
     options: DecodeOptions,
 ) -> Job:
     """Return the job, identified by all that the hypotheses depend on."""
-    inputs = identity_of(model) | {"data": manifest_digest(split.manifest)} | decoder.digests()
+    inputs = identity_of(model) | {"data": data} | decoder.digests()
     if references:
         inputs["pronunciations"] = references.digest
     settings = values_affecting(options, "result") | {"beam": asdict(decoder.complete())}

@@ -72,6 +72,54 @@ def test_results_on_other_data_have_folders_of_their_own(
     assert len([*run.glob("decode/**/score.json")]) == 3
 
 
+@pytest.mark.parametrize("command", ["decode", "align"])
+def test_results_of_other_data_with_the_same_name_are_not_replaced(
+    command: str, trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second folder `other` elsewhere replaced the results of the first without a word."""
+    run, cuts = tmp_path / "run", list(read_cuts(tone_corpus / "train.cuts.jsonl.gz"))
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("decode", "align"))
+    fixed = ["min_fit=0"] if command == "align" else []
+    for place, number in (("a", 2), ("b", 3)):
+        save_cuts(cuts[:number], tmp_path / place / "other" / "test.cuts.jsonl.gz")
+    asked = [command, str(run), *fixed]
+    assert main([*asked, f"data={tmp_path}/a/other"]) == 0
+    before = {x: x.read_bytes() for x in (run / command / "other").rglob("*") if x.is_file()}
+    capsys.readouterr()
+    assert main([*asked, f"data={tmp_path}/b/other"]) == 1
+    error = capsys.readouterr().err
+    manifests = [f"{tmp_path}/{place}/other/test.cuts.jsonl.gz" for place in "ab"]
+    assert f": has results of {manifests[0]}; choose a folder for those of {manifests[1]}: output=" in error
+    assert {x: x.read_bytes() for x in before} == before
+    assert main([*asked, f"data={tmp_path}/b/other", f"output={tmp_path}/chosen"]) == 0
+    # The same data elsewhere, and data prepared anew, are no other data.
+    shutil.move(tmp_path / "a" / "other", tmp_path / "c" / "other")
+    assert main([*asked, f"data={tmp_path}/c/other"]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    save_cuts(cuts[:4], tmp_path / "c" / "other" / "test.cuts.jsonl.gz")
+    assert main([*asked, f"data={tmp_path}/c/other"]) == 0
+    assert "replaced: data was " in capsys.readouterr().err
+
+
+def test_another_checkpoint_or_precision_decodes_into_a_folder_of_its_own(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`checkpoint=last` and then `checkpoint=best` left one decode, with the name of both."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("decode", "align"))
+    shutil.copy(run / "checkpoints" / "last.ckpt", run / "checkpoints" / "average.ckpt")
+    for option in ("checkpoint=auto", "checkpoint=best", "checkpoint=last", "precision=bf16"):
+        assert main(["decode", str(run), option]) == 0
+    assert main(["decode", str(run / "checkpoints" / "last.ckpt")]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    systems = [x.name for x in (run / "decode" / "test").iterdir()]
+    assert sorted(systems) == ["full-best-greedy", "full-bf16-greedy", "full-greedy", "full-last-greedy"]
+    assert main(["score", str(run)]) == 0
+    assert len([*run.glob("decode/**/score.json")]) == 4
+    assert main(["decode", str(run), "frames_per_batch=200"]) == 0
+    assert "/full-greedy: replaced: frames_per_batch was 20000, is now 200" in capsys.readouterr().err
+
+
 def test_references_use_the_lexicon_of_the_data(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,7 +195,7 @@ def test_hypotheses_do_not_depend_on_the_batch_size(trained: Path, tmp_path: Pat
 
 def test_decoding_a_checkpoint_file_writes_to_its_run_folder(trained: Path) -> None:
     assert main(["decode", str(trained / "checkpoints" / "last.ckpt"), "split=dev"]) == 0
-    assert (trained / "decode" / "dev" / "full-greedy" / "hyp.jsonl").exists()
+    assert (trained / "decode" / "dev" / "full-last-greedy" / "hyp.jsonl").exists()
 
 
 def test_transcribe_prints_one_line_per_file(
