@@ -140,12 +140,18 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
 
 
 def from_stored(schema: Any, values: dict[str, Any], source: str) -> Any:
-    """Build an options dataclass from a run's options; options of other versions are ignored."""
+    """Build an options dataclass from a run's options; those in `lost` are ignored."""
+    gone = lost(schema, values)
+    kept = {key: x for key, x in flat(values, whole=_kinds(schema)).items() if key not in gone}
+    return from_dict(schema, nested(kept), source)
+
+
+def lost(schema: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's options, by dotted name, that this version lacks."""
     kinds = _kinds(schema)
     known = [f"{key}." for key in kinds]
     every = flat(values, whole=kinds)
-    kept = {key: x for key, x in every.items() if any(name.startswith(f"{key}.") for name in known)}
-    return from_dict(schema, nested(kept), source)
+    return {key: x for key, x in every.items() if not any(name.startswith(f"{key}.") for name in known)}
 
 
 def save(options: Any, path: typing.Any) -> None:

@@ -16,14 +16,19 @@ FRAMES = (
 )
 
 # Options of earlier versions' models, by the value that this version acts by.
-LOST: dict[str, Any] = {"normalise_window_s": 10.0, "position_shift": 0, "alpha": 16}
+LOST: dict[str, Any] = {
+    "normalise_window_s": 10.0,
+    "position_shift": 0,
+    "alpha": 16,
+    "intermediate_weight": 0.3,
+}
 
 
 def without_lost(stored: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return a stored model's options without those that this version has lost.
+    """Return the options of a stored model, or of a run, without those in `LOST`.
 
     Raises:
-        UserError: the model was trained with a value by which this version can't act; names `source`.
+        UserError: the training had a value by which this version can't act; names `source`.
     """
     kept = {}
     for name, value in stored.items():

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from asr import config
 from asr.config import affecting, flat, values_affecting
+from asr.config.schema import written
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.model import checkpoint
+from asr.model.options import without_lost
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
 from asr.records.job import Job, differences
@@ -92,11 +94,15 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
 
 
 def _check_options(options: TrainConfig, run: RunFolder) -> None:
-    """Raise UserError if options differ from those at the run's start."""
+    """Raise UserError if options differ from those at the run's start; warn of those that are gone."""
     try:
         before = flat(config.to_dict(run_options(run)))
     except FileNotFoundError:
         raise UserError(f"{run.options}: expected the options of the run to resume, found no file") from None
+    gone = without_lost(config.nested(config.lost(options, run.read_options())), str(run.options))
+    if gone:
+        found = ", ".join(f"{key}={written(value)}" for key, value in flat(gone).items())
+        log.warning("%s: this version lacks %s; the run goes on without", run.options, found)
     now = flat(config.to_dict(options))
     for values in (before, now):
         values["init_from"] = values["init_from"] and str(Path(values["init_from"]).resolve())

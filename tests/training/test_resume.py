@@ -214,6 +214,29 @@ def test_resuming_with_other_options_is_rejected_and_rewrites_nothing(
         run(tone_corpus, folder, "resume=auto")
 
 
+def test_a_resumed_run_says_which_of_its_options_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It went on with the constants that replaced them, without a word."""
+    options = train_options([f"run={tmp_path}", "resume=auto"])
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+
+    def resume(**gone: Any) -> str:
+        stored = config.to_dict(options) | {"loss": config.to_dict(options.loss) | gone}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+        caplog.clear()
+        with pytest.raises(UserError) as error:  # there is no environment.json
+            find_resume_point(options, tmp_path)
+        return error.value.line + caplog.text
+
+    assert "lacks loss.sharpness=2; the run goes on without" in resume(sharpness=2)
+    assert "loss" not in resume(intermediate_weight=0.3)
+    assert "config.yaml: intermediate_weight=0.5: this version knows 0.3 only" in resume(
+        intermediate_weight=0.5
+    )
+
+
 @pytest.fixture(scope="module")
 def short(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 11 steps with resume points at steps 10 and 11."""
