@@ -226,12 +226,12 @@ def hours(seconds: float) -> str:
     """Return an amount of audio in hours; below one hour, in minutes; below one minute, in seconds.
 
     Example:
-        >>> hours(3960.0), hours(252.0), hours(8.25)
-        ('1.10 h', '4.2 min', '8 s')
+        >>> hours(3960.0), hours(252.0), hours(300.0), hours(8.25)
+        ('1.1 h', '4.2 min', '5 min', '8 s')
     """
     if seconds < 60:
         return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
 class _Grouping(logging.Handler):

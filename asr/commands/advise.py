@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asr.attention.table import missing_kernels
-from asr.console import open_console, progress
+from asr.console import hours, open_console, progress
 from asr.errors import UserError
 from asr.experiment import advice
 from asr.experiment.advice import Lengths
@@ -35,7 +35,7 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
         path, spot = found
         console.print(paying.table_of([spot], usual_clock(options.device)))
         _print_answer(spot, console)
-        audio = paying.audio_words(spot.audio_s)
+        audio = hours(spot.audio_s)
         console.print(f"From {path}, inputs of {audio}; measure=true measures at your lengths.")
         return
     options.attentions = options.attentions or advice.usual_variants(options.device)
@@ -54,7 +54,7 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
         console.print(f"not measured beyond {options.longest:,} positions")
     spot = measured[at[advice.TYPICAL]]
     _print_answer(spot, console)
-    audio = paying.audio_words(spot.audio_s)
+    audio = hours(spot.audio_s)
     console.print(f"For inputs of {audio}, by time alone: asr compare measures what it costs in errors.")
 
 

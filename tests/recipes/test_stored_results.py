@@ -1,5 +1,6 @@
 """Stored results: what is drawn from them is in RESULTS.md or its archive."""
 
+import ast
 import gzip
 import subprocess
 import sys
@@ -50,3 +51,12 @@ def test_all_stored_results_are_shown() -> None:
     stored = set(ROOT.glob("recipes/*/results/*.gz"))
     assert stored == {place for _, place, _ in QUOTED}
     assert sum(path.stat().st_size for path in stored) < 2e6
+
+
+def test_a_script_beside_results_draws_nothing_when_doctest_imports_it() -> None:
+    """The suite drew recipes/prompts/figures/whisper.png again in the checkout."""
+    for script in ROOT.glob("recipes/*/results/*.py"):
+        effects = [
+            x for x in ast.parse(script.read_text()).body if isinstance(x, ast.Expr | ast.For | ast.With)
+        ]
+        assert len(effects) <= 1, script  # the docstring

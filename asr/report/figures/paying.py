@@ -5,10 +5,11 @@ from typing import Any
 
 import altair as alt
 
+from asr.console import hours
 from asr.experiment.paying import TOGETHER, Spot, spots
 from asr.experiment.results import Results
 from asr.report.figure import Figure, Panel, Series, line_chart
-from asr.report.tables.paying import HEADS, audio_words
+from asr.report.tables.paying import HEADS
 from asr.report.words import MODEL_PASSES, clock_words
 
 FAMILIES = {  # whose colours the axes have
@@ -57,7 +58,7 @@ def _rows(spots: Sequence[Spot]) -> list[dict[str, Any]]:
         {
             "series": HEADS[axis],
             "audio, s": spot.audio_s,
-            "audio": audio_words(spot.audio_s),
+            "audio": hours(spot.audio_s),
             "variant": rival.variant,
             "share": rival.ratio.value,
             "low": rival.ratio.low,

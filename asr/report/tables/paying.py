@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from asr.console import Column, Table, TableCell, duration
+from asr.console import Column, Table, TableCell, duration, hours
 from asr.experiment.paying import CLOSE, MATTERS, TOGETHER, Rival, Spot, spots
 from asr.experiment.results import Results
 from asr.report.words import MODEL_PASSES, clock_words
@@ -39,7 +39,7 @@ def table_of(spots: Sequence[Spot], clock: str) -> Table:
             f"Variants whose KL from {first.baseline} is at most {CLOSE:g}; without KL, those whose errors "
             "aren't shown to be more."
         )
-    notes += [f"{audio_words(x.audio_s)}: {why}." for x in spots if (why := _left_out(x))]
+    notes += [f"{hours(x.audio_s)}: {why}." for x in spots if (why := _left_out(x))]
     return Table(
         title=f"What pays on {first.processor}, {threads}: {first.model}, {weights}",
         columns=[
@@ -50,7 +50,7 @@ def table_of(spots: Sequence[Spot], clock: str) -> Table:
         ],
         rows=[
             [
-                TableCell(audio_words(x.audio_s), sort=x.audio_s),
+                TableCell(hours(x.audio_s), sort=x.audio_s),
                 TableCell(MODEL_PASSES[x.passes]),
                 TableCell(duration(x.baseline_s), sort=x.baseline_s),
                 *(TableCell(_cell(x.rivals.get(axis))) for axis in heads),
@@ -61,18 +61,6 @@ def table_of(spots: Sequence[Spot], clock: str) -> Table:
         key="paying",
         label="What pays",
     )
-
-
-def audio_words(seconds: float) -> str:
-    """Return the length of a recording: `10 s`, `5 min`, `1 h`.
-
-    Example:
-        >>> audio_words(29.5), audio_words(300), audio_words(5400)
-        ('30 s', '5 min', '1.5 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.3g} min" if seconds < 3600 else f"{seconds / 3600:.3g} h"
 
 
 def _cell(rival: Rival | None) -> str:
@@ -115,7 +103,7 @@ def verdict(spots: Sequence[Spot]) -> dict[str, str]:
     if unpaid := _unpaid(spots):
         said["Nothing pays"] = unpaid
     unknown = (
-        f"; at {audio_words(spot.audio_s)} `{spot.baseline}` takes too long to time, "
+        f"; at {hours(spot.audio_s)} `{spot.baseline}` takes too long to time, "
         f"`{first.variant}` {duration(first.seconds)}"
         for spot in spots
         if spot.baseline_s is None and (first := next(iter(spot.rivals.values()), None))
@@ -159,7 +147,7 @@ def _by_length(spots: Sequence[Spot]) -> dict[str, dict[str, list[Spot]]]:
     by_length: dict[str, dict[str, list[Spot]]] = {}
     for x in sorted(spots, key=lambda x: (x.passes != "forward", x.audio_s)):
         lengths = by_length.setdefault(MODEL_PASSES[x.passes].removesuffix(" step"), {})
-        lengths.setdefault(audio_words(x.audio_s), []).append(x)
+        lengths.setdefault(hours(x.audio_s), []).append(x)
     return by_length
 
 

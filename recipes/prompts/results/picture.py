@@ -19,11 +19,12 @@ HIDDEN = (  # what others stand for
 )
 WIDTH = 560
 
-results = read_results(HERE / "whisper-bf16-tiny.json.gz")
-figure = accuracy.divergence(
-    replace(results, evaluations=[x for x in results.evaluations if x.variant not in HIDDEN])
-)
-assert figure
-figure = replace(figure, key="whisper", panels=[replace(x, width=WIDTH) for x in figure.panels])
-png, _, _ = export(figure, Path("exp", "whisper"))
-write_bytes(png.read_bytes(), HERE.parent / "figures" / "whisper.png")
+if __name__ == "__main__":  # doctest imports the module
+    results = read_results(HERE / "whisper-bf16-tiny.json.gz")
+    figure = accuracy.divergence(
+        replace(results, evaluations=[x for x in results.evaluations if x.variant not in HIDDEN])
+    )
+    assert figure
+    figure = replace(figure, key="whisper", panels=[replace(x, width=WIDTH) for x in figure.panels])
+    png, _, _ = export(figure, Path("exp", "whisper"))
+    write_bytes(png.read_bytes(), HERE.parent / "figures" / "whisper.png")
