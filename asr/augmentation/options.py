@@ -33,15 +33,6 @@ class WaveformConfig:
         affects="result",
         suggested=(GENERATED,),
     )
-    room_t60_s: list[float] = option(
-        [0.2, 0.6],
-        help="range of the reverberation time of random rooms, [low, high]",
-        affects="result",
-        only=("impulse_responses", GENERATED),
-        unit="s",
-        minimum=0.15,
-        maximum=5,
-    )
     noise: str = option(
         "",
         help=f"folder of recordings to add; {WHITE}: white noise; empty: none",
@@ -101,7 +92,6 @@ class WaveformConfig:
         for name in ("speed_factors", "tempo_factors"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected one or more numbers")
-        for name in ("noise_snr_db", "room_t60_s"):
-            limits = getattr(self, name)
-            if len(limits) != 2 or limits[0] > limits[1]:
-                raise UserError(f"{name}={limits}: expected two ascending numbers, [low, high]")
+        limits = self.noise_snr_db
+        if len(limits) != 2 or limits[0] > limits[1]:
+            raise UserError(f"noise_snr_db={limits}: expected two ascending numbers, [low, high]")

@@ -1,7 +1,7 @@
 """Stages that change the waveform of a training utterance, each drawn for an utterance and an epoch."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from asr.data.audio_file import Samples
 from asr.errors import UserError
 
 TELEPHONE_HZ = 8000
+ROOM_T60_S = (0.2, 0.6)  # reverberation time of living rooms and offices
 # Format and subtype of libsndfile; MP3 keeps the model's rate.
 FORMATS = {
     "narrow": ("WAV", "PCM_16"),
@@ -116,7 +117,7 @@ class Waveforms:
         return convolve
 
     def _generated_room(self, samples: Samples, rng: np.random.Generator) -> tuple[Samples, str]:
-        t60_s = draw(rng, self.config.room_t60_s)
+        t60_s = draw(rng, ROOM_T60_S)
         return reverberate(samples, room_response(rng, self.sample_rate, t60_s)), f"room {t60_s:.2f} s"
 
     def _noise(self) -> Stage | None:
@@ -148,7 +149,7 @@ class Waveforms:
         return transcode(samples, self.sample_rate, codec), codec
 
 
-def draw(rng: np.random.Generator, limits: list[float]) -> float:
+def draw(rng: np.random.Generator, limits: Sequence[float]) -> float:
     """Return a number between two limits."""
     low, high = limits
     return float(rng.uniform(low, high))

@@ -21,6 +21,8 @@ LOST: dict[str, Any] = {
     "position_shift": 0,
     "alpha": 16,
     "intermediate_weight": 0.3,
+    "plateau_factor": 0.5,
+    "room_t60_s": [0.2, 0.6],
 }
 
 

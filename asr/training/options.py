@@ -176,17 +176,9 @@ class OptimizerConfig:
     warmup_steps: int = option(
         0, help="linear warm-up; not with schedule=plateau", affects="result", unit="optimiser steps"
     )
-    plateau_factor: float = option(
-        0.5,
-        help="factor by which the learning rate is reduced",
-        affects="result",
-        only=("schedule", "plateau"),
-        minimum=1e-6,
-        maximum=0.999,
-    )
     plateau_patience: int = option(
         3,
-        help="reduce after more than this many validations without a lower dev loss",
+        help="halve the learning rate after more than this many validations without a lower dev loss",
         affects="result",
         only=("schedule", "plateau"),
     )

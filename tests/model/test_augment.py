@@ -59,7 +59,6 @@ def test_masks_depend_on_the_random_state() -> None:
         ("noise_snr_db=[5]", "expected two ascending numbers"),
         ("noise_snr_db=[20,5]", "expected two ascending numbers"),
         ("noise_snr_db=[5,nan]", "expected a number -200 … 200"),
-        ("room_t60_s=[0.5,0.2]", "expected two ascending numbers"),
         ("tempo_factors=[3]", "expected a number 0.5 … 2"),
         ("codecs=[morse]", "expected one of narrow, mu-law, gsm, mp3"),
         ("noise_snr_db=[5,10,20]", "expected two ascending numbers"),
