@@ -10,7 +10,8 @@ Group = tuple[int, ...]
 
 # Pauses are like those between sentences in a quiet room: digital silence would have unnatural features.
 PAUSE_S = (0.2, 1.2)  # shortest and longest pause
-PAUSE_AMPLITUDE = (1e-5, 1e-3)  # range of the noise level: −100 … −60 dB of full scale
+# Range of the noise level, relative to the level of the utterances, which may be quiet: −80 … −40 dB.
+PAUSE_LEVEL = (1e-4, 1e-2)
 ORDER, PAUSES = range(2)  # random streams
 
 
@@ -130,9 +131,11 @@ def join(
     `pause_s` is the range of pause durations in seconds.
     """
     random = np.random.default_rng([seed, epoch, PAUSES, *group])
+    energy = sum(float(np.vdot(part, part)) for part in parts)
+    level = np.sqrt(energy / max(1, sum(map(len, parts))))
     joined = list(parts[:1])
     for part in parts[1:]:
         samples = round(random.uniform(*pause_s) * sample_rate)
-        amplitude = np.exp(random.uniform(*np.log(PAUSE_AMPLITUDE)))
+        amplitude = level * np.exp(random.uniform(*np.log(PAUSE_LEVEL)))
         joined += [(amplitude * random.standard_normal(samples)).astype(np.float32), part]
     return np.concatenate(joined)

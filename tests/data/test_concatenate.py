@@ -67,9 +67,20 @@ def test_pauses_are_quiet_and_speech_is_unchanged() -> None:
     assert (audio[-700:] == -0.5).all()
     pause = audio[1000:-700]
     assert PAUSE_S[0] <= len(pause) / 8000 <= PAUSE_S[1]
-    assert 0 < np.abs(pause).max() < 0.01
+    assert 1e-4 < pause.std() / 0.5 < 1e-2
     assert (audio == join(parts, 8000, seed=0, epoch=1, group=(4, 2))).all()
     assert len(audio) != len(join(parts, 8000, seed=0, epoch=2, group=(4, 2)))
+
+
+@pytest.mark.parametrize("scale", [2.0**-10, 2.0**15])
+def test_pauses_are_as_far_below_quiet_and_loud_speech(scale: float) -> None:
+    """Pauses had −100 … −60 dB of full scale: as loud as speech at −60 dB, and digital zeros beside samples
+    in the range of 16-bit integers.
+    """
+    parts = [np.full(1000, 0.5, dtype=np.float32), np.full(700, -0.5, dtype=np.float32)]
+    audio = join(parts, 8000, seed=0, epoch=1, group=(4, 2))
+    scaled = join([part * np.float32(scale) for part in parts], 8000, seed=0, epoch=1, group=(4, 2))
+    np.testing.assert_allclose(scaled, scale * audio, rtol=1e-6)
 
 
 @pytest.fixture
