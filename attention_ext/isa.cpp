@@ -99,7 +99,7 @@ const InstructionSet ISA_TABLE = {
          .pack = pack_centroids,
          .nearest = nearest_points,
          .sum = sum_groups<double>},
-    .halves = {.widen = widen_rows, .narrow = narrow_values},
+    .halves = {.widen = widen_rows, .sum_groups = sum_half_groups, .narrow = narrow_values},
 };
 
 }  // namespace attention_ext

@@ -63,6 +63,7 @@ def require(device: str) -> None:
         raise RuntimeError(f"no compiled kernels for {device}: {reason}")
 
 
+LARGEST_HEAD_ON_TILES = 256
 INSTRUCTION_SETS = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
 
 

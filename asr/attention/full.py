@@ -14,14 +14,13 @@ from asr.attention.spec import CausalOptions, NoOptions
 from asr.lengths import keep_mask
 from attention_ext.autograd import needs_gradient
 from attention_ext.flash import flash_attention, why_no_flash
-from attention_ext.library import has_tiles, has_wide_vectors
+from attention_ext.library import LARGEST_HEAD_ON_TILES, has_tiles, has_wide_vectors
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 # Positions up to which the compiled kernels are at least as fast as SDPA, whose products are MKL's: level
 # where MKL uses AVX-512, twice as fast on AMD's processors, where it uses AVX2. Beyond, keys leave the
 # caches. On tiles of bfloat16, the kernels are faster at every length (`python tools/speed.py full`).
 LONGEST_ON_KERNELS = 16_384
-LARGEST_HEAD_ON_TILES = 256
 HALVES = (torch.float16, torch.bfloat16)
 # Positions from which SDPA on one sequence after another is faster than on a padded batch with a mask.
 SHORTEST_ALONE = 256

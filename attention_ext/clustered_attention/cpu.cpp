@@ -1,5 +1,6 @@
 // Clustered attention on the CPU.
 #include "../clusters/cpu_dense.h"
+#include "cpu_tiles.h"
 
 namespace attention_ext {
 namespace {
@@ -66,6 +67,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
     const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, bool keep_weights) {
   check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
+  if (on_tiles(q, v))
+    return forward(TileClusters(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q);
   return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
     return forward(in, q, keep_weights);
   });
@@ -78,6 +81,9 @@ std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
   check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
   check_grad(grad, q, v);
   check_clustered_saved(q, v, clusters, sum_type(q.scalar_type()), softmax, values);
+  if (on_tiles(q, v) && kept.numel() == 0)  // weights are kept by another instruction set
+    return backward(
+        TileClusters(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values);
   return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
     return backward(in, q, grad, softmax, values, kept);
   });

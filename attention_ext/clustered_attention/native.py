@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention_ext.autograd import DifferentiableOperator, needs_gradient
 from attention_ext.clusters.kept import kept_size
-from attention_ext.library import require
+from attention_ext.library import LARGEST_HEAD_ON_TILES, has_tiles, require
 from attention_ext.tensors import compute_dtype, dropout_seed
 
 
@@ -25,8 +25,9 @@ def clustered_attention(
     """Attend once per cluster of queries; equals `reference.clustered_attention`.
 
     *Fast Transformers with Clustered Attention* eq. 3–6. Sums are accumulated in float32 (float64 for
-    float64). The CPU stores the C × S weights only if a backward pass may follow, else for a few keys at a
-    time; CUDA stores them for a few heads at a time. Padded positions are never read. CUDA does not support
+    float64). With AMX or AVX512_BF16, centroids and weights of bfloat16 input are rounded to bfloat16, and no
+    weights are stored; else the CPU stores the C × S weights if a backward pass may follow. CUDA stores them
+    for a few heads at a time. Padded positions are never read. CUDA does not support
     float64, and treats a group out of range as padding.
 
     Args:
@@ -56,6 +57,12 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 _differentiable = DifferentiableOperator("clustered_attention", _backward_arguments)
 
 
+def _on_tiles(q: Tensor, v: Tensor) -> bool:
+    """Return what `on_tiles` in cpu/inputs.h does."""
+    fits = max(q.shape[3], v.shape[3]) <= LARGEST_HEAD_ON_TILES and q.numel() > 0
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and fits and has_tiles()
+
+
 @functools.cache
 def register() -> None:
     """Register output shapes and the derivative with PyTorch."""
@@ -76,11 +83,12 @@ def register() -> None:
         B, H, N, D = q.shape
         C, (S, E) = min(clusters, N), v.shape[2:]
         sums = compute_dtype(q)
+        keep = keep_weights and not _on_tiles(q, v)
         return (
             q.new_empty(B, H, N, E),
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
-            q.new_empty(B, H, kept_size(q, keep_weights, N, S, D, C), dtype=sums),
+            q.new_empty(B, H, kept_size(q, keep, N, S, D, C), dtype=sums),
         )
 
     _differentiable.register()

@@ -27,5 +27,11 @@ inline Dropout dropout_of(double probability, const std::optional<Tensor>& seed)
   return {probability, static_cast<uint64_t>(*static_cast<const int64_t*>(seed->const_data_ptr()))};
 }
 
+// Whether tiles of bfloat16 serve these inputs.
+inline bool on_tiles(const Tensor& q, const Tensor& v) {
+  return instruction_set().tiles && q.scalar_type() == ScalarType::BFloat16 && q.numel() > 0 && q.size(3) <= 256 &&
+         v.size(3) <= 256;
+}
+
 }  // namespace
 }  // namespace attention_ext

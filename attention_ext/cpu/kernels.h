@@ -479,16 +479,18 @@ struct PointKernels {
       int64_t stride_sums);
 };
 
-// Local attention of one head on tiles of bfloat16, without global positions (local_attention/tile_bands.h).
+// Local attention of one head on tiles of bfloat16, without global positions (local_attention/tile_bands.h). Where
+// queries are not positions, as centroids, windows hold all keys.
 struct TileBand {
   int64_t D, E;
-  int64_t left, right, chunk, length;  // as in BandBlock
+  int64_t left, right, chunk, length;  // as in BandBlock; `length` counts keys
   const uint16_t *q, *k, *v;
   int64_t stride_q, stride_k, stride_v;
   float scale;
   const float* bias;  // addend of each key's scores, or null
   Dropout dropout;
   uint64_t first_row;
+  int64_t first_key;  // position of the first key, for dropout
 };
 
 struct TileTask {
@@ -496,16 +498,19 @@ struct TileTask {
   int64_t first, end;  // queries
   float *maximum_N, *inverse_sum_N;
   uint16_t* out_NE;
+  float* wide_out_NE;      // if not null, the output goes here instead
   char *packed, *scratch;  // `packed` is what `pack` wrote
 };
 
 // A whole head. Its gradients are overwritten.
 struct TileBackwardTask {
   TileBand band;
+  int64_t queries;
   const uint16_t *grad, *out;
   int64_t stride_grad, stride_out;
   const float *maximum_N, *inverse_sum_N;
   uint16_t *grad_q, *grad_k, *grad_v;
+  float* wide_grad_q;  // if not null, the queries' gradients go here instead
   char *packed, *scratch;
 };
 
@@ -519,9 +524,11 @@ struct TileKernels {
   void (*backward)(const TileBackwardTask&);
 };
 
-// Conversion of bfloat16 rows (halves.h).
+// Conversion of bfloat16 rows, and their sums over groups (halves.h).
 struct HalfKernels {
   void (*widen)(int64_t rows, int64_t size, const uint16_t* from, int64_t stride, float* to);
+  void (*sum_groups)(
+      int64_t rows, int64_t size, const int32_t* groups, const uint16_t* from, int64_t stride, float* sums);
   void (*narrow)(int64_t count, const float* from, uint16_t* to);
 };
 

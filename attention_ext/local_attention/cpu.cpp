@@ -302,6 +302,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     const float* maximum = static_cast<const float*>(softmax.const_data_ptr()) + 2 * head * in.N;
     in.kernel.backward(
         {.band = band,
+         .queries = band.length,
          .grad = g.head(b, h),
          .out = o.head(b, h),
          .stride_grad = g.stride_n,
@@ -317,18 +318,13 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   return {grad_q, grad_k, grad_v};
 }
 
-// Whether tiles serve a call.
-bool on_tiles(const Tensor& q, const Tensor& v, int64_t globals) {
-  return instruction_set().tiles && q.scalar_type() == ScalarType::BFloat16 && globals == 0 && q.numel() > 0 &&
-         q.size(3) <= 256 && v.size(3) <= 256;
-}
-
 std::tuple<Tensor, Tensor> local_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t left, int64_t right,
     int64_t chunk, int64_t globals, double dropout, const std::optional<Tensor>& seed,
     const std::optional<Tensor>& bias) {
   check_local(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias);
-  if (on_tiles(q, v, globals)) return forward(TileBands(q, k, v, lengths, left, right, chunk, dropout, seed, bias), q);
+  if (globals == 0 && on_tiles(q, v))
+    return forward(TileBands(q, k, v, lengths, left, right, chunk, dropout, seed, bias), q);
   if (q.scalar_type() == ScalarType::Double)
     return forward(Bands<double>(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias), q);
   return forward(Bands<float>(q, k, v, lengths, left, right, chunk, globals, dropout, seed, bias), q);
@@ -343,7 +339,7 @@ std::tuple<Tensor, Tensor, Tensor> local_attention_backward(
   const int64_t B = q.size(0), H = q.size(1), N = q.size(2);
   check_saved(out, {B, H, N, v.size(3)}, q.scalar_type(), q, "out");
   check_saved(softmax, {B, H, 2, N}, sum_type(q.scalar_type()), q, "softmax");
-  if (on_tiles(q, v, globals))
+  if (globals == 0 && on_tiles(q, v))
     return backward(TileBands(q, k, v, lengths, left, right, chunk, dropout, seed, bias), q, grad, out, softmax);
   if (q.scalar_type() == ScalarType::Double)
     return backward(

@@ -150,8 +150,8 @@ inline void weigh_keys(
           tile_weight<hidden>(load(scores + (s + 1) * 32 + 16 * g), maximum[g], scale.factor, scale.addends[s + 1]);
       sums[g] += one + two;
       if constexpr (dropped) {
-        one *= tile_kept(rows[g], key, band.dropout);
-        two *= tile_kept(rows[g], key + 1, band.dropout);
+        one *= tile_kept(rows[g], band.first_key + key, band.dropout);
+        two *= tile_kept(rows[g], band.first_key + key + 1, band.dropout);
       }
       const Bits pairs = halves_in_pairs(one, two);
       memcpy(to + g * tile, &pairs, 64);
@@ -168,19 +168,26 @@ inline void weigh_piece(
   weigh_keys<true, dropped>(band, piece, piece.all_end, piece.end, scale, scores, maximum, rows, sums, weights);
 }
 
-// Write rows of [size, 16] transposed and rounded: 16 rows of `size` numbers, of which `count` are wanted.
-inline void store_columns(
-    const float* from, int64_t stride, Vec<float> factor, int64_t count, int64_t size, uint16_t* to,
-    int64_t stride_to) {
+// Write the first `count` lanes, at most 16.
+template <class Lanes, class To>
+inline void store_lanes(const Lanes& lanes, int64_t count, To* to) {
+  if (count >= 16)
+    memcpy(to, &lanes, sizeof(lanes));
+  else
+    memcpy(to, &lanes, count * sizeof(To));
+}
+inline void store_part(Vec<float> x, int64_t count, float* to) { store_lanes(x, count, to); }
+inline void store_part(Vec<float> x, int64_t count, uint16_t* to) { store_lanes(rounded_halves(x), count, to); }
+
+// Write rows of [size, 16] transposed: 16 rows of `size` numbers, of which `count` are wanted.
+template <class To>
+inline void store_columns(const float* from, int64_t stride, Vec<float> factor, int64_t count, int64_t size, To* to) {
   for (int64_t e = 0; e < size; e += 16) {
     Vec<float> x[16];
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) x[r] = load(from + (e + r) * stride) * factor;
     transpose_square<float>(x);
-    for (int64_t r = 0; r < count; ++r) {
-      const Halves halves = rounded_halves(x[r]);
-      memcpy(to + r * stride_to + e, &halves, 2 * earlier(16, size - e));
-    }
+    for (int64_t r = 0; r < count; ++r) store_part(x[r], size - e, to + r * size + e);
   }
 }
 
@@ -249,7 +256,10 @@ void tile_attend(const TileTask& task) {
     for (int64_t g = 0; g < 2 && 16 * g < count; ++g) {
       const int64_t i = query + 16 * g, rest = earlier(16, count - 16 * g);
       const Vec<float> share = 1 / sums[g], natural = maximum[g] / log2_of_e;
-      store_columns(scratch.out + 16 * g, Q, share, rest, band.E, task.out_NE + i * band.E, band.E);
+      if (task.wide_out_NE)
+        store_columns(scratch.out + 16 * g, Q, share, rest, band.E, task.wide_out_NE + i * band.E);
+      else
+        store_columns(scratch.out + 16 * g, Q, share, rest, band.E, task.out_NE + i * band.E);
       memcpy(task.inverse_sum_N + i, &share, 4 * rest);
       memcpy(task.maximum_N + i, &natural, 4 * rest);
     }
@@ -339,7 +349,7 @@ inline void slope_keys(
           Vec<float> raw = load(scratch.raw + place);
           weights[i][h] = weight;
           if constexpr (dropped) {
-            const Vec<float> kept = tile_kept(queries.rows[g + h], key + i, band.dropout);
+            const Vec<float> kept = tile_kept(queries.rows[g + h], band.first_key + key + i, band.dropout);
             raw *= kept;
             weights[i][h] *= kept;
           }
@@ -376,10 +386,8 @@ inline void slope_strip(
 // Write rounded rows of `size` numbers.
 inline void store_rows(const float* from, int64_t stride, float factor, int64_t rows, int64_t size, uint16_t* to) {
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < size; j += 16) {
-      const Halves halves = rounded_halves(load(from + i * stride + j) * factor);
-      memcpy(to + i * size + j, &halves, 2 * earlier(16, size - j));
-    }
+    for (int64_t j = 0; j < size; j += 16)
+      store_part(load(from + i * stride + j) * factor, size - j, to + i * size + j);
 }
 
 void tile_backward(const TileBackwardTask& task) {
@@ -392,8 +400,8 @@ void tile_backward(const TileBackwardTask& task) {
   constexpr int64_t Q = backward_queries;
   memset(scratch.grad_k, 0, sizes.keys * sizes.D * sizeof(float));
   memset(scratch.grad_v, 0, sizes.keys * sizes.E * sizeof(float));
-  for (int64_t query = 0; query < band.length; query += Q) {
-    const int64_t count = earlier(Q, band.length - query);
+  for (int64_t query = 0; query < task.queries; query += Q) {
+    const int64_t count = earlier(Q, task.queries - query);
     const HalfRows q{band.q + query * band.stride_q, band.stride_q, count, band.D};
     const HalfRows grad{task.grad + query * task.stride_grad, task.stride_grad, count, band.E};
     const int64_t groups = round_up(count, 32) / 16;  // of 16 queries; what is computed of more is not read
@@ -448,10 +456,13 @@ void tile_backward(const TileBackwardTask& task) {
               scratch.grad_q + d * Q + 16 * g, Q, true);
         }
     }
-    for (int64_t i = 0; i < count; i += 16)
-      store_columns(
-          scratch.grad_q + i, Q, splat(band.scale), earlier(16, count - i), band.D, task.grad_q + (query + i) * band.D,
-          band.D);
+    for (int64_t i = 0; i < count; i += 16) {
+      const int64_t rest = earlier(16, count - i), place = (query + i) * band.D;
+      if (task.wide_grad_q)
+        store_columns(scratch.grad_q + i, Q, splat(band.scale), rest, band.D, task.wide_grad_q + place);
+      else
+        store_columns(scratch.grad_q + i, Q, splat(band.scale), rest, band.D, task.grad_q + place);
+    }
   }
   store_rows(scratch.grad_k, sizes.D, band.scale, band.length, band.D, task.grad_k);
   store_rows(scratch.grad_v, sizes.E, 1, band.length, band.E, task.grad_v);

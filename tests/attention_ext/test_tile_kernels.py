@@ -1,10 +1,11 @@
-"""Local attention on tiles of bfloat16, against float64 and beside PyTorch's attention in bfloat16."""
+"""Local and clustered attention on tiles of bfloat16, against float64 and beside PyTorch's in bfloat16."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_calls import Call, make
 from kernel_cases import Inputs, check_same_bits, error, instruction_sets, poison, run, threads
 from torch import Tensor
 
@@ -130,6 +131,111 @@ def test_tiles_of_other_libraries_keep_their_configuration() -> None:
     for _ in range(3):
         assert torch.equal(F.linear(x, weight), first[0])
         check_same_bits(run(attend, p, torch.bfloat16), first[1])
+
+
+# [B, H, N, D, E], lengths, keys S, their lengths, clusters C.
+CLUSTERED = {
+    "one position": ((1, 1, 1, 5, 3), [1], 1, [1], 1),
+    "padded": ((3, 2, 100, 64, 64), [100, 67, 0], 100, [100, 67, 0], 20),
+    "odd sizes, cross": ((2, 2, 97, 33, 20), [97, 3], 31, [31, 7], 10),
+    "many clusters": ((1, 1, 300, 8, 24), [300], 300, [290], 130),
+    "empty clusters": ((1, 1, 40, 16, 16), [4], 40, [40], 39),
+    "blocks": ((2, 1, 60, 32, 32), [60, 41], 2100, [2049, 1024], 40),
+    "largest heads": ((1, 1, 64, 256, 256), [64], 64, [64], 8),
+}
+
+
+def clustered(name: str) -> Call:
+    """Return a call whose inputs are exact in bfloat16."""
+    (B, H, N, D, E), lengths, S, key_lengths, C = CLUSTERED[name]
+    p = make("clustered", B, H, N, D, E, lengths, S, key_lengths, clusters=C)
+    p.q, p.k, p.v, p.grad = (x.bfloat16().double() for x in (p.q, p.k, p.v, p.grad))
+    return p
+
+
+def masked(queries: Tensor, keys: Tensor) -> Callable[..., Tensor]:
+    """Return PyTorch's full attention over the valid keys as a function of q, k and v, padded to one size.
+
+    PyTorch's kernel that rounds weights to bfloat16 needs heads of one size.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        valid_BS = torch.arange(k.shape[2]) < keys[:, None].clamp(min=1)
+        valid_BN = torch.arange(q.shape[2]) < queries[:, None]
+        E, size = v.shape[3], max(q.shape[3], v.shape[3])
+        scale, padded = q.shape[3] ** -0.5, [F.pad(x, (0, size - x.shape[3])) for x in (q, k, v)]
+        out = F.scaled_dot_product_attention(*padded, valid_BS[:, None, None], scale=scale)[..., :E]
+        return out * (valid_BN & (keys > 0)[:, None])[:, None, :, None]
+
+    return attend
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_errors_of_clustered_attention_are_those_of_pytorch_in_bfloat16(name: str) -> None:
+    """PyTorch's full attention on the same input; the clusters are the same in both types."""
+    p = clustered(name)
+    usual = run(masked(*p.lengths), p, torch.bfloat16), run(masked(*p.lengths), p, torch.float64)
+    exact, poisoned = run(p.reference(), p, torch.float64), p.poisoned()
+    found = run(poisoned.native(), poisoned, torch.bfloat16)
+    for x, truth, theirs, their_truth in zip(found, exact, *usual, strict=True):
+        assert x.dtype == torch.bfloat16
+        if truth.any():
+            assert error(x, truth) <= 1.5 * error(theirs, their_truth)
+        else:  # gradients of q and k with a single key
+            assert x.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 3])  # threads with whole heads, and with shared ones
+@pytest.mark.parametrize("name", ["padded", "blocks"])
+def test_bits_of_clustered_attention_depend_on_the_sequence_alone(name: str, count: int) -> None:
+    p = clustered(name)
+    p = Call(*(x[:2] for x in (p.q, p.k, p.v, p.grad)), p.kernel, *_first_two(p))
+    n, s = (int(lengths[1]) for lengths in p.lengths)
+    groups, *_, clusters = p.others
+    alone = Call(
+        *(x[1:, :, :size] for x, size in ((p.q, n), (p.k, s), (p.v, s), (p.grad, n))),
+        p.kernel,
+        (p.lengths[0][1:], p.lengths[1][1:]),
+        [groups[1:, :, :n], p.lengths[0][1:], p.lengths[1][1:], clusters],
+    )
+    together = run(p.native(), p, torch.bfloat16)
+    with threads(count):
+        found = run(alone.native(), alone, torch.bfloat16)
+    check_same_bits(found, [x[1:, :, :size] for x, size in zip(together, (n, n, s, s), strict=True)])
+
+
+def _first_two(p: Call) -> tuple[tuple[Tensor, Tensor], list[object]]:
+    groups, queries, keys, clusters = p.others
+    return (queries[:2], keys[:2]), [groups[:2], queries[:2], keys[:2], clusters]
+
+
+def test_dropout_of_clustered_attention_is_that_of_the_other_kernels(chosen: str) -> None:
+    p, found = clustered("blocks"), []
+    for name in (chosen, "avx512"):
+        library.instruction_set(name)
+        torch.manual_seed(5)
+        found.append(run(p.native(dropout=0.4), p, torch.bfloat16))
+    for one, other in zip(*found, strict=True):
+        assert error(one, other.double()) < 0.01
+
+
+def test_weights_that_another_set_kept_are_used(chosen: str) -> None:
+    p, found = clustered("padded"), []
+    for backward in ("avx512", chosen):
+        library.instruction_set("avx512")
+        q, k, v = p.inputs(torch.bfloat16)
+        out = p.native()(q, k, v)
+        library.instruction_set(backward)
+        out.backward(p.grad.bfloat16())
+        found.append([q.grad, k.grad, v.grad])
+    check_same_bits(*found)
+
+
+def test_clustered_attention_passes_opcheck() -> None:
+    """On tiles, no weights are kept."""
+    p = clustered("odd sizes, cross")
+    operator = torch.ops.attention_ext.clustered_attention.default
+    torch.library.opcheck(operator, (*p.inputs(torch.bfloat16), *p.others, 0.0, None, True))
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 8), torch.zeros(1, 9), torch.zeros(2, 9).int()])
