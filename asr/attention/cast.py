@@ -126,29 +126,6 @@ class CAST(OwnParameterLayer):
         y = self.output(mixed.to(v.dtype).transpose(1, 2).flatten(2))
         return zero_padding(y, lengths)
 
-    @torch.no_grad()
-    def assignments(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the clusters of the tokens, for figures.
-
-        Args:
-            x: [B, N, M].
-            lengths: [B] valid positions; None means all.
-
-        Returns:
-            The cluster of each token, [B, H, N] int64: the one with the highest A_g if there are several, −1
-            for tokens in none and for padding. And A_g of step 2, [B, H, N, C].
-        """
-        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
-        q, k = (self._split_heads(project(x)) for project in (self.query, self.key))
-        used_BC = self.in_use(lengths)
-        gate_B1N1 = self.gate(x).unsqueeze(1)
-        joint_BHNC = self.joint_affinity(self.affinities(q), self.affinities(k), gate_B1N1, used_BC)
-        members_BHCK, filled_BHCK = self.members(joint_BHNC, lengths, used_BC)
-        joined_BHCN = torch.zeros_like(joint_BHNC.mT).scatter_add(3, members_BHCK, filled_BHCK.to(x.dtype))
-        score_BHN, cluster_BHN = joint_BHNC.masked_fill(joined_BHCN.mT == 0, -1.0).max(-1)
-        cluster_BHN = cluster_BHN.masked_fill(score_BHN < 0, -1)
-        return cluster_BHN.expand(-1, self.heads, -1), joint_BHNC.expand(-1, self.heads, -1, -1)
-
     def affinities(self, x_BHND: Tensor) -> Tensor:
         """Return A of step 1, [B, H, N, C], for queries or keys."""
         return x_BHND @ self.surrogates_HCD.to(x_BHND.dtype).mT * x_BHND.shape[-1] ** -0.5

@@ -16,26 +16,20 @@ if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
 
 
-def write_cuts(cuts: "Iterable[MonoCut]", path: str | Path, base: Path | None) -> None:
-    """Write one cut per line, gzipped, atomically; equal cuts give equal bytes.
-
-    Args:
-        cuts: cuts of plain audio files.
-        path: manifest.
-        base: audio files in this folder get paths relative to it; None: all paths are absolute.
-    """
-    write_entries((entry for _, entry in cut_entries(cuts, base)), path)
-
-
 def write_entries(entries: Iterable[dict[str, Any]], path: str | Path) -> None:
-    """Write the entries of cuts as `write_cuts` does."""
+    """Write one cut per line, gzipped, atomically; equal cuts give equal bytes."""
     with atomic_binary(path, zipped=True) as packed:
         for entry in entries:
             packed.write(json.dumps({**entry, "type": "MonoCut"}, ensure_ascii=False).encode() + b"\n")
 
 
 def cut_entries(cuts: "Iterable[MonoCut]", base: Path | None) -> "Iterator[tuple[MonoCut, dict[str, Any]]]":
-    """Yield each cut and its entry in a manifest, without its type; `base` as in `write_cuts`."""
+    """Yield each cut and its entry in a manifest, without its type.
+
+    Args:
+        cuts: cuts of plain audio files.
+        base: audio files in this folder get paths relative to it; None: all paths are absolute.
+    """
     shared: tuple[Recording | None, dict[str, Any]] = None, {}  # successive cuts often share a recording
     for cut in cuts:
         if cut.recording is not shared[0]:
