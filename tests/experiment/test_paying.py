@@ -85,6 +85,12 @@ def test_the_verdict_of_several_models_is_a_range_and_says_how_many_save() -> No
     said = paying.verdict([*spots(bench()), *spots(faster), *spots(slow)])["Attention pays"]
     assert "0.60 at 10 s with `near-25` (1 of 3)" in said
     assert "0.10 to 0.20 at 5 min with `near-25`;" in said
+    assert said.count("at 1 h `full` takes too long to time, `near-25` 4 min 00 s.") == 1
+    own = spots(bench())
+    hour = next(x for x in own if x.audio_s == 3600)
+    slower = replace(hour, rivals={"attention": replace(hour.rivals["attention"], seconds=300.0)})
+    said = paying.verdict([*own, slower])["Attention pays"]
+    assert said.endswith("; at 1 h `full` takes too long to time, `near-25` 4 min 00 s to 5 min 00 s.")
 
 
 def test_the_verdict_tells_what_was_not_measured_from_what_does_not_pay() -> None:

@@ -102,20 +102,14 @@ def verdict(spots: Sequence[Spot]) -> dict[str, str]:
         said["Frames and precision pay"] += f"; several axes at once {_shares(spots, TOGETHER)}"
     if unpaid := _unpaid(spots):
         said["Nothing pays"] = unpaid
-    unknown = (
-        f"; at {hours(spot.audio_s)} `{spot.baseline}` takes too long to time, "
-        f"`{first.variant}` {duration(first.seconds)}"
-        for spot in spots
-        if spot.baseline_s is None and (first := next(iter(spot.rivals.values()), None))
-    )
-    said["Attention pays"] += "".join(dict.fromkeys(unknown))
+    said["Attention pays"] += "".join(_untimed([x for x in spots if x.baseline_s is None]))
     return {head: f"{text}." for head, text in said.items()}
 
 
 def _shares(spots: Sequence[Spot], *axes: str) -> str:
     """Return the times of the fastest variants of axes: `in encoding 0.61 to 0.83 at 30 s, 0.18 at 5 min`."""
     parts = []
-    for what, lengths in _by_length(spots).items():
+    for what, lengths in _by_length([x for x in spots if x.baseline_s is not None]).items():
         said = []
         for audio, there in lengths.items():
             saving = [x for spot in there if (x := _saves(spot, *axes))]
@@ -130,6 +124,22 @@ def _shares(spots: Sequence[Spot], *axes: str) -> str:
             parts.append(f"in {what}: {', '.join(said)}")
     measured = any(axis in spot.rivals for spot in spots for axis in axes)
     return "; ".join(parts) or ("at no length measured" if measured else "not measured")
+
+
+def _untimed(spots: Sequence[Spot]) -> list[str]:
+    """Return the lengths at which full attention takes too long, with the times of the fastest mechanisms."""
+    said = []
+    for lengths in _by_length(spots).values():
+        for audio, there in lengths.items():
+            fastest = [next(iter(x.rivals.values())) for x in there if x.rivals]
+            if fastest:
+                names = " or ".join(f"`{name}`" for name in dict.fromkeys(x.variant for x in fastest))
+                seconds = [x.seconds or 0.0 for x in fastest]
+                times = dict.fromkeys(map(duration, (min(seconds), max(seconds))))
+                said.append(
+                    f"; at {audio} `{there[0].baseline}` takes too long to time, {names} {' to '.join(times)}"
+                )
+    return said
 
 
 def _unpaid(spots: Sequence[Spot]) -> str:
