@@ -50,7 +50,6 @@ from asr.text.tokenizer import (
 from asr.training.config import run_options
 
 TEXTS = ["go on and do it", "never say ever again", "the cat sat on the mat"] * 3
-TENSORS = [*VALUES, torch.zeros(3), torch.zeros(()), torch.zeros(4, 4, dtype=torch.int64), b"abc", ("a", 1)]
 
 
 class File(NamedTuple):

@@ -24,7 +24,6 @@ SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "head_dim": 8, "feedforward": 
 LENGTHS = torch.tensor([37, 20, 1, 36])
 MERGING = Merging(0.4, 2, 2)
 MERGED = ["merge-0.4", "merge-0.5:at=1", "merge-0.6:cap=4,at=3"]
-HALVES = FrameRate(2, None)
 
 
 def encoder(frames: str, attention: str = "full", **options: Any) -> Encoder:
