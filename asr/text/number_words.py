@@ -324,6 +324,7 @@ MONTHS = {
     "grudnia",
     "ru": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
     "uk": "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня",
+    "sv": "januari februari mars april maj juni juli augusti september oktober november december",
     "fi": "tammikuuta helmikuuta maaliskuuta huhtikuuta toukokuuta kesäkuuta heinäkuuta elokuuta syyskuuta "
     "lokakuuta marraskuuta joulukuuta",
     "is": "janúar febrúar mars apríl maí júní júlí ágúst september október nóvember desember",
@@ -331,6 +332,29 @@ MONTHS = {
     "decembris janvāra februāra marta aprīļa maija jūnija jūlija augusta septembra oktobra novembra decembra "
     "janvārī februārī martā aprīlī maijā jūnijā jūlijā augustā septembrī oktobrī novembrī decembrī",
 }
+_ENGLISH_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+ENGLISH_DAY = rf"(?:{_ENGLISH_MONTHS}) (?:[12]?\d|3[01])(?![\w%°]|[.,/:–-]\d)"
+_SHORT_MONTHS = "Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec"
+# Numbers that are read in several ways or with an unknown ending: days, years, endings, times.
+UNCERTAIN = {
+    "en": rf"\b\d{{1,2}} (?:{_ENGLISH_MONTHS})\b|(?:{_ENGLISH_MONTHS}) \d{{1,2}}[–-]\d+"
+    rf"|\b(?:{_SHORT_MONTHS})\.? \d{{1,2}}\b",
+    "ca": r"\d+(?:rs?|ns?|ts?|è|é|ens|a|es)\b|\d+\s?h\s?\d+",
+    "es": r"\d+\s?h\s?\d+",
+    "it": r"\d+\s?h\s?\d+",
+    "pt": r"\d+\s?h\s?\d+",
+    "hu": r"\b(?:január|február|március|április|május|június|július|augusztus|szeptember|október|november"
+    r"|december) \d{1,2}\b",
+    "lt": r"\d+ (?:d\.|met\w+)",
+    "ru": r"\d{4} (?:год\w{0,2}\b|г\.)",
+    "uk": r"\d{4} (?:р(?:ік|оку|оці|оком)\b|р\.)",
+    "pl": r"\d{4} (?:rok(?:u|iem)?\b|r\.)",
+}
+# Languages in which an ending after a hyphen or colon makes a number another word: 2-ojo, 5:n, 3-й, 3-mal.
+ENDINGS = "be ca cs da de fi hu is kz lt lv nl no pl ro ru sk sl sr sv uk"
+# Spanish and Portuguese words after a number that it doesn't agree with, or that are masculine in spite of
+# their ending; also those with the ending -mas.
+NO_FEMININE = "de y e o a al en por para con que es son no se hasta días dias mapas planetas"
 # Words after which a day is certainly a genitive (in Icelandic: not a nominative): do 3 maja, but dziś jest
 # 3 maja.
 BEFORE_DAYS = {

@@ -15,6 +15,8 @@ from asr.text.number_words import (
     AND_A_HALF,
     BEFORE_DAYS,
     COUNTED_PERCENT,
+    ENDINGS,
+    ENGLISH_DAY,
     FEMININE,
     FEW_PARTS,
     GENITIVE_DAYS,
@@ -27,12 +29,14 @@ from asr.text.number_words import (
     LATVIAN_ENDINGS,
     LATVIAN_TENS,
     MONTHS,
+    NO_FEMININE,
     ONE,
     OTHER_MARK,
     OTHER_PARTS,
     PART_ENDINGS,
     PARTS,
     SIGNS,
+    UNCERTAIN,
     WITH_PART,
 )
 from asr.text.unit_words import OBLIQUE, SYMBOLS, UNITS
@@ -98,8 +102,8 @@ SCALE_WORDS = {
     "tn": "trillion",
 }
 KINDS = re.compile(
-    "telephone|date|day|time|fraction|money|paid|percent|degree|unit|hash|ordinal|short|stopped|decade|sign"
-    "|cardinal"
+    "uncertain|telephone|date|day|named|clock|time|fraction|money|paid|percent|degree|unit|hash|ordinal|short"
+    "|stopped|decade|sign|cardinal"
 )
 MOST_PARTS = frozenset([*range(2, 11), 12, 16, 20, 32, 64, 100, 1000])  # 24/7 and 9/11 aren't fractions
 # Units of one letter need a space before them: 5s and 4G are names.
@@ -255,12 +259,27 @@ class _Reader:
         after = r"A-Za-z\d" if self.base in UNSPACED else r"\w"
         unit = UNIT + (r"|\s?h" if self.base in HOURS else "") + ("|[mg]" if self.base in UNSPACED else "")
         scale = rf"(?:[\s-]?(?:{'|'.join(SCALE_WORDS)})\b)?" if self.base == "en" else ""
+        stops = self.base == "de" or self.base in STOPPED_ORDINALS | INFLECTED_ORDINALS
+        uncertain = [
+            r"\d+(?:\.\d+){3,}|(?<!\d)\d\.\d\.\d(?![\d.])",  # addresses and versions
+            rf"\d+(?:\s?[\^*|]\s?\d+)+|~\s?{number}|\d+['′]\s?\d+[\"″]|\d+[′″]",
+            *([r"(?<![\d.])(?:0?[1-9]|[12]\d|3[01])\.(?:0?[1-9]|1[0-2])\.(?![.\d])"] if stops else []),
+            *(
+                [rf"{number}(?!{unit}(?!\w))[-:][^\W\d_A-Z]{{1,3}}(?![\w-])"]
+                if self.base in ENDINGS.split()
+                else []
+            ),
+            *filter(None, [UNCERTAIN.get(self.base)]),
+        ]
         forms = [  # the first that fits is taken
+            rf"(?P<uncertain>{'|'.join(uncertain)})",
             r"(?P<telephone>(?=(?:[+(]?\d\D{0,2}){7})(?!\d\d(?P<divider>[/-])\d\d?(?P=divider)\d{4}(?!\d))"
             r"(?:\+\d[\d ()./-]+\d|\(\d+\) ?\d[\d ./-]+\d|0\d{1,5}(?:[ /-]\d{2,})+"
             r"|(?<![\d.,-])\d{3}(?:[ .-]\d{3}[ .-]\d{4}|-\d{4})))(?![\d-]|[.,]\d)",
             r"(?P<date>\d{1,4}(?P<mark>[./-])\d{1,2}(?P=mark)\d{1,4})(?!\d)",
             r"(?P<time>(?:[01]?\d|2[0-3]):[0-5]\d)(?!\d)",
+            *([r"(?P<clock>(?:[01]?\d|2[0-3])\s?h\s?[0-5]\d)(?!\w)"] if self.base == "fr" else []),
+            *([rf"(?P<named>{ENGLISH_DAY})"] if self.base == "en" else []),
             r"(?P<fraction>(?<![\d/.,])(?:\d+ )?\d+[/⁄]\d+(?![\d/]|[.,]\d)|(?:\d+ ?)?[¼-¾⅐-⅞])",
             rf"(?P<money>{minus}{money}\s?{number}{scale})",
             rf"(?P<paid>{minus}{number}\s?{money}(?!\s?\d))",
@@ -282,7 +301,7 @@ class _Reader:
         elif self.base in STOPPED_ORDINALS | INFLECTED_ORDINALS:
             forms.insert(0, r"(?P<stopped>\d{1,4})\.(?=\s+[^\W\d])")
         self.before_days = frozenset(BEFORE_DAYS.get(self.base, "").split())
-        if self.before_days:
+        if self.before_days or self.base == "sv":
             months = "|".join(MONTHS[self.base].split())
             forms.insert(0, rf"(?P<day>(?<!\d)(?:[12]?\d|3[01])) +(?P<month>{months})\b")
         if ending := DECADES.get(self.base):
@@ -303,7 +322,9 @@ class _Reader:
             try:
                 spoken = self._words_of(found).strip()
             except Exception as error:  # num2words lacks forms of some languages, and fails in many ways
-                spoken = self.number.sub(lambda part: self._cardinal_or_digits(part[0]), found[0])
+                spoken = self.number.sub(
+                    lambda part: f"{self.space}{self._cardinal_or_digits(part[0])}{self.space}", found[0]
+                ).strip()
                 if isinstance(error, _NotKnown):
                     spoken = error.said or spoken
                     missed.append(found[0].strip())
@@ -327,6 +348,8 @@ class _Reader:
 
     def _said(self, kind: str, written: str, found: re.Match[str]) -> str:
         match kind:
+            case "uncertain":
+                raise _NotKnown
             case "telephone":
                 plus = f"{self._sign('+')} " if written[0] == "+" else ""
                 return plus + self._digits(written)
@@ -340,6 +363,12 @@ class _Reader:
                 return self._money(written)
             case "day":
                 return self._day(written, found)
+            case "named":
+                month, day = written.split()
+                return f"{month} {self._words(int(day), to='ordinal')}"
+            case "clock":
+                hour, minutes = re.split(r"\s?h\s?", written)
+                return f"{self._form('h', hour, found)} {self._words(int(minutes)) if int(minutes) else ''}"
             case "unit":
                 return self._measured(written, found)
             case "percent":
@@ -369,7 +398,20 @@ class _Reader:
                 return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
             case "sign":
                 return self.minus if written == "−" else self._sign(written)
+        self._check_gender(written, found)
         return self._cardinal(written)
+
+    def _check_gender(self, written: str, found: re.Match[str]) -> None:
+        """Raise _NotKnown if a Spanish or Portuguese noun requires another form: veintiuna, duzentas."""
+        after = re.match(r"\s([a-zà-ÿ]+)", found.string[found.end() :])
+        if self.base not in ("es", "pt") or not after or after[1] in NO_FEMININE.split() or "," in written:
+            return
+        value = int(re.sub(r"\D", "", written)) % 1000
+        feminine = after[1].endswith("as") and not after[1].endswith("mas")
+        ones = 0 if value // 10 % 10 == 1 else value % 10  # once, doze have one form
+        changes = ones == 1 if self.base == "es" else feminine and ones in (1, 2)
+        if changes or (feminine and value >= 200):
+            raise _NotKnown
 
     def _sign(self, sign: str) -> str:
         """Return the word for a sign, in the plural if it is a unit."""
@@ -446,7 +488,7 @@ class _Reader:
     def _day(self, written: str, found: re.Match[str]) -> str:
         """Return the words for the day before a month; a genitive if the preceding word requires it."""
         said = f"{self._day_ordinal(int(written), found['month'])} {found['month']}"
-        if not self._after_preposition(found):
+        if self.before_days and not self._after_preposition(found):
             raise _NotKnown(said)
         return said
 
@@ -471,7 +513,7 @@ class _Reader:
             return (" og " if self.base == "is" else " ").join(parts)
         ordinal = self._words(day, to="ordinal")
         match self.base:
-            case "fi":
+            case "fi" | "sv":
                 return ordinal
             case "pl":
                 return " ".join(re.sub("y$", "ego", re.sub("i$", "iego", x)) for x in ordinal.split())

@@ -78,6 +78,8 @@ UNITS: dict[str, dict[str, str]] = {
         "s": "Sekunde|Sekunden|eine",
         "ms": "Millisekunde|Millisekunden|eine",
         "kWh": "Kilowattstunde|Kilowattstunden|eine",
+        **dict.fromkeys(["Mio.", "Mio"], "Million|Millionen|eine"),
+        **dict.fromkeys(["Mrd.", "Mrd"], "Milliarde|Milliarden|eine"),
     },
     "fr": {
         "km": "kilomètre|kilomètres",

@@ -347,10 +347,57 @@ def test_days_before_months_have_the_case_of_their_form(language: str, written: 
         ("is", "þann 2. maí", "2."),
         ("lt", "5. klasė", "5."),
         ("fi", "5. talo", "5."),
+        ("lt", "2-ojo", "2-ojo"),
+        ("lt", "gegužės 3 d.", "3 d."),
+        ("lt", "1984 metais", "1984 metais"),
+        ("lv", "2-ais", "2-ais"),
+        ("fi", "3:s", "3:s"),
+        ("sv", "3:dje", "3:dje"),
+        ("ru", "3-й", "3-й"),
+        ("ru", "в 1984 году", "1984 году"),
+        ("uk", "1984 року", "1984 року"),
+        ("pl", "w 1984 r.", "1984 r."),
+        ("ca", "el 2n", "2n"),
+        ("ro", "al 3-lea", "3-lea"),
+        ("hu", "május 3.", "május 3"),
+        ("de", "am 3.10. war", "3.10."),
+        ("de", "10-mal", "10-mal"),
+        ("es", "21 años", "21"),
+        ("es", "200 personas", "200"),
+        ("pt", "22 casas", "22"),
+        ("es", "15h30", "15h30"),
+        ("en", "3 May 1990", "3 May"),
+        ("en", "Dec. 25", "Dec. 25"),
     ],
 )
 def test_days_and_ordinals_of_unknown_case_are_listed(language: str, written: str, listed: str) -> None:
+    """Some were cardinal numbers without a word: `du ojo` for 2-ojo, `viisi n` for 5:n, `dos n` for 2n."""
     assert unspoken(written, language) == [listed]
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("en", "on May 3, 1990, in May 2019", "on may third nineteen ninety in may twenty nineteen"),
+        ("sv", "den 21 juni", "den tjugoförsta juni"),
+        ("fr", "à 15h30 et 1h05", "à quinze heures trente et une heure cinq"),
+        ("de", "3 Mrd. € und 1,5 Mio. Euro", "drei milliarden euro und eins komma fünf millionen euro"),
+        ("de", "1 Mio. Euro", "eine million euro"),
+        ("es", "el 21 de mayo, 200 días, 11 años", "el veintiuno de mayo doscientos días once años"),
+        ("pt", "21 anos, 12 casas", "vinte e um anos doze casas"),
+        ("ru", "2 года", "два года"),
+        ("tr", "5'te", "beş'te"),
+    ],
+)
+def test_days_times_and_forms_that_are_certain_are_said(language: str, written: str, spoken: str) -> None:
+    """`quinze h trente`, `drei mrd euro`, `den tre maj` and `may three` were labels to train on."""
+    assert (normalise(written, "spoken", language), unspoken(written, language)) == (spoken, [])
+
+
+@pytest.mark.parametrize("sign", ["10^6", "5*3", "~5", "5′", "5'10\"", "192.168.0.1", "1.2.3", "May 3-5"])
+def test_numbers_whose_signs_were_dropped_are_listed(sign: str) -> None:
+    """10^6 was ten six, ~5 five, and the address 192.168 point one six eight zero point one."""
+    assert unspoken(f"about {sign} of them", "en") == [sign]
 
 
 @pytest.mark.parametrize(
