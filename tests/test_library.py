@@ -20,10 +20,13 @@ from tone_corpora import TINY
 
 import asr
 from asr import UserError, cli
+from asr.config import to_dict
 from asr.config.given import values_of
 from asr.experiment import launch
+from asr.library import _training_options
 from asr.library.outcomes import Rows
 from asr.preparation.skeleton import write_recipe
+from asr.training.config import train_options
 from asr.training.loggers import open_loggers
 
 SMALL = {key: value for key, _, value in (x.partition("=") for x in TINY)}
@@ -62,6 +65,14 @@ def test_complete_options_are_taken_as_they_are(small: dict[str, Any]) -> None:
     )
     with pytest.raises(UserError, match=r"model=wsj: expected single options, model\.name"):
         asr.train(first.options, model="wsj")
+
+
+def test_complete_options_that_no_option_has_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A slip in a complete configuration had no effect, without a word."""
+    complete = to_dict(train_options(["recipe=demo"]))
+    complete["optimizer"]["momentum"] = 0.8
+    assert _training_options(complete, {}) == train_options(["recipe=demo"])
+    assert "options: this version lacks optimizer.momentum=0.8" in caplog.text
 
 
 def test_options_from_a_dataclass_of_ones_own() -> None:

@@ -113,13 +113,15 @@ def train(
 
 def _training_options(options: Options, keywords: Mapping[str, Any]) -> "TrainConfig":
     """Return the options of a training, from configuration files or complete; see `train`."""
-    from asr.training.config import train_options, train_options_from
+    from asr.training.config import train_options, train_options_from, warn_of_lost
     from asr.training.options import TrainConfig
 
     first = nested_values(options)
     if not isinstance(first.get("recipe"), Mapping):
         return train_options(values_of(options, keywords, TrainConfig))
-    complete = train_options_from(config.nested(config.flat(first)), "options")
+    stored = config.nested(config.flat(first))
+    complete = train_options_from(stored, "options")
+    warn_of_lost(complete, stored, "options")
     others = values_of(None, keywords, TrainConfig)
     for group in config.config_groups():
         if group in others:

@@ -1,5 +1,6 @@
 """Options of a training: from overrides, a run's config.yaml, or its initial weights."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from asr.config.names import split_source
 from asr.config.schema import written
 from asr.errors import UserError
 from asr.files import as_path
+from asr.model.options import ModelConfig, without_lost
 from asr.records.run_folder import RunFolder
 from asr.training.options import TrainConfig, train_schema
+
+log = logging.getLogger(__name__)
 
 # Options whose value may differ from that of the weights.
 ADJUSTABLE = {"model.attention_dropout", "model.dropout", "model.layer_drop"}
@@ -143,7 +147,6 @@ def _of_published(folder: str) -> dict[str, Any]:
 def _of_model(path: Path) -> dict[str, Any]:
     """Return the options of a model of this project; a model of a recipe's own task has no features."""
     from asr.model.acoustic_model import AcousticModelConfig
-    from asr.model.options import ModelConfig, without_lost
     from asr.model.portable import read_state
     from asr.text.tokenizer import SentencePieceTokenizer, tokenizer_from_state
 
@@ -185,6 +188,18 @@ def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:
     recipe = values.get("recipe")
     name = recipe.get("name") if isinstance(recipe, dict) else ""
     return config.from_stored(train_schema(str(name)), values, source)
+
+
+def warn_of_lost(options: TrainConfig, stored: dict[str, Any], source: str) -> None:
+    """Warn of the options of an earlier version's run that this version lacks.
+
+    Raises:
+        UserError: the run had a value by which this version can't act; see `without_lost`.
+    """
+    gone = flat(without_lost(config.nested(config.lost(options, stored)), source))
+    if gone:
+        found = ", ".join(f"{key}={written(value)}" for key, value in gone.items())
+        log.warning("%s: this version lacks %s; the training goes on without", source, found)
 
 
 def run_options(run: RunFolder) -> TrainConfig:

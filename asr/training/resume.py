@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from asr import config
 from asr.config import affecting, flat, values_affecting
-from asr.config.schema import written
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.model import checkpoint
-from asr.model.options import without_lost
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
 from asr.records.job import Job, differences
 from asr.records.run_folder import LAST, RunEnvironment, RunFolder
-from asr.training.config import run_options
+from asr.training.config import run_options, warn_of_lost
 from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan
 
@@ -99,10 +97,7 @@ def _check_options(options: TrainConfig, run: RunFolder) -> None:
         before = flat(config.to_dict(run_options(run)))
     except FileNotFoundError:
         raise UserError(f"{run.options}: expected the options of the run to resume, found no file") from None
-    gone = without_lost(config.nested(config.lost(options, run.read_options())), str(run.options))
-    if gone:
-        found = ", ".join(f"{key}={written(value)}" for key, value in flat(gone).items())
-        log.warning("%s: this version lacks %s; the run goes on without", run.options, found)
+    warn_of_lost(options, run.read_options(), str(run.options))
     now = flat(config.to_dict(options))
     for values in (before, now):
         values["init_from"] = values["init_from"] and str(Path(values["init_from"]).resolve())

@@ -230,7 +230,7 @@ def test_a_resumed_run_says_which_of_its_options_are_gone(
             find_resume_point(options, tmp_path)
         return error.value.line + caplog.text
 
-    assert "lacks loss.sharpness=2; the run goes on without" in resume(sharpness=2)
+    assert "lacks loss.sharpness=2; the training goes on without" in resume(sharpness=2)
     assert "loss" not in resume(intermediate_weight=0.3)
     assert "config.yaml: intermediate_weight=0.5: this version knows 0.3 only" in resume(
         intermediate_weight=0.5
