@@ -104,7 +104,8 @@ class Lengths:
             )
         if over := int((self.frames > data.frames_per_batch).sum()):
             limit = f"data.frames_per_batch={data.frames_per_batch:,}"
-            yield f"{over:,} utterances are longer than a batch, {limit}"
+            longer = "1 utterance is" if over == 1 else f"{over:,} utterances are"
+            yield f"{longer} longer than a batch, {limit}"
 
 
 def advice_options(given: Given) -> tuple[AdviceConfig, TrainConfig]:

@@ -62,12 +62,17 @@ class Transcription:
         self.folder = Path(options.output) if options.output else root_of(paths[0]) if self.beside else None
         if self.folder:
             check_places(self.files)
+        # A folder with the journal of any model is one of transcripts.
+        new = self.folder and not options.shard and not (self.folder / JOURNAL).exists()
         self.recognizer = load(model, options)
         self.results = self._begin()
         self.done = frozenset(self.results.found)
-        for position, (_, place) in enumerate(self.files if self.beside else []):
-            if place.exists() and position not in self.done:
-                raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
+        for position, file in enumerate(self.files if self.beside or new else []):
+            if file.transcript.exists() and position not in self.done and not file.is_input:
+                where = f"{'another' if options.output else 'a'} folder with output=<folder>"
+                raise UserError(f"{file.transcript}: expected no such file yet; write to {where}")
+        if new:
+            self.results.job.begin()
         self.search, self.weights_from = None, None
         if not options.engine:  # with an engine, each actor loads it
             self.search, self.weights_from = self.recognizer.search(options)

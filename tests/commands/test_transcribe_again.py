@@ -100,3 +100,18 @@ def test_a_foreign_transcript_beside_a_recording_is_kept(
     assert main(["transcribe", str(trained), str(audio), "format=srt"]) == 1
     assert "test-3.srt: expected no such file yet" in capsys.readouterr().err
     assert set(written(audio)) == {"test-3.srt"}
+
+
+def test_transcripts_that_were_there_before_are_kept(
+    trained: Path, audio: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the recordings' folder as `output=`, references beside them were replaced by hypotheses."""
+    (audio / "test-3.txt").write_text("what was said")
+    command = ["transcribe", str(trained), str(audio), f"output={audio}"]
+    assert main(command) == 1
+    assert "test-3.txt: expected no such file yet; write to another folder" in capsys.readouterr().err
+    assert [x.read_text() for x in audio.glob("*.txt")] == ["what was said"]
+    (audio / "test-3.txt").unlink()
+    assert main(command) == 0
+    assert main([*command, "attention=local-16"]) == 0  # its own transcripts are replaced
+    assert len([*audio.glob("*.txt")]) == 4
