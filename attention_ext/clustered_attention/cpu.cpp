@@ -81,9 +81,11 @@ std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
   check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
   check_grad(grad, q, v);
   check_clustered_saved(q, v, clusters, sum_type(q.scalar_type()), softmax, values);
-  if (on_tiles(q, v) && kept.numel() == 0)  // weights are kept by another instruction set
+  if (on_tiles(q, v) && kept.dim() == 3 && kept.size(2) == 0) {  // weights are kept by another instruction set
+    check_saved(kept, {q.size(0), q.size(1), 0}, ScalarType::Float, q, "kept");
     return backward(
         TileClusters(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values);
+  }
   return with_heads(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed, [&](const auto& in) {
     return backward(in, q, grad, softmax, values, kept);
   });

@@ -231,6 +231,16 @@ def test_weights_that_another_set_kept_are_used(chosen: str) -> None:
     check_same_bits(*found)
 
 
+@pytest.mark.parametrize("wrong", [torch.zeros(0), torch.zeros(2, 9, 0), torch.zeros(2, 2, 1)])
+def test_kept_weights_must_be_those_of_forward(wrong: Tensor) -> None:
+    """A tensor without elements once passed whatever its shape."""
+    p = clustered("odd sizes, cross")
+    arguments, operators = (*p.inputs(torch.bfloat16), *p.others, 0.0, None), torch.ops.attention_ext
+    _, *saved, _ = operators.clustered_attention(*arguments)
+    with pytest.raises(RuntimeError, match="kept must be"):
+        operators.clustered_attention_backward(p.grad.bfloat16(), *arguments, *saved, wrong)
+
+
 def test_clustered_attention_passes_opcheck() -> None:
     """On tiles, no weights are kept."""
     p = clustered("odd sizes, cross")
