@@ -12,7 +12,6 @@ from asr.config import to_dict, values_affecting
 from asr.data.live import container_blocks, raw_blocks
 from asr.errors import UserError
 from asr.files import digest, file_state, write_text
-from asr.model.features import Normalisation
 from asr.model.hub import local_folder
 from asr.recognizer import Recognizer
 from asr.records.job import Job, identity
@@ -64,7 +63,7 @@ class Transcription:
             check_places(self.files)
         # A folder with the journal of any model is one of transcripts.
         new = self.folder and not options.shard and not (self.folder / JOURNAL).exists()
-        self.recognizer = load(model, options)
+        self.recognizer = Recognizer.load_as(model, options)
         self.results = self._begin()
         self.done = frozenset(self.results.found)
         for position, file in enumerate(self.files if self.beside or new else []):
@@ -174,7 +173,7 @@ class Transcription:
 
 def _set_up(model: Path, options: TranscribeOptions) -> Callable[[list[tuple[int, Path, str]]], list[Text]]:
     """Load a model; return a function that transcribes a group of files."""
-    recognizer = load(model, options)
+    recognizer = Recognizer.load_as(model, options)
     search, _ = recognizer.search(options)
 
     def transcribe(group: list[tuple[int, Path, str]]) -> list[Text]:
@@ -194,7 +193,7 @@ def live_words(model: Path, options: TranscribeOptions) -> Iterator[TimedWord]:
         UserError: standard input is closed, or the look-ahead of model or search is unbounded.
     """
     pipe = _standard_input()
-    recognizer = load(model, options)
+    recognizer = Recognizer.load_as(model, options)
     check_streamed(recognizer.model, str(model))
     rate, blocks = (options.rate, raw_blocks(pipe)) if options.rate else container_blocks(pipe, "-")
     return recognizer.stream_as(options, rate).words(blocks)
@@ -204,20 +203,6 @@ def _standard_input() -> IO[bytes]:
     if sys.stdin is None:
         raise UserError("-: expected audio on standard input, found it closed")
     return sys.stdin.buffer
-
-
-def load(model: Path, options: TranscribeOptions) -> Recognizer:
-    """Load a recogniser, with the feature normalisation of the options."""
-    recognizer = Recognizer.load_as(model, options)
-    kind, normalisation = options.normalise, recognizer.model.normalisation
-    if not kind:
-        return recognizer
-    if not isinstance(normalisation, Normalisation):
-        raise UserError(f"normalise={kind}: expected a model of filter banks, found a pretrained encoder")
-    if kind == "corpus" and normalisation.kind != kind:
-        raise UserError("normalise=corpus: expected a model trained with it")
-    normalisation.kind = kind
-    return recognizer
 
 
 def _text(outcome: Outcome, file: str, options: TranscribeOptions, *, table: bool = False) -> Text:

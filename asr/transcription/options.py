@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from asr.config import option, refuse
 from asr.errors import UserError
-from asr.model.options import NORMALISATIONS, LoadOptions
+from asr.model.options import LoadOptions
 from asr.preparation.options import TEXT_RULES
 from asr.records.options import ShardOptions
 from asr.search.options import LEAST_FIT, DecoderChoice
@@ -112,12 +112,6 @@ SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "text
 class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
     """Options of `asr transcribe`."""
 
-    normalise: str = option(
-        "",
-        help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training",
-        affects="result",
-        choices=("", *NORMALISATIONS),
-    )
     format: str = option("text", help=" | ".join(FORMATS), affects="result", choices=FORMATS)
     output: str = option(
         "",

@@ -63,9 +63,6 @@ class Options:
     longest_full: float = option(
         60.0, help="longest recording measured with full", affects="result", unit="min", maximum=10_000
     )
-    normalise: str = option(
-        "", help="feature normalisation instead of training's, e.g. window", affects="result"
-    )
     seed: int = option(0, help="random seed for order and pauses", affects="result", maximum=2**32 - 1)
     folder: str = option(
         "exp/demo/long_recordings", help="output folder for recordings and results", affects="place"
@@ -161,7 +158,7 @@ def pooled_counts(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
     return np.array(list(sums.values()))
 
 
-def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[str, Any], dict[str, float]]:
+def measure(model: str, system: str, audio: Path) -> tuple[dict[str, Any], dict[str, float]]:
     """Transcribe in a separate process; return the transcript and its cost (seconds, GiB).
 
     Raises:
@@ -174,7 +171,7 @@ def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[
         overrides += [
             f"{key}={x}" for key, x in zip(("chunk_s", "overlap_s"), sizes.split(":"), strict=False) if x
         ]
-    overrides += [f"normalise={normalise}", "format=json"]
+    overrides.append("format=json")
     started = time.perf_counter()
     output, messages = audio.with_suffix(".json"), audio.with_suffix(".stderr")
     with output.open("w") as out, messages.open("w") as err:
@@ -211,7 +208,7 @@ def run(options: Options) -> list[TranscriptionRun]:
         for system in options.systems:
             if system == "full" and minutes > options.longest_full:
                 continue
-            transcript, costs = measure(options.model, system, audio, options.normalise)
+            transcript, costs = measure(options.model, system, audio)
             errors = errors_per_utterance(sizes, symbols, transcript["tokens"])
             errors_U = pooled_counts(chosen, errors)
             figure = TranscriptionRun(

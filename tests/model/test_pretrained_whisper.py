@@ -226,10 +226,7 @@ def test_commands_use_the_run_without_the_folder(
     assert exported.model.digest() == Recognizer.load(run).model.digest()
     capsys.readouterr()
     assert main(["export", str(run), "format=transformers"]) == 1
-    assert main(["transcribe", str(run), wav, "normalise=window"]) == 1
-    said = capsys.readouterr().err
-    assert "format=transformers: expected a model with" in said
-    assert "normalise=window: expected a model of filter banks" in said
+    assert "format=transformers: expected a model with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
