@@ -192,7 +192,7 @@ def test_a_published_recogniser_keeps_its_accuracy(tool: ModuleType, tmp_path: P
             f"data={data / 'twenty.cuts.jsonl.gz'}",
             f"folder={tmp_path / 'out'}",
         ),
-        *("join_s=29.5", "samples=10", "device=cpu", f"attentions={','.join(names)}"),
+        *("join_s=29.5", "device=cpu", f"attentions={','.join(names)}"),
     ]
     assert main(["compare", *given]) == 0
     evaluations = json.loads((tmp_path / "out/results.json").read_text())["evaluations"]
