@@ -30,7 +30,7 @@ from pathlib import Path
 print(f"\nThree utterances of test, and what {sys.argv[1]} recognises with beam search:")
 lines = Path(sys.argv[1], "decode/test/full-beam/hyp.jsonl").read_text(encoding="utf-8").splitlines()
 for found in map(json.loads, lines[:3]):
-    print(f"  reference  {found['reference']}\n  heard      {found['text']}")
+    print(f"  reference   {found['reference']}\n  hypothesis  {found['text']}")
 END
 cat <<END
 

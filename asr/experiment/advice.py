@@ -13,6 +13,7 @@ from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import class_named
 from asr.config import CONFIGS, Given
+from asr.console import hours
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
@@ -91,10 +92,9 @@ class Lengths:
             if data.concatenate_s
             else ""
         )
-        hours = float(self.durations_s.sum()) / 3600
         yield (
-            f"{self.utterances:,} utterances{joined}, {hours:.2f} h; frames, and positions after subsampling "
-            f"by {factor}: {', '.join(parts)}"
+            f"{self.utterances:,} utterances{joined}, {hours(float(self.durations_s.sum()))}; frames "
+            f"(and positions after subsampling by {factor}): {', '.join(parts)}"
         )
         over = int((self.durations_s > data.max_duration_s).sum())
         if over and not data.concatenate_s:

@@ -1,6 +1,7 @@
 """Models by name: a local folder, or a repository on the Hugging Face Hub."""
 
 import re
+import textwrap
 from os import PathLike
 from pathlib import Path
 
@@ -56,10 +57,10 @@ def local_folder(name: str | PathLike[str]) -> Path:
     try:
         return Path(snapshot_download(str(name), allow_patterns=list(FILES)))
     except Exception as error:  # from huggingface_hub, its HTTP client or the file system
-        reason = " ".join(str(error).split())[:200]
+        reason = textwrap.shorten(str(error), 200, placeholder=" …")
         raise UserError(
-            f"{name}: expected a local path or a model of the Hugging Face Hub, found no such path, and the "
-            f"Hub's can't be downloaded or found in its cache ({type(error).__name__}: {reason})"
+            f"{name}: expected a local path or a model of the Hugging Face Hub, found no such path; the "
+            f"model can't be downloaded and isn't in the Hub's cache ({type(error).__name__}: {reason})"
         ) from None
 
 

@@ -91,7 +91,7 @@ def prepare_rows(
             "lists them as written and as used."
         )
     for line in _sounds(placed, rule):
-        notes["Text"] += f" {line}."
+        notes["Text"] += f" {line[0].upper()}{line[1:]}."
         preparation.say(line)
     ends = {row.name: row.start_s + row.duration_s for row in spoken if row.duration_s is not None}
     shortened = sum(ends.get(row.name, 0.0) > recordings[row.audio].duration + TOLERANCE_S for row in placed)
@@ -121,15 +121,15 @@ def _sounds(rows: Iterable[Row], rule: str) -> Iterator[str]:
     counts = Counter(sound for row in rows for sound in row.sounds)
     removed = {x for x in counts if is_removed(x) and rule in ("words", "spoken")}
     for names, outcome in (
-        (removed, f"left out; {WRITTEN} lists their transcripts"),
-        (counts.keys() - removed - NOISE_WORDS, "words to train on now: remove those that nobody says"),
+        (removed, f"left out ({WRITTEN} lists their transcripts)"),
+        (counts.keys() - removed - NOISE_WORDS, "kept as words to train on (remove those that nobody says)"),
     ):
         if names:
             listed = sorted(names, key=lambda name: (-counts[name], name))
             shown = ", ".join(f"{name} {counts[name]}×" for name in listed[:5]) + (
                 ", …" if listed[5:] else ""
             )
-            yield f"{sum(counts[x] for x in names):,} sounds or remarks in brackets ({shown}) are {outcome}"
+            yield f"sounds or remarks in brackets, {outcome}: {shown}"
 
 
 def _list_written(rows: list[Row], path: Path) -> None:

@@ -65,8 +65,9 @@ def split_rows(
     for row, group in zip(candidates, groups, strict=True):
         splits[chosen[group]].append(row)
     kind = "speakers" if by_speaker else "sentences (identical ones together)"
-    how = f"Held out by hash as whole {kind}: {_described(dev_share)} for dev"
-    how += "; other splits as named by the data." if pool else f", {_described(test_share)} for test."
+    how = f"Held out by hash as whole {kind}: for dev {_described(dev_share)}; "
+    for_test = "as much" if test_share == dev_share else _described(test_share)
+    how += "other splits as named by the data." if pool else f"for test {for_test}."
     first = ["train", "dev", "test"]
     order = first + [name for name in splits if name not in first]
     return how, {name: splits[name] for name in order if splits[name] or name == "train"}

@@ -88,12 +88,12 @@ def screen_lines(
             yield f"no tokenizer {tokenizer.name}: {tokenizer.reason}"
     if excluded:
         reasons = ", ".join(f"{count:,} × {reason}" for reason, count in _by_reason(excluded))
-        yield f"{len(excluded):,} dropped, listed in {folder / 'excluded.tsv'}: {reasons}"
+        yield f"{len(excluded):,} left out, listed in {folder / 'excluded.tsv'}: {reasons}"
     elif not problems:
-        yield "nothing dropped"
+        yield "nothing left out"
     if any(split.unknown for split in splits):
         listed = folder / "oov.tsv"
-        yield f"words outside the lexicon (models of phones don't find them) are listed in {listed}"
+        yield f"words outside the lexicon (models of phones can't recognise them) are listed in {listed}"
     yield from _closed(splits, lexicon, train)
     if problems:
         listed = folder / "problems.tsv"

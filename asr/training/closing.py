@@ -29,7 +29,7 @@ def closing(options: TrainConfig, folder: Path, measure: str) -> Iterator[str]:
         step = int(at[1]) if at else 0
         yield f"best {rate_words(measure, percent / 100)}, at step {step}"
         for row in [row for row in read_heard(run.heard) if row.step == step][:PAIRS]:
-            yield f"  reference  {textwrap.shorten(row.reference, WIDEST, placeholder=' …')}"
-            yield f"  heard      {textwrap.shorten(row.hypothesis, WIDEST, placeholder=' …')}".rstrip()
+            yield f"  reference   {textwrap.shorten(row.reference, WIDEST, placeholder=' …')}"
+            yield f"  hypothesis  {textwrap.shorten(row.hypothesis, WIDEST, placeholder=' …')}".rstrip()
     name = "evaluate" if recipe_task(options.recipe.name) else "decode"
     yield f"next: asr {name} {folder}"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from asr.attention.table import exchange, layer_runs
+from asr.console import hours
 from asr.data.module import SpeechData
 from asr.data.places import LEXICON, prepared_folder
 from asr.data.stream import TrainingData
@@ -13,6 +14,9 @@ from asr.training.options import TrainConfig, recipe_task
 
 RUNS = Path("exp")
 ENOUGH_S = 600.0  # duration of training audio; random weights hardly learn anything from less
+PUBLISHED = (
+    "init_from=facebook/wav2vec2-base-960h optimizer.learning_rate=5e-5"  # the default is for random weights
+)
 
 
 def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
@@ -32,9 +36,9 @@ def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
     if audio_s >= ENOUGH_S:
         return [f"to start from a trained model: init_from={source}"] if source else []
     # An example that works as it is, for English.
-    example = source or "<run or published model>, e.g. init_from=facebook/wav2vec2-base-960h for English"
+    example = source or f"<run or published model>, e.g. {PUBLISHED} for English"
     return [
-        f"{audio_s / 60:.1f} minutes of audio are too little to train random weights: start from a model: "
+        f"{hours(audio_s)} of audio is too little to train random weights: start from a model: "
         f"init_from={example}"
     ]
 

@@ -82,7 +82,7 @@ def transcript_of(
     name: str,
     channel: int | None = None,
 ) -> Transcript:
-    """Return the transcript of a search result; warn about low confidence.
+    """Return the transcript of a search result; warn if it is empty or has a low confidence.
 
     Args:
         path: labels with frames and confidences.
@@ -96,7 +96,9 @@ def transcript_of(
     tokens = tokenizer.tokens(path.ids)
     times_s = [round(frame * frame_s, 3) for frame in path.frames]
     text = text_of(path, tokenizer)
-    if path.confidence < min_confidence:
+    if not path.ids and path.confidence < min_confidence:
+        log.warning("%s: nothing recognised", name)
+    elif path.confidence < min_confidence:
         log.warning(
             "%s: low confidence (%.2f, below %.2f): the audio may be unlike the training data",
             name,

@@ -99,7 +99,7 @@ def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     assert LEXICON.digest in card
     printed = run.console.export_text()
     assert "2 (1 distinct)" in printed
-    assert "1 dropped" in printed
+    assert "1 left out" in printed
     assert "1 × too short" in printed
 
 

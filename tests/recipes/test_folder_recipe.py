@@ -119,9 +119,11 @@ def test_sounds_and_signs_are_counted_and_listed(audio, tmp_path, capsys):
         "one half cup",
     }
     said = " ".join(capsys.readouterr().out.split())
-    assert "10 sounds or remarks in brackets ([inaudible 00:01:02] 5×, [laughter] 5×) are left out" in said
-    assert "5 sounds or remarks in brackets ((coughs) 5×) are words to train on now" in said
-    assert "4 dropped" in said
+    assert (
+        "sounds or remarks in brackets, left out (written.tsv lists their transcripts): [inaudible 00" in said
+    )
+    assert "brackets, kept as words to train on (remove those that nobody says): (coughs) 5×" in said
+    assert "4 left out" in said
     listed = (tmp_path / "data" / "excluded.tsv").read_text()
     assert listed.count("\ttext=spoken has no words for '₪'\t5 ₪\n") == 4
     assert "\tum (coughs)" not in (tmp_path / "data" / "written.tsv").read_text()
@@ -364,7 +366,7 @@ def test_problems_of_texts_and_audio_are_reported_at_once(tmp_path, capsys):
     prepare(tmp_path, audio=str(tmp_path / "only"), allow_partial=["damaged_audio"])
     printed = capsys.readouterr().out
     assert "accepted 1 × damaged_audio" in printed
-    assert "nothing dropped" not in printed
+    assert "nothing left out" not in printed
 
 
 def test_recordings_alone_lack_transcripts(tmp_path):

@@ -116,7 +116,7 @@ def test_miniature(source, tmp_path, capsys):
         ["en-mixed", "speech mixed with another sound"],
         ["en-quiet", "silence"],
     ]
-    assert "5 dropped" in " ".join(capsys.readouterr().out.split())
+    assert "5 left out" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

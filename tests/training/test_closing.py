@@ -18,7 +18,7 @@ def test_a_training_ends_with_its_best_rate_three_texts_and_the_next_command(tra
     """It ended with its frames per second; what it had learnt stood in the middle of the output."""
     rate, *texts, command = closing(run_options(RunFolder(trained)), trained, "dev_per")
     assert re.fullmatch(r"best dev PER \d+\.\d%, at step (40|80)", rate)
-    assert [x.split()[0] for x in texts] == ["reference", "heard"] * 3
+    assert [x.split()[0] for x in texts] == ["reference", "hypothesis"] * 3
     assert command == f"next: asr decode {trained}"
 
 

@@ -119,6 +119,14 @@ def test_short_words_without_spaces_stay_whole() -> None:
     assert made.segments[0].text == "今天 好"
 
 
+def test_a_recording_without_labels_is_said_to_have_none(caplog: pytest.LogCaptureFixture) -> None:
+    """The confidence of no labels is 0: audio of the training set was said to be unlike it."""
+    path, tokenizer = TokenPath([], [], ends=[]), CharacterTokenizer.train(["go"])
+    made = transcript_of(path, tokenizer, frame_s=0.1, duration_s=1, min_confidence=0.8, name="x.wav")
+    assert (made.text, made.low_confidence) == ("", True)
+    assert caplog.messages == ["x.wav: nothing recognised"]
+
+
 def test_segments_with_low_confidence_are_marked() -> None:
     spans = [TimedWord("sure", 0, 1, 0.9), TimedWord("very", 1, 2, 0.8), TimedWord("unsure", 3, 3.5, 0.4)]
     first, second = split_segments(spans, min_confidence=0.5)
