@@ -34,6 +34,7 @@ Schema = TypeVar("Schema")
 
 MARK = "clustered-asr 1"  # format of the program's own files
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that don't name a file
+GZIP_MAGIC = b"\x1f\x8b"
 MOST_NAMES = 1000  # maximum number of names in a folder that are compared with a missing name
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # their errors
 
@@ -365,7 +366,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
     """Read a JSON file with an object at its top level.
 
     Args:
-        path: file, compressed if its name ends in `.gz`.
+        path: file, compressed or not.
         what: description for messages, e.g. `results of asr compare`.
 
     Raises:
@@ -376,7 +377,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
         raise UserError(f"{path}: expected {what}, found a {kind_of(path)}")
     try:
         content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        content = gzip.decompress(content) if path.suffix == ".gz" or content[:2] == GZIP_MAGIC else content
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise UserError(f"{path}: expected {what}, found a damaged archive") from None
     except OSError as error:

@@ -293,3 +293,9 @@ def test_work_that_fails_before_it_begins_leaves_no_folder(tmp_path: Path) -> No
             files.write_text("log", folder / "log")
             raise KeyboardInterrupt
         assert folder.parent.exists() is begun
+
+
+def test_packed_json_is_known_by_its_content(tmp_path: Path) -> None:
+    """results.json, packed under its own name, was damaged JSON."""
+    (tmp_path / "results.json").write_bytes(gzip.compress(b'{"a": 1}'))
+    assert files.read_json(tmp_path / "results.json") == {"a": 1}

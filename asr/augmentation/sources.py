@@ -9,9 +9,8 @@ import numpy as np
 
 from asr.augmentation.options import WaveformConfig
 from asr.data.audio import convert, notice_resampling
-from asr.data.audio_file import Samples, Undecodable, checked_samples, open_audio
+from asr.data.audio_file import Samples, Undecodable, checked_samples, is_silent, open_audio
 from asr.data.facts import header_facts, recordings_among
-from asr.data.recording import is_silent
 from asr.errors import UserError
 from asr.files import digest, near_path
 

@@ -40,6 +40,8 @@ UNKNOWN = 1 << 62  # libsndfile reports a larger length for FLAC whose header st
 # states none), or above DISCONTINUITY_S, as in FFmpeg, in formats whose timestamps may restart.
 GAP_S, DISCONTINUITY_S, LONGEST_GAP_S = 0.1, 10.0, 3600.0
 
+SILENT_PEAK = 1e-4  # −80 dB of full scale
+
 Samples = NDArray[np.float32]
 
 
@@ -165,6 +167,11 @@ def checked_samples(samples: Samples, source: str, first: int = 0) -> Samples:
             place = first + int(np.flatnonzero(bad.reshape(len(samples), -1).any(axis=1))[0])
             raise UserError(f"{source}: sample {place} is not finite")
     return samples
+
+
+def is_silent(samples: Samples) -> bool:
+    """Return whether all samples are below −80 dB of full scale."""
+    return bool(samples.max() < SILENT_PEAK and samples.min() > -SILENT_PEAK)
 
 
 class _Libsndfile(AudioFile):

@@ -12,6 +12,7 @@ from asr.data.audio_file import (
     Undecodable,
     check_rate,
     checked_samples,
+    is_silent,
     open_audio,
 )
 from asr.data.containers import OGG, ogg_pages
@@ -79,7 +80,16 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
     return _facts(path, decode=True)
 
 
-def _facts(path: str | Path, decode: bool) -> tuple[int, int, int]:
+def speech_facts(path: str | Path) -> tuple[int, int, int]:
+    """Like `audio_facts`, for a recording of speech.
+
+    Raises:
+        UserError: as in `audio_facts`; or all samples are below −80 dB of full scale.
+    """
+    return _facts(path, decode=True, silent=False)
+
+
+def _facts(path: str | Path, decode: bool, silent: bool = True) -> tuple[int, int, int]:
     if not require_file(path, "an audio file", "missing_audio"):
         raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
     try:
@@ -90,7 +100,7 @@ def _facts(path: str | Path, decode: bool) -> tuple[int, int, int]:
             if counted or samples is None:
                 check_complete(path)
             if samples is None or (counted and decode):
-                counted = _decoded(file, path)
+                counted = _decoded(file, path, silent)
             if not (counted or samples):
                 raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
     except Undecodable as error:
@@ -103,15 +113,18 @@ def _facts(path: str | Path, decode: bool) -> tuple[int, int, int]:
     return counted, file.rate, file.channels
 
 
-def _decoded(file: AudioFile, path: str | Path) -> int:
-    """Return the number of samples per channel after decoding a file."""
-    samples = 0
+def _decoded(file: AudioFile, path: str | Path, silent: bool = True) -> int:
+    """Return the number of samples per channel after decoding a file, which may be silent or not."""
+    samples, loud = 0, silent
     try:
         for block in file.blocks(max(1, BLOCK_SAMPLES // max(1, file.channels))):
             checked_samples(block, str(path), samples)
             samples += len(block)
+            loud = loud or not is_silent(block)
     except Undecodable as error:
         raise UserError(f"{path}: damaged after {samples / file.rate:.1f} s ({error})") from None
+    if samples and not loud:
+        raise UserError(f"{path}: expected speech, found silence: no sample reaches −80 dB of full scale")
     return samples
 
 

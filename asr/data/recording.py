@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.data.audio import convert, notice_resampling
-from asr.data.audio_file import AudioFile, Samples, Undecodable, check_rate, checked_samples, open_audio
+from asr.data.audio_file import (
+    SILENT_PEAK,
+    AudioFile,
+    Samples,
+    Undecodable,
+    check_rate,
+    checked_samples,
+    is_silent,
+    open_audio,
+)
 from asr.data.facts import check_complete
 from asr.errors import UserError
 from asr.files import kind_of, near_path
@@ -30,7 +39,6 @@ NEARLY_CANCELLED = (
 )
 CLIPPED_LEVEL = 0.999  # below 1: full scale is 0.99997 with 16 bits, and lossy codecs change it
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
-SILENT_PEAK = 1e-4  # −80 dB of full scale
 CANCELLED = 0.2  # power of an average, relative to that of unrelated channels, below which it is reported
 
 
@@ -212,11 +220,6 @@ def as_floats(audio: NDArray[Any] | Tensor, name: str) -> Samples:
 def _check_channels(channels: str) -> None:
     if channels not in CHANNELS:
         raise UserError(f"channels={channels!r}: expected one of {', '.join(CHANNELS)}")
-
-
-def is_silent(samples: Samples) -> bool:
-    """Return whether all [samples] are below −80 dB of full scale."""
-    return bool(samples.max() < SILENT_PEAK and samples.min() > -SILENT_PEAK)
 
 
 def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterator[Samples]:

@@ -5,6 +5,7 @@ libsndfile reads plain samples (linear or µ-law), FFmpeg 16-bit samples compres
 """
 
 import io
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -171,7 +172,8 @@ def _decode_with_ffmpeg(path: str | Path, header: SphereHeader, samples: int) ->
     blocks = []
     decoded = 0
     try:
-        with av.open(str(path), format="nistsphere") as container:
+        # Of a path, FFmpeg would take what is before a colon as a protocol.
+        with open(path, "rb") as file, av.open(file, "r", format="nistsphere") as container:
             for frame in container.decode(audio=0):
                 blocks.append(frame.to_ndarray())  # [channels, samples]: shorten's frames are planar
                 decoded += frame.samples
@@ -200,7 +202,7 @@ def _decode_mulaw(path: str | Path, header: SphereHeader, samples: int) -> NDArr
 
 
 def _decode_with_sph2pipe(program: str, path: str | Path, samples: int) -> NDArray[np.float32]:
-    command = [program, "-p", "-f", "wav", "-s", f"0:{samples}", str(path)]
+    command = [program, "-p", "-f", "wav", "-s", f"0:{samples}", os.path.abspath(path)]
     run = subprocess.run(command, capture_output=True)
     try:
         audio, _ = soundfile.read(io.BytesIO(run.stdout), dtype="float32", always_2d=True)

@@ -313,6 +313,8 @@ class CompareConfig(SearchOptions):
             )
         if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
             raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
+        if wrong := [x for x in self.launch if not re.fullmatch(r"\w+=.*", x, re.DOTALL)]:
+            raise UserError(f"launch={wrong[0]}: expected <name>=<value>, such as mem_gb=8")
         for name in ("seeds", "splits"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")

@@ -83,7 +83,7 @@ def debian_packages(
     """
     missing = [package for package in packages if not (folder / package).is_dir()]
     if not missing:
-        console.print(f"using the packages in {folder}")
+        console.print(f"using the packages in {folder}", markup=False)
         return folder
     for program in ["apt-get", "dpkg-deb"]:
         if shutil.which(program) is None:

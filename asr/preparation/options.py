@@ -19,7 +19,7 @@ TEXT_RULES = {
 KINDS = {
     "missing_audio": "audio that is listed or transcribed, but not there",
     "truncated_audio": "empty audio files, and files with fewer samples than their headers state",
-    "damaged_audio": "audio that can't be read, or has other rates or channels than expected",
+    "damaged_audio": "audio that can't be read, is silent, or has other rates or channels than expected",
     "missing_text": "audio without a transcript",
     "damaged_text": "lines of transcripts, tables and indices that can't be read",
     "missing_parts": "discs, indices, language models, and splits without utterances",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from asr.console import duration
 from asr.data.entries import TOLERANCE_S
-from asr.data.facts import audio_facts, header_facts
+from asr.data.facts import header_facts, speech_facts
 from asr.data.options import MAX_DURATION_S
 from asr.errors import UserError
 from asr.files import file_state
@@ -64,7 +64,7 @@ def prepare_rows(
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
     preparation.watch(paths)
-    read_facts = audio_facts if options.verify else header_facts
+    read_facts = speech_facts if options.verify else header_facts
     headers = preparation.map(read_facts, paths, "reading audio", key=file_state)
     facts = {path: header for path, header in zip(paths, headers, strict=True) if header is not None}
     placed = []

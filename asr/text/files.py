@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import CONTROL, UserError
-from asr.files import atomic_text, require_file
+from asr.files import GZIP_MAGIC, atomic_text, require_file
 
 SMALL = 1 << 26  # bytes to which any file may unpack
 MOST_RATIO = 100  # maximum compression ratio of larger files; natural text has 2 to 10
-GZIP_MAGIC = b"\x1f\x8b"
 FORMULA = re.compile(r"'*[=+\-@]")
 
 

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.data.audio_file import Samples
+from asr.data.audio_file import Samples, is_silent
 from asr.data.cuts import Cuts
-from asr.data.recording import is_silent
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
 from asr.transcription.batches import (

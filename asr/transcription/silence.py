@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.data.audio_file import Samples
-from asr.data.recording import SILENT_PEAK
+from asr.data.audio_file import SILENT_PEAK, Samples
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.model.streaming import why_not_streamed

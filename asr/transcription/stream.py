@@ -8,8 +8,8 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from asr.data.audio_file import Samples, check_rate, checked_samples
-from asr.data.recording import as_floats, is_silent
+from asr.data.audio_file import Samples, check_rate, checked_samples, is_silent
+from asr.data.recording import as_floats
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.streaming import StreamingModel, why_not_streamed

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.files import atomic_binary, require_file
-from asr.text.files import GZIP_MAGIC, unreadable
+from asr.files import GZIP_MAGIC, atomic_binary, require_file
+from asr.text.files import unreadable
 
 from .layout import Distribution
 

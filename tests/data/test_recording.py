@@ -13,7 +13,8 @@ import soxr
 from asr.data import audio as audio_module
 from asr.data import recording
 from asr.data.audio import convert
-from asr.data.recording import channels_of, is_silent, read_recording, resampled
+from asr.data.audio_file import is_silent
+from asr.data.recording import channels_of, read_recording, resampled
 from asr.errors import UserError
 
 

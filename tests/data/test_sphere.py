@@ -72,6 +72,13 @@ def test_embedded_shorten_is_decoded_bit_for_bit(tmp_path: Path, version: int, l
         np.testing.assert_array_equal(decoded * 32768, signal.T, name)
 
 
+def test_a_name_with_a_colon_is_no_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FFmpeg found no protocol `call`."""
+    monkeypatch.chdir(tmp_path)
+    write_sphere(Path("call:1.sph"), SIGNALS["white"], compressed=True)
+    np.testing.assert_array_equal(read_sphere(Path("call:1.sph")) * 32768, SIGNALS["white"].T)
+
+
 def test_compression_saves_space(tmp_path: Path) -> None:
     """The test encoder uses prediction and Rice codes rather than storing samples as they are."""
     time = np.arange(16000)

@@ -380,6 +380,10 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["attentions=[full]", "seeds=[3,3]"], r"seeds=\[3, 3\]: expected distinct seeds"),
         (["attentions=[full]", "budget_clock=cpu"], "budget_clock=cpu: has no effect without budget"),
         (["attentions=[full]", "launch=[mem_gb=8]"], r"launch=.*: has no effect without launcher"),
+        (
+            ["attentions=[full]", "launcher=ray", "launch=nonsense"],
+            "launch=nonsense: expected <name>=<value>",
+        ),
         (["candidates=['full seeds=[0']"], r"full: seeds=\[0: expected a list of whole numbers, e.g. 1,2"),
         (
             ["candidates=[{attention: full, label: a b}, {attention: full, label: a-b, model.dropout: 0.2}]"],

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from asr.cli import main
-from asr.data.facts import audio_facts
+from asr.data.facts import speech_facts
 from asr.errors import UserError
 from asr.preparation.options import PreparationOptions
 from asr.preparation.run import Preparation
@@ -51,10 +51,10 @@ def test_the_union_is_what_one_process_writes(
 
     def noted(path: str) -> tuple[int, int, int]:
         read.append(path)
-        return audio_facts(path)
+        return speech_facts(path)
 
-    noted.__module__, noted.__qualname__ = audio_facts.__module__, audio_facts.__qualname__
-    monkeypatch.setattr("asr.preparation.own_data.audio_facts", noted)
+    noted.__module__, noted.__qualname__ = speech_facts.__module__, speech_facts.__qualname__
+    monkeypatch.setattr("asr.preparation.own_data.speech_facts", noted)
     assert main(["merge", str(parts)]) == 0
     assert contents(parts) == contents(tmp_path / "whole")
     assert read == ([] if damaged is None else [str(audio / f"u{damaged}.wav")])
@@ -99,12 +99,12 @@ def test_an_interrupted_shard_goes_on(
     def until(path: str) -> tuple[int, int, int]:
         if path.endswith("u5.wav"):
             raise KeyboardInterrupt
-        return audio_facts(path)
+        return speech_facts(path)
 
-    until.__module__, until.__qualname__ = audio_facts.__module__, audio_facts.__qualname__
-    monkeypatch.setattr("asr.preparation.own_data.audio_facts", until)
+    until.__module__, until.__qualname__ = speech_facts.__module__, speech_facts.__qualname__
+    monkeypatch.setattr("asr.preparation.own_data.speech_facts", until)
     assert main(arguments) == 130
-    monkeypatch.setattr("asr.preparation.own_data.audio_facts", audio_facts)
+    monkeypatch.setattr("asr.preparation.own_data.speech_facts", speech_facts)
     assert main(arguments) == 0
     assert "reusing 2 of 4 results" in capsys.readouterr().out
 
@@ -112,7 +112,7 @@ def test_an_interrupted_shard_goes_on(
 def test_what_can_not_be_divided_is_refused(audio: Path, tmp_path: Path) -> None:
     options = PreparationOptions(shard="1/2", workers=1)
     with pytest.raises(UserError, match="shard=1/2: recipe own can't be divided: do it without shard="):
-        Preparation("own", tmp_path, options).map(audio_facts, [str(audio / "u0.wav")], "reading")
+        Preparation("own", tmp_path, options).map(speech_facts, [str(audio / "u0.wav")], "reading")
     with pytest.raises(UserError, match="recipe own can't be divided"):
         Preparation("own", tmp_path, options).finish({})
     with pytest.raises(UserError, match="expected i/n with 1 ≤ i ≤ n"):

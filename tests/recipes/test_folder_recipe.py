@@ -369,6 +369,18 @@ def test_problems_of_texts_and_audio_are_reported_at_once(tmp_path, capsys):
     assert "nothing left out" not in printed
 
 
+def test_silent_recordings_with_transcripts_are_a_problem(tmp_path):
+    """Digital zeros and dither were accepted without a word as speech to train on."""
+    for name, peak in (("zeros", 0), ("dither", 1), ("quiet", 20)):
+        path = write_audio(tmp_path / "audio" / f"{name}.wav")
+        path.with_suffix(".txt").write_text("what they said")
+        soundfile.write(path, np.tile([peak, -peak], RATE).astype(np.int16), RATE)
+    with pytest.raises(UserError, match=r"^2 problems .2 × damaged_audio.* expected speech, found silence"):
+        prepare(tmp_path)
+    splits = prepare(tmp_path, allow_partial=["damaged_audio"], split="test")
+    assert list(splits["test"]) == ["quiet"]
+
+
 def test_recordings_alone_lack_transcripts(tmp_path):
     """All recordings were said to lack an entry, and unlisted=true, which leaves nothing, was suggested."""
     write_audio(tmp_path / "audio" / "a.wav")

@@ -9,8 +9,7 @@ from quick import quick
 from tone_corpora import tones
 
 from asr import Recognizer
-from asr.data.audio_file import Samples
-from asr.data.recording import SILENT_PEAK
+from asr.data.audio_file import SILENT_PEAK, Samples
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.options import ModelConfig
 from asr.search.greedy import greedy_search
