@@ -58,12 +58,12 @@ class WaveformConfig:
         choices=CODECS,
     )
     share: float = option(
-        0.5, help="probability of an impulse response, of noise and of a codec", affects="result", maximum=1
+        0.5, help="probability of each of impulse response, noise and codec", affects="result", maximum=1
     )
     examples: int = option(
         0,
-        help="utterances to write to <run>/augmented before training, as wav files before and after "
-        "augmentation",
+        help="number of utterances to write to <run>/augmented before training, as wav files before and "
+        "after augmentation",
         affects="place",
         maximum=1000,
     )

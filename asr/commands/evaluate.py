@@ -28,4 +28,4 @@ def run(paths: list[Path], options: EvaluateOptions) -> None:
     print_results(results, open_console())
     if options.output:
         write_json(asdict(results), options.output)
-        print(f"results: {options.output}, a page of which asr report writes")
+        print(f"results: {options.output}; asr report makes a page from it")

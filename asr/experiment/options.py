@@ -84,7 +84,7 @@ class CompareConfig(SearchOptions):
     )
     attentions: list[str] = option(
         [],
-        help="mechanisms, trained or with data exchanged; values in turn: i-clustered-25/100:topk=16/32",
+        help="mechanisms to train, or with data to exchange; alternatives as i-clustered-25/100:topk=16/32",
         affects="result",
         suggested=MECHANISMS,
     )
@@ -99,12 +99,13 @@ class CompareConfig(SearchOptions):
     frames: list[str] = option(
         [],
         help="schedules of frame rates, e.g. [1,'1,2*'], each with each mechanism; pad-10: Whisper's "
-        "padding in runs of 10",
+        "padding as means of 10 frames",
         affects="result",
     )
     layers: list[int] = option(
         [],
-        help="numbers of encoder layers, each with each mechanism; with data, Whisper's, evenly spread",
+        help="numbers of encoder layers, each with each mechanism; with data, only Whisper's: "
+        "evenly spread layers",
         affects="result",
         minimum=1,
         maximum=1000,
@@ -161,7 +162,9 @@ class CompareConfig(SearchOptions):
         affects="result",
         only=FOUND,
     )
-    examples: int = option(0, help="number of first inputs to evaluate; 0: all", affects="result", only=FOUND)
+    examples: int = option(
+        0, help="evaluate this many inputs, the first ones; 0: all", affects="result", only=FOUND
+    )
     batch: int = option(
         4096,
         help="size of a batch, padding included; each input of Whisper has 1,500",
@@ -180,7 +183,7 @@ class CompareConfig(SearchOptions):
     evaluate: list[str] = option(
         [],
         help="mechanisms to evaluate every exchangeable model with, besides the one of training; empty: all "
-        f"candidates' and {ORACLE}; [{OWN}]: none",
+        f"candidates' and {ORACLE}; [{OWN}]: no other",
         affects="result",
         only=TRAINED,
         suggested=MECHANISMS,
@@ -389,7 +392,7 @@ class AdviceConfig(TurnOptions):
         suggested=MECHANISMS,
     )
     measure: bool = option(
-        False, help="measure although the map has this processor, model and length", affects="result"
+        False, help="measure even if the map has this processor, model and length", affects="result"
     )
     longest: int = option(
         4096,
@@ -415,7 +418,7 @@ class BenchOptions(TurnOptions):
     )
     attentions: list[str] = option(
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
-        help="mechanisms, or all; values in turn: i-clustered-25/100:topk=16/32; name@reference selects "
+        help="mechanisms, or all; alternatives as i-clustered-25/100:topk=16/32; name@reference selects "
         "a backend, name@2 two threads (with clock=wall), "
         "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch; "
         "with unit=model also 'full frames=1,2*8 precision=bf16'",
@@ -498,8 +501,8 @@ class BenchOptions(TurnOptions):
     )
     longest_call: float = option(
         0.0,
-        help="leave out what would take longer per call, judged by the length before it, and time the others "
-        "once where the baseline is left out; 0: nothing",
+        help="leave out calls that would take longer, judged by the next shorter length; where this leaves "
+        "out the baseline, time the others once; 0: leave out nothing",
         affects="result",
         unit="s",
         maximum=1e6,

@@ -11,8 +11,8 @@ from asr.config.schedule import check_schedule
 from asr.errors import UserError
 
 FRAMES = (
-    "encoder frames that a frame of a layer stands for, for each layer (1,2*3, or 1,2* for any depth) or all "
-    "(2), or the share of similar frames to join (merge-0.5:cap=2,at=2)"
+    "encoder frames averaged into each frame of a layer, for all layers (2) or one by one (1,2*3, or 1,2* "
+    "for any depth), or the share of similar frames to join (merge-0.5:cap=2,at=2)"
 )
 
 # Options of earlier versions' models, by the value that this version acts by.

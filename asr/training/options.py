@@ -155,7 +155,11 @@ class OptimizerConfig:
 
     name: str = option("adamw", help=" | ".join(OPTIMIZERS), affects="result", choices=OPTIMIZERS)
     learning_rate: float = option(
-        1e-3, help="peak learning rate", affects="result", minimum=1e-12, maximum=100
+        1e-3,
+        help="peak learning rate; for a published model about 5e-5",
+        affects="result",
+        minimum=1e-12,
+        maximum=100,
     )
     betas: list[float] = option(
         [0.9, 0.98],
@@ -354,7 +358,7 @@ class EvaluateOptions:
     )
     device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
     output: str = option(
-        "", help="JSON file for the results, of which asr report writes a page; empty: none", affects="place"
+        "", help="JSON file for the results, from which asr report makes a page; empty: none", affects="place"
     )
 
 
