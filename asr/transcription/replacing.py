@@ -48,13 +48,14 @@ def check_replaced(path: Path, origin: dict[str, Any], *, chosen: bool) -> None:
         before = read_record(path)
     known = [name for name in origin if name in before]
     changed = differences({x: before[x] for x in known}, {x: origin[x] for x in known})
+    changed.pop("manifest", None)
     # A prepared folder may change or move, but not both.
-    if "manifest" in changed and ("data" in changed or "data" not in known) and not chosen:
+    moved = "manifest" in known and Path(before["manifest"]).resolve() != Path(origin["manifest"]).resolve()
+    if moved and ("data" in changed or "data" not in known) and not chosen:
         raise UserError(
             f"{path.parent}: has results of {before['manifest']}; choose a folder for those of "
             f"{origin['manifest']}: output=<folder>"
         )
-    changed.pop("manifest", None)
     for name, (was, now) in list(changed.items())[:1]:
         what = name.removeprefix("asked.")
         print(f"{path.parent}: replaced: {what} was {was!r:.150}, is now {now!r:.150}", file=sys.stderr)

@@ -83,6 +83,7 @@ def test_results_of_other_data_with_the_same_name_are_not_replaced(
     for place, number in (("a", 2), ("b", 3)):
         save_cuts(cuts[:number], tmp_path / place / "other" / "test.cuts.jsonl.gz")
     asked = [command, str(run), *fixed]
+    assert main([*asked, f"data={tmp_path}/b/../a/other"]) == 0
     assert main([*asked, f"data={tmp_path}/a/other"]) == 0
     before = {x: x.read_bytes() for x in (run / command / "other").rglob("*") if x.is_file()}
     capsys.readouterr()
