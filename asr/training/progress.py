@@ -105,13 +105,16 @@ class WarnUnlearned(lightning.Callback):
         if self.warned or 3 * done < total or learns:
             return
         self.warned = True
+        steps = task.plan.options.trainer.max_steps
+        limit = "budget" if task.plan.budget else "max_steps" if steps else "max_epochs"
         log.warning(
             "%s is %.1f %% after %.0f %% of training: the model isn't learning. Start from a trained model "
-            "(init_from=<run>), train for more steps (trainer.max_epochs, smaller data.frames_per_batch), "
+            "(init_from=<run>), train for more steps (trainer.%s, smaller data.frames_per_batch), "
             "change optimizer.learning_rate, or check that the transcripts fit the audio (asr align)",
             measure_words(task.error_rate_name),
             100 * task.dev_error,
             100 * done / total,
+            limit,
         )
 
 

@@ -100,7 +100,7 @@ def transcript_of(
         log.warning("%s: nothing recognised", name)
     elif path.confidence < min_confidence:
         log.warning(
-            "%s: low confidence (%.2f, below %.2f): the audio may be unlike the training data",
+            "%s: low confidence (%.2f, below %.2f): audio unlike the training data, or a weak model",
             name,
             path.confidence,
             min_confidence,

@@ -110,3 +110,4 @@ def test_training_that_does_not_learn_says_what_to_change(
     assert len(found) == 1
     assert found[0].startswith("dev PER is 100.0 % after 50 % of training")
     assert "init_from=<run>" in found[0]
+    assert "more steps (trainer.max_steps, " in found[0]  # was trainer.max_epochs, which has no effect here
