@@ -33,7 +33,8 @@ from asr.errors import UserError
 from asr.parallel import end_with_parent
 from asr.records.run_folder import RunFolder
 from asr.text.files import write_table
-from asr.text.tokenizer import Tokenizer
+from asr.text.pronunciation import lexicon_beside
+from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 
 log = logging.getLogger(__name__)
 PREFETCH = 8  # batches that each worker loads ahead: joined recordings vary in the time to load them
@@ -71,6 +72,7 @@ class SpeechData(TrainingData):
         augment: augmentation of audio.
 
     Attributes:
+        dev_tokenizer: tokenizer for the targets of validation.
         left_out: (split, utterance id, reason) of each utterance excluded from training or validation.
     """
 
@@ -97,8 +99,10 @@ class SpeechData(TrainingData):
         self.augment = augment
         self.left_out: list[tuple[str, str, str]] = []
         self.dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
+        dev_cuts = read_cuts(self.dev)
+        self.dev_tokenizer = self._dev_tokenizer(dev_cuts)
         self.train_cuts = self._fitting(train_cuts, "train", augment.fastest)
-        self.dev_cuts = self._fitting(read_cuts(self.dev), "dev", 1.0)
+        self.dev_cuts = self._fitting(dev_cuts, "dev", 1.0)
         self.durations_s = self.train_cuts.durations_s / augment.slowest
         longest_s = float(self.train_cuts.durations_s.max())
         # Here, because each data-loading process would repeat the warning.
@@ -126,7 +130,8 @@ class SpeechData(TrainingData):
     def _fitting(self, cuts: Cuts, split: str, fastest: float) -> Cuts:
         frames = self.encoder_lengths(cuts.durations_s / fastest)
         limits_s = MIN_DURATION_S, self.config.max_duration_s
-        reasons = dict(misfits(cuts, frames, limits_s, self.tokenizer, self.topology))
+        tokenizer = self.dev_tokenizer if split == "dev" else self.tokenizer
+        reasons = dict(misfits(cuts, frames, limits_s, tokenizer, self.topology))
         self.left_out += [(split, cuts[i].id, reason) for i, reason in reasons.items()]
         kept = np.delete(np.arange(len(cuts)), list(reasons))
         if reasons:
@@ -137,6 +142,14 @@ class SpeechData(TrainingData):
             example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if reasons else ""
             raise UserError(f"split {split}: no utterance is usable{example}")
         return cuts.select(kept)
+
+    def _dev_tokenizer(self, cuts: Cuts) -> Tokenizer:
+        """Return a tokenizer that has the pronunciations of dev's words, as `asr score` does."""
+        tokenizer = self.tokenizer
+        if not isinstance(tokenizer, PhoneTokenizer) or not any(map(tokenizer.oov, cuts.texts.words)):
+            return tokenizer
+        beside = lexicon_beside(self.dev.parent)
+        return tokenizer.knowing(beside) if beside else tokenizer
 
     def stream(self, start: Cursor | None = None, *, ranks: int = 1, rank: int = 0) -> BatchStream:
         """Return the stream of training batches of one rank."""
@@ -187,10 +200,11 @@ class SpeechData(TrainingData):
         speed_factors: list[float] | None = None,
         waveforms: Waveforms | None = None,
         concatenation: Concatenation | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> Utterances:
         return Utterances(
             cuts,
-            self.tokenizer,
+            tokenizer or self.tokenizer,
             self.sample_rate,
             speed_factors=speed_factors,
             seed=self.seed,
@@ -215,7 +229,7 @@ class SpeechData(TrainingData):
         if len(plans) < ranks:  # every rank needs at least one batch
             plans = np.array_split(np.concatenate(plans), ranks)
         batches = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
-        return self._loader(self._utterances(self.dev_cuts), batches)
+        return self._loader(self._utterances(self.dev_cuts, tokenizer=self.dev_tokenizer), batches)
 
     def _loader(self, utterances: Utterances, plans: BatchStream | list[BatchPlan]) -> DataLoader[Batch]:
         workers = self.config.workers

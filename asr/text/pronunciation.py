@@ -46,6 +46,12 @@ def warn(where: str, words: int, without: int, effect: str) -> None:
         log.warning("%s: %.1f %% of %d words have no pronunciation: %s", where, share, words, effect)
 
 
+def lexicon_beside(folder: Path) -> Lexicon | None:
+    """Return lexicon.txt and references.txt of a prepared folder, merged; None without either."""
+    found = [Lexicon.load(path) for name in BESIDE if (path := folder / name).is_file()]
+    return reduce(Lexicon.merged, found) if found else None
+
+
 class ReferencePhones:
     """Converts reference transcripts to the phones of a model.
 
@@ -94,10 +100,9 @@ class ReferencePhones:
             languages: languages of the transcripts; g2p_en is used only for English.
             g2p: whether to use g2p_en.
         """
-        beside = [Lexicon.load(path) for name in BESIDE if (path := folder / name).is_file()]
         english = all((language or "en").lower().startswith("en") for language in languages)
         guess = installed_model() if g2p and english else None
-        return cls(tokenizer, reduce(Lexicon.merged, beside) if beside else None, guess)
+        return cls(tokenizer, lexicon_beside(folder), guess)
 
     def __call__(self, text: str) -> list[str]:
         """Return the phones of a transcript, and count its words by source."""

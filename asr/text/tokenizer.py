@@ -11,6 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal
 
 from asr.errors import UserError, did_you_mean
@@ -120,6 +121,23 @@ class PhoneTokenizer(Tokenizer):
     def digest(self) -> str:
         """See `Tokenizer`; kept with the lexicon, which several tokenizers may share."""
         return self.lexicon.tokenizer_digest
+
+    def knowing(self, lexicon: Lexicon) -> "PhoneTokenizer":
+        """Return a tokenizer with the same symbols that also pronounces other words with its phones.
+
+        >>> tokenizer = PhoneTokenizer(Lexicon({"go": [("G", "OW")]}))
+        >>> wider = tokenizer.knowing(Lexicon({"og": [("OW", "G")], "no": [("N", "OW")]}))
+        >>> wider.tokens(wider.encode("go og no"))
+        ['G', 'OW', 'OW', 'G', 'SPN']
+        """
+        fitting = {
+            word: [phones for phones in said if self._index.keys() >= set(phones)]
+            for word, said in lexicon.pronunciations.items()
+            if word not in self.lexicon
+        }
+        wider = copy(self)
+        wider.lexicon = self.lexicon.merged(Lexicon({word: said for word, said in fitting.items() if said}))
+        return wider
 
     def phones(self, word: str) -> Phones:
         """Return the first pronunciation of a word or noise; NSN or SPN outside the lexicon."""

@@ -211,9 +211,9 @@ def build_recognition(
         seed=options.seed,
         augment=options.augment,
     )
-    if isinstance(tokenizer, PhoneTokenizer):
+    if isinstance(data.dev_tokenizer, PhoneTokenizer):
         effect = "dev_per leaves them out, and phones recognised there are insertions"
-        report_pronunciations(tokenizer, data.dev_cuts.texts.counts(), "development data", effect)
+        report_pronunciations(data.dev_tokenizer, data.dev_cuts.texts.counts(), "development data", effect)
     check_positions(model, data, options)
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:

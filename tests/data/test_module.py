@@ -1,7 +1,9 @@
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from speech_data import speech_data as data
 from asr import Recognizer
 from asr.data.places import manifest_path, split_beside
 from asr.errors import UserError
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import PhoneTokenizer
 
 
 def test_batches_have_the_audio_and_targets_of_their_utterances(
@@ -29,6 +33,34 @@ def test_batches_have_the_audio_and_targets_of_their_utterances(
             assert not batch.audio[i, batch.audio_lengths[i] :].any()
         seen += batch.ids
     assert sorted(seen) == sorted(texts)
+
+
+def test_words_of_dev_that_train_lacks_have_their_own_pronunciations(
+    tone_corpus: Path, recognizer: Recognizer, tmp_path: Path
+) -> None:
+    """Validation counted the phones of such words as insertions, `asr score` didn't."""
+    corpus = shutil.copytree(tone_corpus, tmp_path / "corpus")
+    whole = Lexicon.load(corpus / "lexicon.txt")
+    text = data(corpus, recognizer).dev_cuts[0].supervisions[0].text
+    word = text.split()[0]
+    rest = {name: said for name, said in whole.pronunciations.items() if name != word}
+    tokenizer = PhoneTokenizer(Lexicon(rest, tuple(whole.phones)))
+    Lexicon(rest).save(corpus / "lexicon.txt")
+
+    def dev_labels() -> list[str]:
+        speech = data(corpus, SimpleNamespace(model=recognizer.model, tokenizer=tokenizer))
+        (found,) = (
+            batch.tokens[i, : batch.token_lengths[i]].tolist()
+            for batch in speech.val_dataloader()
+            for i, name in enumerate(batch.ids)
+            if name == speech.dev_cuts[0].id
+        )
+        assert speech.tokenizer is tokenizer
+        return tokenizer.tokens(found)
+
+    assert dev_labels()[0] == "SPN"
+    Lexicon({word: whole.pronunciations[word]}).save(corpus / "references.txt")
+    assert dev_labels() == [phone for name in text.split() for phone in whole.first(name)]
 
 
 def test_the_worst_batch_is_spoken_at_the_slowest_speed(tone_corpus: Path, recognizer: Recognizer) -> None:
