@@ -4,6 +4,10 @@ import functools
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch is loaded on first use
+    from torch import Tensor
 
 FOLDER = Path(__file__).parent
 DEVICES = ("cpu", "cuda")
@@ -88,6 +92,14 @@ def has_tiles() -> bool:
     import torch
 
     return torch.ops.attention_ext.instruction_set() in ("amx", "avx512_bf16")
+
+
+def on_tiles(q: "Tensor", v: "Tensor") -> bool:
+    """Return whether the CPU kernels compute a call on tiles, as `on_tiles` in cpu/inputs.h."""
+    import torch
+
+    fits = max(q.shape[3], v.shape[3]) <= LARGEST_HEAD_ON_TILES and q.numel() > 0
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and fits and has_tiles()
 
 
 def has_wide_vectors() -> bool:

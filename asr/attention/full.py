@@ -14,7 +14,7 @@ from asr.attention.spec import CausalOptions, NoOptions
 from asr.lengths import keep_mask
 from attention_ext.autograd import needs_gradient
 from attention_ext.flash import flash_attention, why_no_flash
-from attention_ext.library import LARGEST_HEAD_ON_TILES, has_tiles, has_wide_vectors
+from attention_ext.library import has_wide_vectors, on_tiles
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 # Positions up to which the compiled kernels are at least as fast as SDPA, whose products are MKL's: level
@@ -160,7 +160,7 @@ class FullAttention(SoftmaxMechanism):
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> bool:
         """Return whether the kernels of local attention can serve a call, and are as fast as SDPA."""
-        B, H, N, D = q.shape
+        B, H, N, _ = q.shape
         if self.kernels is None or q.device.type != "cpu" or q.dtype not in (torch.float32, *HALVES):
             return False
         if query_lengths is not key_lengths or k.shape[2] != N:
@@ -168,7 +168,7 @@ class FullAttention(SoftmaxMechanism):
         idle = torch.get_num_threads() > B * H  # without tiles, the kernels divide the work by heads
         if torch.compiler.is_compiling():  # exported graphs need PyTorch's operators
             return q.dtype in HALVES and not self.causal and not idle
-        if q.dtype == torch.bfloat16 and max(D, v.shape[3]) <= LARGEST_HEAD_ON_TILES and has_tiles():
+        if on_tiles(q, v):
             return True
         return not idle and LONGEST_ON_KERNELS >= N and has_wide_vectors()
 

@@ -86,10 +86,10 @@ def speech_facts(path: str | Path) -> tuple[int, int, int]:
     Raises:
         UserError: as in `audio_facts`; or all samples are below −80 dB of full scale.
     """
-    return _facts(path, decode=True, silent=False)
+    return _facts(path, decode=True, speech=True)
 
 
-def _facts(path: str | Path, decode: bool, silent: bool = True) -> tuple[int, int, int]:
+def _facts(path: str | Path, decode: bool, speech: bool = False) -> tuple[int, int, int]:
     if not require_file(path, "an audio file", "missing_audio"):
         raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
     try:
@@ -100,7 +100,7 @@ def _facts(path: str | Path, decode: bool, silent: bool = True) -> tuple[int, in
             if counted or samples is None:
                 check_complete(path)
             if samples is None or (counted and decode):
-                counted = _decoded(file, path, silent)
+                counted = _decoded(file, path, speech)
             if not (counted or samples):
                 raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
     except Undecodable as error:
@@ -113,17 +113,17 @@ def _facts(path: str | Path, decode: bool, silent: bool = True) -> tuple[int, in
     return counted, file.rate, file.channels
 
 
-def _decoded(file: AudioFile, path: str | Path, silent: bool = True) -> int:
-    """Return the number of samples per channel after decoding a file, which may be silent or not."""
-    samples, loud = 0, silent
+def _decoded(file: AudioFile, path: str | Path, speech: bool = False) -> int:
+    """Return the number of samples per channel after decoding a file; speech mustn't be silent."""
+    samples, silent = 0, speech
     try:
         for block in file.blocks(max(1, BLOCK_SAMPLES // max(1, file.channels))):
             checked_samples(block, str(path), samples)
             samples += len(block)
-            loud = loud or not is_silent(block)
+            silent = silent and is_silent(block)
     except Undecodable as error:
         raise UserError(f"{path}: damaged after {samples / file.rate:.1f} s ({error})") from None
-    if samples and not loud:
+    if samples and silent:
         raise UserError(f"{path}: expected speech, found silence: no sample reaches −80 dB of full scale")
     return samples
 

@@ -92,7 +92,7 @@ def further_look(number: int) -> Look:
 
 FURTHER = [name for name in MECHANISMS if name not in CHOSEN]
 FAMILIES = CHOSEN | {name: further_look(number) for number, name in enumerate(FURTHER)}
-FAMILIES |= {
+FAMILIES |= {  # last, because legends have this order
     BY_LAYER: Look("#9a2b00", "#ffb38a", SHAPES["pentagon"]),
     PROGRAMS: Look("#5f6b85", "#a3b0cc", SHAPES["bar"]),
 }

@@ -56,6 +56,7 @@ def check_replaced(path: Path, origin: dict[str, Any], *, chosen: bool) -> None:
             f"{path.parent}: has results of {before['manifest']}; choose a folder for those of "
             f"{origin['manifest']}: output=<folder>"
         )
-    for name, (was, now) in list(changed.items())[:1]:
+    if changed:
+        name, (was, now) = next(iter(changed.items()))
         what = name.removeprefix("asked.")
         print(f"{path.parent}: replaced: {what} was {was!r:.150}, is now {now!r:.150}", file=sys.stderr)

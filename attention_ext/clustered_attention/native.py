@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention_ext.autograd import DifferentiableOperator, needs_gradient
 from attention_ext.clusters.kept import kept_size
-from attention_ext.library import LARGEST_HEAD_ON_TILES, has_tiles, require
+from attention_ext.library import on_tiles, require
 from attention_ext.tensors import compute_dtype, dropout_seed
 
 
@@ -57,12 +57,6 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 _differentiable = DifferentiableOperator("clustered_attention", _backward_arguments)
 
 
-def _on_tiles(q: Tensor, v: Tensor) -> bool:
-    """Return what `on_tiles` in cpu/inputs.h does."""
-    fits = max(q.shape[3], v.shape[3]) <= LARGEST_HEAD_ON_TILES and q.numel() > 0
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and fits and has_tiles()
-
-
 @functools.cache
 def register() -> None:
     """Register output shapes and the derivative with PyTorch."""
@@ -83,7 +77,7 @@ def register() -> None:
         B, H, N, D = q.shape
         C, (S, E) = min(clusters, N), v.shape[2:]
         sums = compute_dtype(q)
-        keep = keep_weights and not _on_tiles(q, v)
+        keep = keep_weights and not on_tiles(q, v)
         return (
             q.new_empty(B, H, N, E),
             q.new_empty(B, H, 2, C, dtype=sums),
