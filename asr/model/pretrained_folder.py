@@ -63,7 +63,13 @@ UNSUPPORTED = {
     "conv_pos_batch_norm": "batch normalisation lets the other utterances of a batch change a result",
 }
 # Options of the model that a folder doesn't determine.
-OWN_OPTIONS = {"model.encoder", "model.freeze_encoder_steps", "model.lora", "model.self_conditioned"}
+OWN_OPTIONS = {
+    "model.encoder",
+    "model.frames",
+    "model.freeze_encoder_steps",
+    "model.lora",
+    "model.self_conditioned",
+}
 SIZES = (
     "hidden_size",
     "intermediate_size",

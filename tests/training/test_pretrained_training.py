@@ -131,6 +131,21 @@ def test_commands_use_the_run_without_the_folder(overrides: list[str], tmp_path:
     assert exported.model.digest() == Recognizer.load(run).model.digest()
 
 
+@every_family
+def test_a_schedule_of_frames_in_fine_tuning(overrides: list[str], tmp_path: Path) -> None:
+    """`model.frames` was refused beside a published encoder, as if its weights set the rate."""
+    weights = {}
+    for frames in ("1", "1,2*"):
+        run = tmp_path / frames
+        options = [*overrides, "trainer.max_steps=2", f"model.frames={frames}"]
+        weights[frames] = Recognizer.load(train(train_options([*options, f"run={run}"]))).model
+    model = weights["1,2*"]
+    assert model.encoder.factors == [1, *[2] * (len(model.encoder.blocks) - 1)]
+    assert any(
+        not torch.equal(x, y) for x, y in zip(model.parameters(), weights["1"].parameters(), strict=True)
+    )
+
+
 def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(
     tmp_path: Path, overrides: list[str]
 ) -> None:
