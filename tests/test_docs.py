@@ -13,7 +13,6 @@ from asr.attention.table import mechanism_table, option_table
 from asr.cli import main
 from asr.commands import COMMANDS, command_module
 from asr.experiment import launch
-from asr.experiment.bench import bench_options
 from asr.preparation.skeleton import write_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,7 +89,6 @@ def test_commands_have_the_options_shown(line: str, tmp_path: Path, monkeypatch:
     paths, options = config.split_arguments(arguments)
     command = COMMANDS[name]
     parse = command.parse or getattr(command_module(name), "parse", None)
-    parse = bench_options if name == "bench" else parse
     if parse:
         parse(options)
         return

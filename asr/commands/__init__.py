@@ -233,6 +233,10 @@ COMMANDS = {
     "bench": Command(
         "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
         "asr.experiment.options:BenchOptions",
+        details=lambda _: (
+            "asr bench data=data/demo model=<Whisper folder> peers=all: a trained model on "
+            "recordings, with the options of asr compare"
+        ),
         reads=True,
     ),
     "compare": Command(

@@ -5,11 +5,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from asr.config import Given, by_key
 from asr.console import open_console, progress
+from asr.errors import UserError
+from asr.experiment import request
 from asr.experiment.bench import Bench, bench_options
-from asr.experiment.options import BenchOptions
+from asr.experiment.options import FULL, BenchOptions
+from asr.experiment.request import Request
 from asr.experiment.results import Results
 from asr.files import check_writable, write_json
+from asr.library import run_comparison
 from asr.report.figure import export
 from asr.report.figures import benchmark
 from asr.report.summary import print_results
@@ -17,7 +22,26 @@ from asr.report.summary import print_results
 
 def main(paths: list[str], overrides: list[str]) -> None:
     """Run the measurement that the overrides describe."""
-    run(bench_options(overrides))
+    options = parse(overrides)
+    if isinstance(options, BenchOptions):
+        run(options)
+    else:
+        run_comparison(options)
+
+
+def parse(given: Given) -> BenchOptions | Request:
+    """Return the options of a measurement on random input, or with `data` on recordings.
+
+    A trained model is timed as by `asr compare`, beside the errors that its speed costs.
+    """
+    values = by_key(given)
+    if "data" in values:
+        return request.parse({"attentions": FULL} | values)
+    if "peers" in values:
+        raise UserError(
+            f"peers={values['peers']}: expected data=<prepared folder> model=<Whisper folder> beside it"
+        )
+    return bench_options(values)
 
 
 def run(options: BenchOptions, console: Console | None = None) -> Results:

@@ -49,8 +49,8 @@ def test_states_are_those_of_this_program(name: str, folder: Path) -> None:
 
 def test_engines_are_rows_beside_ours(folder: Path, tmp_path: Path) -> None:
     given = {"model": folder / "model", "data": folder / "data", "folder": tmp_path}
-    given |= {"attentions": "full", "device": "cpu", "peers": "transformers,transformers-bf16"}
-    assert main(["compare", *(f"{key}={value}" for key, value in given.items())]) == 0
+    given |= {"device": "cpu", "peers": "transformers,transformers-bf16"}
+    assert main(["bench", *(f"{key}={value}" for key, value in given.items())]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     rows = {x["variant"]: x for x in results["evaluations"]}
     assert list(rows) == ["full", "peer:transformers", "peer:transformers-bf16"]
@@ -83,3 +83,11 @@ def test_bfloat16_without_instructions_is_skipped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(engines, "version", lambda package: "1.0")
     monkeypatch.setattr(engines, "_openvino_types", lambda: ["FP32", "INT8"])
     assert unavailable(["openvino", "openvino-bf16"]) == {"openvino-bf16": "the processor has no bfloat16"}
+
+
+def test_engines_without_recordings_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "peers=all"]) == 1
+    assert (
+        "peers=all: expected data=<prepared folder> model=<Whisper folder> beside it"
+        in capsys.readouterr().err
+    )
