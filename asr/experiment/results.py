@@ -164,12 +164,12 @@ class Results:
         """Return the measured error rates of a split, or of all splits.
 
         The first one is the main metric of tables and figures: the one the protocol names, or else the one
-        that training showed.
+        that training showed; for a trained model, its workload has put that first.
         """
         evaluations = [x for x in self.evaluations if split in (None, x.split)]
         names = dict.fromkeys(name for x in evaluations for name in x.rates)
         first = self.protocol.get("metric") or self.dev_measure().removeprefix("dev_")
-        order = [first, *METRICS, *names]
+        order = [first, *(() if "exchange" in self.protocol else METRICS), *names]
         return sorted(names, key=order.index)
 
     def error_rate(self, label: str, split: str, metric: str, variant: str | None = None) -> Estimate | None:

@@ -36,7 +36,7 @@ class WhisperTranscriber:
         model: the model.
 
     Attributes:
-        error: error rate: `wer`, or `per` for phone models.
+        rates: error rates, the main one first: `wer`; `cer` and `wer`; or `per` for phone models.
         measures: measures in addition to the error rate.
         device: device of the weights.
         rate: sample rate in Hz.
@@ -51,7 +51,7 @@ class WhisperTranscriber:
         "encoder": ("difference", ""),
     }
 
-    error = "wer"
+    rates: ClassVar[list[str]] = ["wer"]
 
     def __init__(self, model: Whisper) -> None:
         self.model, self.device, self.rate = model, model.device, model.rate
@@ -150,6 +150,7 @@ class CTCTranscriber:
         model, tokenizer: model and tokenizer, from `Recognizer.load`.
         source: their source, for messages.
         phones: maps a transcript to its phones, for a phone model.
+        shown: measure that its training showed, such as `dev_cer`; empty: unknown.
 
     Raises:
         UserError: the topology isn't CTC.
@@ -167,11 +168,12 @@ class CTCTranscriber:
         tokenizer: Tokenizer,
         source: str | Path,
         phones: Callable[[str], list[str]] | None = None,
+        shown: str = "",
     ) -> None:
         if model.config.topology != "ctc":
             raise UserError(f"model={source}: expected a model with the topology ctc, found another one")
         self.model, self.tokenizer, self.phones = model.eval(), tokenizer, phones
-        self.error = "per" if phones else "wer"
+        self.rates = ["per"] if phones else ["cer", "wer"] if shown == "dev_cer" else ["wer"]
         self.rate, self.layers = model.sample_rate, len(model.attention_layers())
         self.frames, self.device = model.config.model.frames, str(model.device)
 

@@ -22,6 +22,8 @@ from asr.experiment.workload import Scored
 from asr.model.hub import local_folder
 from asr.model.whisper import Whisper, is_whisper
 from asr.recognizer import Recognizer
+from asr.records.metrics import read_metrics
+from asr.records.run_folder import RunFolder
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.statistics import Statistic, pooled
 from asr.text.pronunciation import ReferencePhones
@@ -157,24 +159,32 @@ class Transcription:
         return Scored(measures, {"predictions": predictions})
 
     def _errors(self, kept: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Statistic]:
-        """Return the error rate; add reference, words and errors of each input to `found`."""
+        """Return the error rates; add reference, words and errors of the main rate to `entries`."""
         references = [
             self.model.spoken([cut.supervisions[0].text for cut in speech.cuts]) for speech in self.items
         ]
         hypotheses = [self.model.heard(item["text"]) for item in kept]
-        counts = [
-            ErrorCounts.between([one], [other]) for one, other in zip(references, hypotheses, strict=True)
-        ]
-        lengths = [count.length for count in counts]
-        if not sum(lengths):
+        if not any(references):
             raise UserError(f"data={self.options.data}: expected words to score against, found none")
-        for entry, reference, words, count in zip(entries, references, hypotheses, counts, strict=True):
+        pairs = list(zip(references, hypotheses, strict=True))
+        counts = {
+            rate: [ErrorCounts.between([_tokens(one, rate)], [_tokens(other, rate)]) for one, other in pairs]
+            for rate in self.model.rates
+        }
+        for entry, (reference, words), count in zip(entries, pairs, counts[self.model.rates[0]], strict=True):
             entry |= {
                 "reference": " ".join(reference),
                 "normalised": " ".join(words),
                 "errors": count.errors,
             }
-        return {self.model.error: pooled([count.errors for count in counts], lengths)}
+        return {
+            rate: pooled([count.errors for count in found], [count.length for count in found])
+            for rate, found in counts.items()
+        }
+
+
+def _tokens(words: list[str], rate: str) -> list[str]:
+    return list(" ".join(words)) if rate == "cer" else words
 
 
 def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Transcriber:
@@ -200,4 +210,7 @@ def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Tra
     if isinstance(recognizer.tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
         phones = ReferencePhones.of_data(recognizer.tokenizer, data, languages, g2p=True)
-    return CTCTranscriber(recognizer.model, recognizer.tokenizer, options.model, phones)
+    assert recognizer.run_folder
+    metrics = RunFolder(recognizer.run_folder).metrics
+    shown = read_metrics(metrics, growing=True)[0] if metrics.exists() else ""
+    return CTCTranscriber(recognizer.model, recognizer.tokenizer, options.model, phones, shown)
