@@ -52,8 +52,7 @@ class Subsampling(nn.Module):
             x = nn.functional.gelu(convolution(x.transpose(1, 2))).transpose(1, 2)
             lengths = (lengths + 1) // 2
             x = zero_padding(x, lengths)
-        # A convolution leaves time innermost. Sums keep this layout, and every normalisation would copy it.
-        return self.projection(x.contiguous()), lengths
+        return self.projection(x), lengths
 
 
 def sinusoidal_positions(frames: int, size: int, device: torch.device) -> Tensor:

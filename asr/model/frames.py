@@ -48,6 +48,9 @@ def through_blocks(
     Returns:
         States of the last block at the encoder's rate, [B, T, M].
     """
+    # A convolution before the blocks leaves time innermost. Sums keep this layout, and each normalisation
+    # would copy it.
+    x = x.contiguous()
     for factor, group in itertools.groupby(range(len(blocks)), key=factors.__getitem__):
         runs = similar_runs(x, lengths, factor) if isinstance(factor, Merging) else run_BT
         size = factor if isinstance(factor, int) else 1
