@@ -227,10 +227,10 @@ def hours(seconds: float) -> str:
 
     Example:
         >>> hours(3960.0), hours(252.0), hours(300.0), hours(8.25)
-        ('1.1 h', '4.2 min', '5 min', '8 s')
+        ('1.1 h', '4.2 min', '5 min', '8.2 s')
     """
     if seconds < 60:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.2g} s"
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 

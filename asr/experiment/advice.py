@@ -44,6 +44,7 @@ RANDOM = ("seed",)
 WORTH = 0.9  # an approximation must take less than this share of the time of precision or frames alone
 EXACT = "full"
 TYPICAL = 0.95  # quantile of the lengths that decides
+ALIKE = 1.25  # factor up to which lengths are measured as one
 NEARBY = 2.0  # highest factor between the data's length and that of a row of the map
 
 
@@ -192,9 +193,14 @@ def of_the_map(spot: Spot) -> str:
 
 
 def measured_at(options: AdviceConfig, lengths: Lengths) -> dict[float, int]:
-    """Return the lengths that are measured, in feature frames, by quantile of the data's lengths."""
+    """Return the lengths that are measured, in feature frames, by quantile of the data's lengths.
+
+    Median and maximum are measured as the 95th percentile if they are nearly as long.
+    """
     longest = options.longest * lengths.training.model.subsampling
-    return {q: min(lengths.at(q), longest) for q in (0.5, TYPICAL, 1.0)}
+    found = {q: min(lengths.at(q), longest) for q in (0.5, TYPICAL, 1.0)}
+    typical = found[TYPICAL]
+    return {q: x if max(x, typical) > ALIKE * min(x, typical) else typical for q, x in found.items()}
 
 
 def reason(spot: Spot, taken: str) -> str:

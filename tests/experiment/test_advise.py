@@ -90,6 +90,16 @@ def test_training_steps_are_timed_up_to_the_longest_length(monkeypatch: pytest.M
     assert {of_the_map(x) for x in found.values()} == {"clustered-25 frames=2"}
 
 
+@pytest.mark.parametrize(
+    ("frames", "measured"),
+    [([371] * 12 + [422] * 8 + [425], [422]), ([300] * 12 + [422] * 8 + [600], [300, 422, 600])],
+)
+def test_nearly_equal_lengths_are_measured_once(frames: list[int], measured: list[int]) -> None:
+    """Three rows were named "4 s"."""
+    at = measured_at(AdviceConfig(device="cpu"), lengths_of(frames))
+    assert sorted(set(at.values())) == measured
+
+
 def training_results(tmp_path: Path, seconds: dict[str, float], model: str = "tiny") -> Path:
     """Write training steps of 10 s of audio as the user's own map."""
     given = ["unit=model", f"model={model}", f"attentions={list(seconds)}", "lengths=[1000]", "threads=1"]
