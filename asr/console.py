@@ -234,6 +234,16 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, whose plural ends in s unless it is given, also together with a verb.
+
+    Example:
+        >>> counted(1, "thread"), counted(2000, "thread"), counted(2, "word has", "words have")
+        ('1 thread', '2,000 threads', '2 words have')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 class _Grouping(logging.Handler):
     """Groups log records by their message without arguments."""
 

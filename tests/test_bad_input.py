@@ -120,7 +120,7 @@ def test_words_outside_the_lexicon_are_counted(
     assert train(corpus, tmp_path / "run") == 0
     printed = capsys.readouterr().out
     for data in ("training", "development"):
-        assert re.search(rf"{data} data: \d+ of \d+ words \(1 distinct\) have no pronunciation: cat", printed)
+        assert re.search(rf"{data} data: \d+ of \d+ words \(1 distinct\) without pronunciation: cat", printed)
         assert re.search(rf"{data} data: [\d.]+ % of \d+ words have no pronunciation: ", caplog.text)
 
 

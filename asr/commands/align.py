@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from asr.console import track
+from asr.console import counted, track
 from asr.errors import UserError
 from asr.library.aligning import Alignment
 from asr.transcription.options import AlignOptions
@@ -23,7 +23,7 @@ def run(paths: list[Path], options: AlignOptions) -> None:
     if fits := work.fits():
         fit, worst = min(fits)
         least = f"fit {fit:.2f}" if work.total == 1 else f"least fit {fit:.2f} ({worst})"
-        print(f"aligned {len(fits)} of {work.total} utterances: {work.folder}; {least}")
+        print(f"aligned {len(fits)} of {counted(work.total, 'utterance')}: {work.folder}; {least}")
     if unknown := work.unknown():
         log.warning(
             "unreliable times for words outside the model's vocabulary (%d): %s%s",

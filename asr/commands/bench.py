@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asr.config import Given, by_key
-from asr.console import open_console, progress
+from asr.console import counted, open_console, progress
 from asr.errors import UserError
 from asr.experiment import request
 from asr.experiment.bench import Bench, bench_options
@@ -59,7 +59,7 @@ def run(options: BenchOptions, console: Console | None = None) -> Results:
     if bench.kernels:
         console.print(bench.kernels, style="yellow", markup=False, soft_wrap=True)
     if bench.reused:
-        console.print(f"{out}: reusing {bench.reused} results of an interrupted benchmark")
+        console.print(f"{out}: reusing {counted(bench.reused, 'result')} of an interrupted benchmark")
     with progress() as bars:
         task = bars.add_task("measuring", total=bench.steps)
         bench.run(lambda what: bars.update(task, description=what, advance=1))

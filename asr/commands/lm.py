@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asr import config
 from asr.commands import language_model_action
-from asr.console import Table, open_console, track
+from asr.console import Table, counted, open_console, track
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.lm.arpa import read_vocabulary, write_arpa
@@ -74,7 +74,8 @@ def train(options: TrainOptions) -> None:
     columns = ("n-grams", "number", "D1", "D2", "D3+")
     open_console().print(Table.of(options.out, columns, rows, numbers=False))
     print(
-        f"{model.sentences:,} sentences, {model.tokens:,} words, {len(model.vocabulary) - 3:,} distinct"
+        f"{counted(model.sentences, 'sentence')}, {counted(model.tokens, 'word')}, "
+        f"{len(model.vocabulary) - 3:,} distinct"
         + (f", {model.unknown:,} outside the lexicon" if vocabulary else "")
     )
     if fallback := [order for order, ngrams in enumerate(model.tables, 1) if not ngrams.estimated]:
@@ -100,16 +101,16 @@ def score(options: PerplexityOptions) -> None:
         warn_unknown(options.lm, vocabulary, words, "the lexicon")
     result = score_text(options.lm, sentences)
     size = f"{os.path.getsize(options.lm):,} bytes"
-    known = "" if vocabulary is None else f", {sum(not is_special(word) for word in vocabulary):,} words"
-    print(f"{options.lm}: {size}{known}")
+    known = [word for word in vocabulary or [] if not is_special(word)]
+    print(f"{options.lm}: {size}" + ("" if vocabulary is None else f", {counted(len(known), 'word')}"))
     _print_score(options.text, result)
 
 
 def _print_score(name: str, result: TextScore) -> None:
     print(
-        f"{name}: {result.sentences:,} sentences, {result.words:,} words, perplexity {result.perplexity:.2f} "
-        f"({result.known_perplexity:.2f} without unknown words), "
-        f"{result.oov:,} unknown words ({100 * result.oov_rate:.2f} %)"
+        f"{name}: {counted(result.sentences, 'sentence')}, {counted(result.words, 'word')}, perplexity "
+        f"{result.perplexity:.2f} ({result.known_perplexity:.2f} without unknown words), "
+        f"{counted(result.oov, 'unknown word')} ({100 * result.oov_rate:.2f} %)"
     )
     if result.unknown:
         shown = ", ".join(f"{word} ×{count}" for word, count in result.unknown.most_common(SHOWN_UNKNOWN))

@@ -4,7 +4,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from asr.console import duration, grouped_warnings, progress
+from asr.console import counted, duration, grouped_warnings, progress
 from asr.errors import UserError
 from asr.library.segmenting import LEFT_OUT, Segmentation
 from asr.transcription.options import SegmentOptions
@@ -20,14 +20,18 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
     work = Segmentation(model, recording, text, options)
     if work.unsaid:
         signs = " ".join(sorted(set(work.unsaid)))
-        print(f"{work.text}: {len(work.unsaid)} signs without words are left out: {signs}", file=sys.stderr)
+        print(
+            f"{work.text}: left out {counted(len(work.unsaid), 'sign')} without words: {signs}",
+            file=sys.stderr,
+        )
     with grouped_warnings(), progress(counts=False) as bars:
         task = bars.add_task("encoding", total=1.0)
         align = partial(bars.update, task, description="aligning", total=None)
         result = work.run(partial(bars.advance, task), align)
     kept_s = sum(x.end_s - x.start_s for x in result.kept)
     print(
-        f"{work.folder}: {len(result.kept)} utterances, {duration(kept_s)} of {duration(result.duration_s)}"
+        f"{work.folder}: {counted(len(result.kept), 'utterance')}, {duration(kept_s)} of "
+        f"{duration(result.duration_s)}"
     )
     if result.left_out:
         print(f"left out {len(result.left_out)} that don't fit: {work.folder / LEFT_OUT}", file=sys.stderr)

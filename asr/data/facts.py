@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from asr.console import counted
 from asr.data.audio_file import (
     AUDIO_SUFFIXES,
     UNKNOWN,
@@ -156,9 +157,9 @@ def samples_as_expected(
     """Return the samples per channel from a file's facts; raise UserError for another rate or channels."""
     samples, *found = facts
     if found != [sample_rate, channels]:
-        wanted = "one channel" if channels == 1 else f"{channels} channels"
         raise UserError(
-            f"{path}: expected {sample_rate} Hz and {wanted}, found {found[0]} Hz and {found[1]}",
+            f"{path}: expected {sample_rate} Hz and {counted(channels, 'channel')}, found {found[0]} Hz and "
+            f"{found[1]}",
             "damaged_audio",
         )
     return samples

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from asr.augmentation.options import WaveformConfig
 from asr.augmentation.sources import sources_digests
 from asr.augmentation.stages import Waveforms
-from asr.console import hours
+from asr.console import counted, hours
 from asr.data import audio
 from asr.data.audio import load_cut, notice_resampling
 from asr.data.batch import Batch, Utterances
@@ -136,7 +136,8 @@ class SpeechData(TrainingData):
         kept = np.delete(np.arange(len(cuts)), list(reasons))
         if reasons:
             log.warning(
-                "%s: left out %d of %d utterances (listed in left_out.tsv)", split, len(reasons), len(cuts)
+                "%s: left out %d of %s (listed in left_out.tsv)",
+                *(split, len(reasons), counted(len(cuts), "utterance")),
             )
         if not len(kept):
             example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if reasons else ""
@@ -225,7 +226,10 @@ class SpeechData(TrainingData):
         plans = plan_by_length(self._frames(self.dev_cuts.durations_s), self.config.frames_per_batch)
         ranks, rank = self.rank()
         if len(self.dev_cuts) < ranks:
-            raise UserError(f"split dev: {len(self.dev_cuts)} utterances are too few for {ranks} ranks")
+            found = len(self.dev_cuts)
+            raise UserError(
+                f"split dev: expected at least {ranks} utterances, one for each rank, found {found}"
+            )
         if len(plans) < ranks:  # every rank needs at least one batch
             plans = np.array_split(np.concatenate(plans), ranks)
         batches = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
@@ -249,7 +253,7 @@ class SpeechData(TrainingData):
         longest_s = float(batch.audio_lengths.max()) / self.sample_rate
         size = "utterances_per_batch" if self.config.utterances_per_batch else "frames_per_batch"
         return (
-            f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.{size}="
+            f"{counted(len(batch.ids), 'utterance')} of up to {longest_s:.1f} s; lower data.{size}="
             f"{getattr(self.config, size)} or data.max_duration_s={self.config.max_duration_s}"
         )
 
@@ -260,7 +264,7 @@ class SpeechData(TrainingData):
         if self.config.concatenate_epochs:
             joined += f" from epoch {self.config.concatenate_epochs} on"
         padding = f"{100 * self.padding_share():.1f} % padding"
-        return f"{len(self.train_cuts)} utterances ({hours(audio_s)}{joined}), {padding}"
+        return f"{counted(len(self.train_cuts), 'utterance')} ({hours(audio_s)}{joined}), {padding}"
 
     def digests(self) -> dict[str, str]:
         """Return the hashes of the training and development manifests, and of each augmentation folder."""

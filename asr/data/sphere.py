@@ -15,6 +15,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from asr.console import counted
 from asr.data import shorten
 from asr.errors import UserError
 from asr.files import require_file
@@ -117,7 +118,7 @@ def read_samples(
         audio = _read_with_libsndfile(path, start, wanted)
     if audio.shape != (header.channels, wanted):
         raise UserError(
-            f"{path}: expected {header.samples} samples in {header.channels} channel(s), "
+            f"{path}: expected {header.samples} samples in {counted(header.channels, 'channel')}, "
             f"the data end after {start + audio.shape[1]} (a truncated file?)",
             "truncated_audio",
         )

@@ -174,6 +174,7 @@ class NumberedBatches(TrainingData):
         """Return the development batches."""
         ranks, rank = self.rank()
         if len(self.dev_batches) < ranks:
-            raise UserError(f"split dev: {len(self.dev_batches)} batches are too few for {ranks} ranks")
+            found = len(self.dev_batches)
+            raise UserError(f"split dev: expected at least {ranks} batches, one for each rank, found {found}")
         numbers = range(rank, len(self.dev_batches), ranks)
         return DataLoader(self.dev_batches, batch_size=None, sampler=numbers)  # type: ignore[arg-type]

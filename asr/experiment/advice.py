@@ -13,7 +13,7 @@ from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import class_named
 from asr.config import CONFIGS, Given
-from asr.console import hours
+from asr.console import counted, hours
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
@@ -94,19 +94,18 @@ class Lengths:
             else ""
         )
         yield (
-            f"{self.utterances:,} utterances{joined}, {hours(float(self.durations_s.sum()))}; frames "
-            f"(and positions after subsampling by {factor}): {', '.join(parts)}"
+            f"{counted(self.utterances, 'utterance')}{joined}, {hours(float(self.durations_s.sum()))}; "
+            f"frames (and positions after subsampling by {factor}): {', '.join(parts)}"
         )
         over = int((self.durations_s > data.max_duration_s).sum())
         if over and not data.concatenate_s:
             yield (
-                f"{over:,} utterances are longer than data.max_duration_s={data.max_duration_s:g}: training "
-                "leaves them out; this estimate includes them"
+                f"{counted(over, 'utterance is', 'utterances are')} longer than data.max_duration_s="
+                f"{data.max_duration_s:g}: training leaves out such audio; this estimate includes it"
             )
         if over := int((self.frames > data.frames_per_batch).sum()):
             limit = f"data.frames_per_batch={data.frames_per_batch:,}"
-            longer = "1 utterance is" if over == 1 else f"{over:,} utterances are"
-            yield f"{longer} longer than a batch, {limit}"
+            yield f"{counted(over, 'utterance is', 'utterances are')} longer than a batch, {limit}"
 
 
 def advice_options(given: Given) -> tuple[AdviceConfig, TrainConfig]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from asr.attention.table import missing_kernels
 from asr.config import as_overrides, flat, to_dict, user_code
+from asr.console import counted
 from asr.environment import describe_environment, pick_device
 from asr.experiment.cell import Cell, log_path, training_result
 from asr.experiment.differences import differences
@@ -29,7 +30,7 @@ from asr.experiment.results import Results
 from asr.experiment.variant import Variant
 from asr.records.metrics import read_metrics
 from asr.records.run_folder import RunFolder
-from asr.report.words import clock_words, counted, hardware_words
+from asr.report.words import clock_words, hardware_words
 
 # Entries of training.json in the record of a training.
 MEASURED = (

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asr.attention.table import joined_name
 from asr.config import user_code
-from asr.console import open_console, progress
+from asr.console import counted, open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
 from asr.experiment.engines import ENGINE, engine_version, unavailable
@@ -62,7 +62,8 @@ def run_exchange(request: Request) -> tuple[Path, Results]:
         for run in runs:
             total = len(run.batches) * len(run.variants)
             if stored := total - run.todo:
-                console.print(f"{run.workload.name}: reusing {stored:,} of {total:,} stored batches")
+                batches = counted(total, "stored batch", "stored batches")
+                console.print(f"{run.workload.name}: reusing {stored:,} of {batches}")
             run.measure()
             if options.sweep == GREEDY:
                 run.search_layers()

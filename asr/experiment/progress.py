@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from asr.config import as_overrides, nested
-from asr.console import Table, draws_bars, duration
+from asr.console import Table, counted, draws_bars, duration
 from asr.experiment.candidates import plan_candidates
 from asr.experiment.cell import Cell
 from asr.experiment.grids import NONE, Paper
@@ -19,7 +19,6 @@ from asr.experiment.plan import Plan
 from asr.experiment.records import Candidate
 from asr.experiment.request import Request
 from asr.measure import Seconds
-from asr.report.words import counted
 from asr.training.budget import parse_budget
 from asr.training.config import run_folder, train_options_from
 from asr.training.options import TrainConfig, TrainerConfig

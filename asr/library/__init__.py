@@ -259,7 +259,7 @@ def _run_comparison(request: "Request") -> Comparison:
 
 def _shown(folder: Path, results: "Results") -> Comparison:
     """Print the tables of the results in a folder, and write their report."""
-    from asr.console import open_console
+    from asr.console import counted, open_console
     from asr.report.summary import print_results
 
     console = open_console()
@@ -270,10 +270,10 @@ def _shown(folder: Path, results: "Results") -> Comparison:
     report = write_report(results, folder)
     print(f"report: {report}")
     if results.failures:
-        number = len(results.failures)
         failed = ", ".join(failure.cell for failure in results.failures[:5])
-        cells = "1 cell" if number == 1 else f"{number} cells"
-        raise UserError(f"{cells} failed ({failed}); the results contain the others")
+        raise UserError(
+            f"{counted(len(results.failures), 'cell')} failed ({failed}); the results contain the others"
+        )
     return Comparison(folder, results, report)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.console import counted
 from asr.data.entries import check_entry
 from asr.data.manifest import cut_entries, write_entries
 from asr.errors import UserError
@@ -177,7 +178,7 @@ def draft_tokenizers(
             if kind != "phone" and not texts:
                 raise UserError("there are no training transcripts")
             if kind != "phone":
-                say(f"training the tokenizer {name} on {len(texts):,} transcripts")
+                say(f"training the tokenizer {name} on {counted(len(texts), 'transcript')}")
             tokenizer = build_tokenizer(kind, texts, lexicon, pieces)
         except UserError as error:
             summaries.append(TokenizerSummary(name, reason=str(error)))

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.console import duration
+from asr.console import counted, duration
 from asr.data.entries import TOLERANCE_S
 from asr.data.facts import header_facts, speech_facts
 from asr.data.options import MAX_DURATION_S
@@ -87,8 +87,8 @@ def prepare_rows(
     changed = [row for row in placed if row.written]
     if changed:
         notes["Text"] += (
-            f" {len(changed):,} of {len(placed):,} transcripts had digits or sounds in brackets; {WRITTEN} "
-            "lists them as written and as used."
+            f" {len(changed):,} of {counted(len(placed), 'transcript')} had digits or sounds in brackets; "
+            f"{WRITTEN} lists them as written and as used."
         )
     for line in _sounds(placed, rule):
         notes["Text"] += f" {line[0].upper()}{line[1:]}."
@@ -149,9 +149,9 @@ def _notice_long(rows: list[Row], preparation: Preparation) -> None:
     if long:
         path, seconds = long[0]
         preparation.say(
-            f"{len(long)} recordings are longer than data.max_duration_s={MAX_DURATION_S:g}, e.g. {path} "
-            f"({duration(seconds)}): training leaves them out. Divide them with their texts into utterances: "
-            f"asr segment <run> {path} {Path(path).with_suffix('.txt')}"
+            f"{counted(len(long), 'recording is', 'recordings are')} longer than data.max_duration_s="
+            f"{MAX_DURATION_S:g}, e.g. {path} ({duration(seconds)}): training leaves out such audio. Divide "
+            f"it with its text into utterances: asr segment <run> {path} {Path(path).with_suffix('.txt')}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from asr.console import open_console, progress
+from asr.console import counted, open_console, progress
 from asr.data.places import LEXICON, REFERENCES
 from asr.errors import UserError
 from asr.files import file_digest, write_record, write_text
@@ -178,7 +178,7 @@ class Preparation:
         results: list[Result | None] = [stored.get(i) for i in range(len(items))]
         missing = [i for i in indices if i not in stored]
         if done := len(indices) - len(missing):
-            self.say(f"{label}: reusing {done} of {len(indices)} results from an interrupted run")
+            self.say(f"{label}: reusing {done} of {counted(len(indices), 'result')} from an interrupted run")
         with contextlib.ExitStack() as stack:
             bars = stack.enter_context(progress(console=self.console, transient=False))
             task = bars.add_task(label, total=len(indices), completed=done)
@@ -366,7 +366,7 @@ class Preparation:
         )
         write_record(asdict(complete), self.folder / RECORD)
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
-        words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
+        words = f", lexicon of {counted(len(lexicon), 'word')}" if lexicon is not None else ""
         self.console.print(split_table(self.recipe + words, summaries, lexicon is not None))
         for line in screen_lines(
             self.folder, summaries, lexicon, train, tokenizers, self.excluded, self.problems

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import as_overrides
-from asr.console import Table, hours
+from asr.console import Table, counted, hours
 from asr.files import file_digest
 from asr.preparation.options import KINDS
 from asr.preparation.problems import Problem, count_kinds, describe_kinds
@@ -132,7 +132,8 @@ def data_card(
     lines = [f"{CARD_TITLE}{recipe}", "", f"Made by `{_command(recipe, options, problems)}`.", ""]
     lines += [split_table("", splits, lexicon is not None).markdown()]
     if lexicon is not None:
-        lines += ["", f"Lexicon: {len(lexicon):,} words, {len(lexicon.phones)} phones, `{lexicon.digest}`."]
+        sizes = f"{counted(len(lexicon), 'word')}, {counted(len(lexicon.phones), 'phone')}"
+        lines += ["", f"Lexicon: {sizes}, `{lexicon.digest}`."]
         if any(split.unknown for split in splits):
             lines += ["OOV words (outside the lexicon) are listed with their counts in oov.tsv."]
         lines += [f"{line[0].upper()}{line[1:]}." for line in _closed(splits, lexicon, train)]
@@ -199,4 +200,4 @@ def _content(source: Path) -> str:
     if source.is_file():
         return f"`{file_digest(source)}`"
     count = sum(len(names) for _, _, names in os.walk(source, followlinks=True))
-    return f"{count:,} files"
+    return counted(count, "file")

@@ -19,6 +19,7 @@ from typing import Any, Literal, TextIO, TypeVar
 from filelock import Timeout
 
 from asr.config import flat, user_code
+from asr.console import counted
 from asr.environment import source_digest
 from asr.errors import UserError, in_words
 from asr.files import WITHOUT_LOCKS, atomic_text, checked_entries, digest, lock_on
@@ -271,7 +272,7 @@ class Journal:
         for line in lines[:-1]:
             unmarked = f"{line[: -DIGITS - 5]}]"
             if line != _marked(unmarked)[:-1]:
-                self.damaged = f"damaged after {len(self.stored)} items"
+                self.damaged = f"damaged after {counted(len(self.stored), 'item')}"
                 break
             key, value = json.loads(unmarked)
             if key == DONE:
@@ -331,7 +332,8 @@ def read_shards(folder: Path) -> Job:
             raise UserError(f"{path}: expected a shard, found {reason}: repeat its command")
         if own.record is None:
             raise UserError(
-                f"{path}: expected a finished shard, found {len(own.stored)} items: repeat its command"
+                f"{path}: expected a finished shard, found {counted(len(own.stored), 'item')}: repeat its "
+                "command"
             )
         if union is None:
             union, first, count = Job(None, own.identity), path, own.shard.count

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
+from asr.console import counted
 from asr.errors import UserError
 from asr.files import write_text
 from asr.records.job import Job
@@ -50,7 +51,7 @@ class Results:
         self.found = {i: result for i, result in stored.items() if result.error is None or not again}
         if self.found and job.path:
             total = len(job.shard.of(keys) if job.shard else keys)
-            print(f"{job.path}: {len(self.found)} of {total} items are finished", file=sys.stderr)
+            print(f"{job.path}: {len(self.found)} of {counted(total, 'item')} finished", file=sys.stderr)
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item."""

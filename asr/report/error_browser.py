@@ -8,6 +8,7 @@ from typing import Any
 
 import soundfile
 
+from asr.console import counted
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
@@ -45,7 +46,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
     decoded = first_seeds(results) if results.data and "exchange" not in results.protocol else []
     evaluations = [x for x in decoded if (folder / x.folder / HYPOTHESES).exists()]
     if missing := len(decoded) - len(evaluations):
-        which = f"{missing} of {len(decoded)} systems have no {HYPOTHESES}"
+        which = f"{HYPOTHESES} is missing for {missing} of {counted(len(decoded), 'system')}"
         log.warning("report: %s: %s; their worst utterances are left out", folder, which)
     scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
     systems = [

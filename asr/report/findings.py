@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from asr.console import duration
+from asr.console import counted, duration
 from asr.experiment.paying import spots
 from asr.experiment.results import Results
 from asr.experiment.variant import Variant
@@ -14,7 +14,6 @@ from asr.report.words import (
     changed,
     clock_words,
     conditions_words,
-    counted,
     duration_range,
     measured,
     metric_words,
@@ -254,9 +253,8 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
 def _missing(results: Results) -> Iterator[Finding]:
     if results.failures:
         labels = list(dict.fromkeys(failure.candidate for failure in results.failures))
-        one = len(results.failures) == 1
-        cells, them = ("1 cell", "it") if one else (f"{len(results.failures)} cells", "them")
-        yield Finding("Failed", f"{cells} failed ({_and(labels)}); the report leaves {them} out.")
+        cells = counted(len(results.failures), "cell")
+        yield Finding("Failed", f"{cells} failed ({_and(labels)}); the report has the others.")
     skipped: Counter[str] = Counter()
     for training in results.trainings:
         skipped[training.candidate] += training.skipped_batches or 0
@@ -271,7 +269,7 @@ def _missing(results: Results) -> Iterator[Finding]:
     states = [(x.status, x.error) for x in results.trainings]
     states += [(x.status, x.error) for x in results.evaluations]
     if unfinished := states.count(("missing", None)):
-        cells = "1 cell has" if unfinished == 1 else f"{unfinished} cells have"
+        cells = counted(unfinished, "cell has", "cells have")
         yield Finding("Unfinished", f"{cells} not run yet; the report will change.")
 
 

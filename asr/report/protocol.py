@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from asr.console import counted
 from asr.experiment.results import Results
-from asr.report.words import clock_words, counted
+from asr.report.words import clock_words
 
 
 def heading(results: Results) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 from asr.attention.spec import effective
 from asr.attention.table import look_ahead, parse_name
 from asr.config.schema import default_of
-from asr.console import duration
+from asr.console import counted, duration
 from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions
 from asr.experiment.results import Results
@@ -97,11 +97,6 @@ def count(value: float) -> str:
         if value >= least:
             return f"{value / unit:.3g} {letter}"
     return f"{value:.0f}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 thread`, `2 threads`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def scored(estimate: Estimate | None, metric: str = "") -> str:

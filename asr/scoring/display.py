@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from asr.console import Table
+from asr.console import Table, counted
 from asr.scoring.alignment import render
 from asr.scoring.error_rates import ErrorCounts, ErrorRate
 from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score, by_length, confusions
@@ -84,7 +84,8 @@ def print_score(console: Console, folder: Path, result: Score, *, details: bool 
         speed = f", decoded in {result.decode_s:.1f} s (real-time factor {result.real_time_factor:.3f})"
     audio = f", {result.audio_s:.1f} s of audio" if result.audio_s else ""
     costs = {"unit": "unit costs", "sclite": "sclite's costs"}[result.alignment]
-    console.print(f"{len(result.utterances)} utterances{audio}{speed}, aligned with {costs}", highlight=False)
+    utterances = counted(len(result.utterances), "utterance")
+    console.print(f"{utterances}{audio}{speed}, aligned with {costs}", highlight=False)
     if (words := result.pronunciations) and words.words > words.model:
         console.print(str(words), soft_wrap=True, highlight=False)
     if details:
@@ -165,7 +166,7 @@ def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
                 f"(95 % bootstrap interval {low:+.2f} to {high:+.2f}, {_p(bootstrap.p)})"
             )
             if matched:
-                segments = f"z = {matched.z:.3f} over {matched.segments} segments"
+                segments = f"z = {matched.z:.3f} over {counted(matched.segments, 'segment')}"
                 text += f"\n  matched pairs: {_p(matched.p)}, {segments}"
             console.print(f"{text}: {verdict}", markup=False, highlight=False)
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 
+from asr.console import counted
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import UtteranceScore
 from asr.scoring.statistics import DASH, percent
@@ -37,8 +38,9 @@ class ListedWords:
     def __str__(self) -> str:
         recall = percent(self.recognised / self.spoken) if self.spoken else DASH
         return (
-            f"recall {recall} % ({self.recognised} of {self.spoken}), {self.false_alarms} false alarms; "
-            f"WER of other words {percent(self.others.rate) if self.others.length else DASH} % "
+            f"recall {recall} % ({self.recognised} of {self.spoken}), "
+            f"{counted(self.false_alarms, 'false alarm')}; WER of other "
+            f"words {percent(self.others.rate) if self.others.length else DASH} % "
             f"({self.others.errors} of {self.others.length})"
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from asr.config import affecting, as_overrides, check_effect
-from asr.console import open_console
+from asr.console import counted, open_console
 from asr.errors import UserError
 from asr.files import (
     check_writable,
@@ -107,8 +107,8 @@ def score_paths(
         for name, result, rest in zip(names, scores, shared, strict=True):
             if left_out := len(result.utterances) - len(rest.utterances):
                 console.print(
-                    f"{name}: {left_out} of {len(result.utterances)} utterances left out, which other "
-                    "systems lack",
+                    f"{name}: {left_out} of {counted(len(result.utterances), 'utterance')} left out, which "
+                    "other systems lack",
                     soft_wrap=True,
                     markup=False,
                 )

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from asr.console import counted
 from asr.errors import UserError
 from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
@@ -174,7 +175,7 @@ def pooled(
         if not any(utterance.counts[metric].length for utterance in utterances):
             raise UserError(
                 f"utterance {utterances[0].id!r} and all others: expected a reference {TOKEN_OF[metric]} "
-                f"for {metric.upper()}, found none in {len(utterances)} utterance(s)"
+                f"for {metric.upper()}, found none in {counted(len(utterances), 'utterance')}"
             )
     rates = {
         metric: error_rate([utterance.counts[metric] for utterance in utterances], samples=samples, seed=seed)
@@ -222,7 +223,7 @@ def _tokens(
     if not tokens:
         raise UserError(
             f"utterance {hypotheses[0].id!r}: expected reference phones, or reference and recognised words; "
-            f"found neither in {len(hypotheses)} utterance(s)"
+            f"found neither in {counted(len(hypotheses), 'utterance')}"
         )
     return tokens
 
@@ -234,8 +235,8 @@ def _all_have(
     without = [hypothesis for hypothesis in hypotheses if getattr(hypothesis, name) is None]
     if without and len(without) < len(hypotheses):
         raise UserError(
-            f"utterance {without[0].id!r}: expected {name} as in other utterances, found none "
-            f"({len(without)} of {len(hypotheses)} utterances lack it)"
+            f"utterance {without[0].id!r}: expected {name} as in other utterances, found none in "
+            f"{len(without)} of {len(hypotheses)} utterances"
         )
     return not without
 

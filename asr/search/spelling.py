@@ -7,6 +7,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from asr.console import counted
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.text.cmudict import without_stress
@@ -61,9 +62,9 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
         )
     if lacking := list(dict.fromkeys(word for _, word, _ in foreign if word not in pronunciations)):
         log.warning(
-            "%s: %d words have phones that the model lacks and won't be recognised: %s",
+            "%s: %s phones that the model lacks and won't be recognised: %s",
             path,
-            len(lacking),
+            counted(len(lacking), "word has", "words have"),
             ", ".join(lacking[:10]) + (" …" if len(lacking) > 10 else ""),
         )
     shown = ", ".join(left_out[:10]) + (" …" if len(left_out) > 10 else "")
@@ -74,9 +75,9 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
         )
     if left_out:
         log.warning(
-            "%s: %d words have no pronunciation there or in the model's lexicon and won't be recognised: %s",
+            "%s: %s no pronunciation there or in the model's lexicon and won't be recognised: %s",
             path,
-            len(left_out),
+            counted(len(left_out), "word has", "words have"),
             shown,
         )
     return Lexicon(pronunciations)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from asr.console import counted
 from asr.text.tokenizer import NOISE_WORDS
 
 
@@ -36,7 +37,7 @@ class KnownWords:
     def __str__(self) -> str:
         if self.closed:
             among = f"among them all {self.words:,} of the references"
-            return f"closed vocabulary: the search knows {self.vocabulary:,} words, {among}"
+            return f"closed vocabulary: the search knows {counted(self.vocabulary, 'word')}, {among}"
         share = 100 * self.unknown / max(self.words, 1)
-        outside = f"are outside the {self.vocabulary:,} words of the search"
-        return f"{self.unknown:,} of {self.words:,} reference words ({share:.1f} %) {outside}"
+        outside = f"are outside the {counted(self.vocabulary, 'word')} of the search"
+        return f"{self.unknown:,} of {counted(self.words, 'reference word')} ({share:.1f} %) {outside}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+from asr.console import counted
 from asr.text.cmudict import without_stress
 from asr.text.g2p import PHONES, Guess, installed_model
 from asr.text.lexicon import Lexicon, Phones
@@ -30,8 +31,8 @@ class WordCounts:
 
     def __str__(self) -> str:
         return (
-            f"{self.words:,} reference words, pronounced by the model's lexicon {self.model:,}, the data's "
-            f"{self.data:,}, g2p {self.g2p:,}; without pronunciation {self.none:,}"
+            f"{counted(self.words, 'reference word')}, pronounced by the model's lexicon {self.model:,}, the "
+            f"data's {self.data:,}, g2p {self.g2p:,}; without pronunciation {self.none:,}"
         )
 
     def warn(self, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from asr.console import counted
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.training.budget import TimeBudget, parse_budget
@@ -36,8 +37,12 @@ class TrainingPlan:
     def length(self) -> str:
         """Length of training, for display."""
         if self.budget is None:
-            return f"{self.steps} steps"
-        return str(self.budget) + ("" if self.steps == ENDLESS else f", at most {self.steps} steps")
+            return counted(self.steps, "step")
+        return (
+            str(self.budget)
+            if self.steps == ENDLESS
+            else f"{self.budget}, at most {counted(self.steps, 'step')}"
+        )
 
 
 def training_plan(options: TrainConfig, data: TrainingData, taken: int = 0) -> TrainingPlan:

@@ -24,7 +24,7 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
-from asr.console import duration
+from asr.console import counted, duration
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.parallel import available_cores
@@ -144,8 +144,8 @@ def check_processes(options: TrainerConfig) -> None:
 def waiting(place: ClusterEnvironment, nodes: int, devices: int, seconds: float) -> str:
     """Return a line that tells which processes training waits for, where, and for how long."""
     return (
-        f"waiting for {nodes} machines with {devices} processes each, which a launcher starts, at "
-        f"{place.main_address}:{place.main_port} for up to {duration(seconds)}"
+        f"waiting for {counted(nodes, 'machine')} with {counted(devices, 'process', 'processes')} each, "
+        f"which a launcher starts, at {place.main_address}:{place.main_port} for up to {duration(seconds)}"
     )
 
 

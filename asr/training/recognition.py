@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
+from asr.console import counted
 from asr.data.batch import Batch
 from asr.data.cuts import Cuts
 from asr.data.module import SpeechData, load_training_cuts
@@ -286,8 +287,8 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts, known: Tokenizer | None
         report_pronunciations(tokenizer, words, "training data", effect)
     elif unknown := unknown_tokens(tokenizer, words):
         log.warning(
-            "%d tokens (%d distinct) are outside the vocabulary: %s",
-            unknown.total(),
+            "%s outside the vocabulary (%d distinct): %s",
+            counted(unknown.total(), "token"),
             len(unknown),
             _first(sorted(unknown), 20),
         )
@@ -340,7 +341,7 @@ def report_pronunciations(tokenizer: PhoneTokenizer, words: Counter[str], where:
     if count := unknown.total():
         frequent = _first([word for word, _ in unknown.most_common(11)], 10)
         print(
-            f"{where}: {count:,} of {words.total():,} words ({len(unknown):,} distinct) have no "
+            f"{where}: {count:,} of {counted(words.total(), 'word')} ({len(unknown):,} distinct) without "
             f"pronunciation: {frequent}",
             flush=True,
         )
@@ -375,9 +376,9 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, so
     new = [symbol for symbol in tokenizer.symbols if symbol not in row]
     if new:
         log.warning(
-            "init_from=%s: %d symbols missing there keep their random initialisation: %s",
+            "init_from=%s: %s missing there, initialised at random: %s",
             source,
-            len(new),
+            counted(len(new), "symbol"),
             ", ".join(new),
         )
     weights = dict(start.model.state_dict())

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from asr import config
+from asr.console import counted
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, device_words
 from asr.errors import UserError
@@ -264,7 +265,7 @@ def described(
     return (
         f"{options.attention} on {device_words(environment)}, {options.trainer.precision}, "
         f"{_parameters(task) / 1e6:.2f}{of_all} M parameters, {data.describe()}, "
-        f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}"
+        f"{counted(data.epoch_batches(0), 'batch', 'batches')} per epoch, {task.plan.length}"
     )
 
 
@@ -284,7 +285,7 @@ def _finish(
     if 2 * task.counts["taken"] < steps:
         raise UserError(
             f"{folder}: expected finite losses and gradients, found {task.counts['taken'] or 'none'} in "
-            f"{steps} steps: lower optimizer.learning_rate or check the data"
+            f"{counted(steps, 'step')}: lower optimizer.learning_rate or check the data"
         )
     _average(options, folder)
     epochs = data.epochs()

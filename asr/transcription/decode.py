@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from asr.config import values_affecting
-from asr.console import duration, progress
+from asr.console import counted, duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import read_cuts
 from asr.data.places import is_manifest, manifest_path, place_in_run, split_beside, training_folder
@@ -208,7 +208,7 @@ def _job(
 def _summary(utterances: int, times: dict[str, Any]) -> str:
     audio_s = times["audio_s"]
     return (
-        f"decoded {utterances} utterances, {duration(audio_s)} of audio, in "
+        f"decoded {counted(utterances, 'utterance')}, {duration(audio_s)} of audio, in "
         f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
         f"{_ratio(times['encode_s'], audio_s):.4f}, search {_ratio(times['search_s'], audio_s):.4f})"
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from asr.console import counted
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.transcription.options import SUFFIXES
@@ -58,7 +59,8 @@ def audio_files(paths: Sequence[Path], output: str, form: str) -> list[AudioFile
         every = sorted(file for file in path.rglob("*") if file.is_file())
         audio = [x for x in every if not x.name.startswith(".") and x.suffix not in OTHERS]
         if len(audio) < len(every):
-            log.warning("%s: skipped %d transcripts or hidden files", path, len(every) - len(audio))
+            names = "transcript or hidden file", "transcripts or hidden files"
+            log.warning("%s: skipped %s", path, counted(len(every) - len(audio), *names))
         files += [(file, root / file.relative_to(path)) for file in audio]
     same = Counter(place.with_suffix("") for _, place in files)
     stems = [place if same[place.with_suffix("")] > 1 else place.with_suffix("") for _, place in files]

@@ -4,7 +4,7 @@ import random
 import time
 from pathlib import Path
 
-from asr.console import duration, progress
+from asr.console import counted, duration, progress
 from asr.data.manifest import read_cuts
 from asr.environment import git_commit
 from asr.model.acoustic_model import AcousticModel
@@ -74,8 +74,9 @@ def tune_weights(
     }
     path = record(weights_in, decoder, best, trials, about)
     print(
-        f"tuned on {len(cuts)} utterances of {options.tune} in {duration(time.perf_counter() - started)}, "
-        f"{len(trials)} trials: {_described(trials[0])} → {_described(best)}, stored in {path}"
+        f"tuned on {counted(len(cuts), 'utterance')} of {options.tune} in "
+        f"{duration(time.perf_counter() - started)}, {counted(len(trials), 'trial')}: "
+        f"{_described(trials[0])} → {_described(best)}, stored in {path}"
     )
 
 

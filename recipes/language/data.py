@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from asr.console import counted
 from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
 
@@ -103,7 +104,9 @@ class LanguageData(NumberedBatches):
 
     def advice(self, batch: SegmentBatch) -> str:
         """Return the size of a batch and the options to lower if it doesn't fit in memory."""
-        return f"{self.batch} segments of {self.length} tokens; lower recipe.batch or recipe.length"
+        return (
+            f"{counted(self.batch, 'segment')} of {self.length} tokens; lower recipe.batch or recipe.length"
+        )
 
     def describe(self) -> str:
         """Return the text, and the sizes of its splits."""

@@ -9,6 +9,7 @@ from asr_recipes.longrange.items import Item, ItemSource
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from asr.console import counted
 from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
 
@@ -139,11 +140,12 @@ class ItemData(NumberedBatches):
 
     def advice(self, batch: ItemBatch) -> str:
         """Return the size of a batch and the option to lower if it doesn't fit in memory."""
-        return f"{len(batch.lengths)} sequences of {batch.values.shape[1]} positions; lower recipe.batch"
+        sequences = counted(len(batch.lengths), "sequence")
+        return f"{sequences} of {batch.values.shape[1]} positions; lower recipe.batch"
 
     def describe(self) -> str:
         """Return the task, its lengths and the size of the development data."""
-        return f"{self.source.describe()}, {self.dev.count} development items"
+        return f"{self.source.describe()}, {counted(self.dev.count, 'development item')}"
 
     def digest(self, split: str) -> str:
         """Return nothing: items are generated."""

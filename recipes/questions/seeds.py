@@ -17,7 +17,7 @@ from asr_recipes.questions.squad import best, find_squad, read_squad, token_f1
 
 from asr import config
 from asr.config import option
-from asr.console import Table
+from asr.console import Table, counted
 from asr.errors import UserError, run_program
 from asr.experiment.exchange import file_of
 from asr.experiment.results import read_results
@@ -120,7 +120,7 @@ def tables(scores: QuestionScores) -> list[Table]:
         pairs.append([one, other, gap.text("{:+.3f}".format), shown])
     heads = ["attention", "F1 by seed", "mean", "F1 / full, mean", "CPU time / full"]
     return [
-        Table.of(f"F1 on {int(questions.sum())} questions, {len(f1[FULL])} seeds", heads, rows),
+        Table.of(f"F1 on {int(questions.sum())} questions, {counted(len(f1[FULL]), 'seed')}", heads, rows),
         Table.of("Differences of F1 by pair", ["attention", "less", "difference of F1", "shown"], pairs),
     ]
 

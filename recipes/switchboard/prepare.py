@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.console import counted
 from asr.data.facts import audio_facts, header_facts, samples_as_expected
 from asr.data.places import GLM, WORD_RULES
 from asr.errors import UserError
@@ -56,7 +57,8 @@ def prepare(options: Options, folder: Path) -> None:
     speakers = _callers(options.call_table) if options.call_table else {}
     if corpus.ignored:
         run.say(
-            f"corpus={options.corpus}: ignoring {corpus.ignored} recordings of evaluation sets (sw_*, en_*)"
+            f"corpus={options.corpus}: ignoring {counted(corpus.ignored, 'recording')} of evaluation sets "
+            "(sw_*, en_*)"
         )
     for first, second in corpus.repeated:
         message = f"{second}: expected one file of this name, found another of different length: {first}"
@@ -255,8 +257,8 @@ def _lexicon(
         lexicon, left_out = read_dictionary(corpus.dictionary)
         files[LEFT_OUT] = partial(write_lines, lines=left_out)
         note = (
-            f"{corpus.dictionary.name} of the distribution with letters and noises; {len(left_out)} lines "
-            f"left out, listed in {LEFT_OUT}."
+            f"{corpus.dictionary.name} of the distribution with letters and noises; "
+            f"{counted(len(left_out), 'line')} left out, listed in {LEFT_OUT}."
         )
         return lexicon, lexicon, note
     dictionary = public_dictionary()

@@ -56,7 +56,7 @@ def test_interrupted_transcription_goes_on(
     before = written(folder)
     assert set(before) == {"test-0.srt", "test-1.srt"}
     assert main(arguments) == 0
-    assert f"{folder}/.transcribed.jsonl: 2 of 4 items are finished" in capsys.readouterr().err
+    assert f"{folder}/.transcribed.jsonl: 2 of 4 items finished" in capsys.readouterr().err
     after = written(folder)
     assert len(after) == 4
     assert before.items() <= after.items()
@@ -73,7 +73,7 @@ def test_what_changes_is_transcribed_again(
     shutil.copy(audio / "test-1.wav", audio / "test-9.wav")
     os.utime(audio / "test-0.wav", ns=(0, 0))
     assert main(arguments) == 0
-    assert "3 of 5 items are finished" in capsys.readouterr().err
+    assert "3 of 5 items finished" in capsys.readouterr().err
     second = written(folder)
     assert {name for name in first if first[name] != second[name]} == {"test-0.srt"}
     assert "test-9.srt" in second

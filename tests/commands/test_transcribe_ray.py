@@ -81,7 +81,7 @@ def test_files_are_transcribed_once_by_actors(
     (found / "test-4.json").unlink()
     times = {path: path.stat().st_mtime_ns for path in found.glob("*.json")}
     assert main([*arguments, "actors=1"]) == 0  # each imports the libraries
-    assert "4 of 6 items are finished" in capsys.readouterr().err
+    assert "4 of 6 items finished" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(list(found.glob("*.json"))) == 6
     assert (found / "test-4.json").read_bytes() == (expected / "test-4.json").read_bytes()

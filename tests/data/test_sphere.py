@@ -305,7 +305,7 @@ def test_truncated_mu_law(tmp_path: Path, missing: float) -> None:
     path = tmp_path / "a.sph"
     header = sphere_header(9000, 8000, 2, "ulaw,embedded-shorten-v2.00", 1)
     path.write_bytes(header + data[: round((1 - missing) * len(data)) + 6])
-    with pytest.raises(UserError, match=r"a\.sph: expected 9000 samples in 2 channel\(s\).* end after \d+ "):
+    with pytest.raises(UserError, match=r"a\.sph: expected 9000 samples in 2 channels.* end after \d+ "):
         read_sphere(path)
 
 

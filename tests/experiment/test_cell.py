@@ -65,7 +65,7 @@ def test_a_damaged_journal_is_told_and_its_cell_runs_again(
     path.write_text(path.read_text().replace(f'"run": "{CELL.name}"', '"run": "elsewhere"'))
     assert CELL.state(tmp_path).status == "running"
     CELL.plan(tmp_path)
-    assert capsys.readouterr().err == f"{path}: damaged after 1 items; what follows is done again\n"
+    assert capsys.readouterr().err == f"{path}: damaged after 1 item; what follows is done again\n"
 
 
 def test_lost_and_gained_options_keep_the_stored_key(tmp_path: Path) -> None:

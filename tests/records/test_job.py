@@ -61,7 +61,7 @@ def test_a_torn_line_is_done_again_and_a_damaged_one_is_told(
     assert Job(path, SAME).stored == {"a": job.stored["a"], "b": job.stored["b"], "c": 3}
     path.write_text(whole.replace('"x.txt": "b"', '"x.txt": "B"'))
     assert list(Job(path, SAME).stored) == ["a"]
-    line = f"{path}: damaged after 1 items; what follows is done again\n"
+    line = f"{path}: damaged after 1 item; what follows is done again\n"
     assert capsys.readouterr().err == line
 
 

@@ -167,7 +167,7 @@ def test_missing_hypotheses_leave_out_their_system_alone(
     assert "full" not in names
     [warning] = caplog.messages
     assert warning.endswith(
-        f"1 of {len(names) + 1} systems have no hyp.jsonl; their worst utterances are left out"
+        f"hyp.jsonl is missing for 1 of {len(names) + 1} systems; their worst utterances are left out"
     )
 
 

@@ -331,7 +331,7 @@ def test_without_results_the_findings_are_failures(tmp_path: Path) -> None:
     results.evaluations.clear()
     results.failures.append(Failure("evaluate", "full", 0, "killed", "log"))
     assert [finding.text for finding in findings(results)] == [
-        "2 cells failed (clustered-400 and full); the report leaves them out."
+        "2 cells failed (clustered-400 and full); the report has the others."
     ]
 
 

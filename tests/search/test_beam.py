@@ -402,7 +402,7 @@ def test_beam_lexicon_replaces_the_words_of_a_phone_model(tmp_path, caplog):
 
     assert text("K AE T _ T AE S K") == "CAT TASK"
     assert text("K AE T S _ S AE T") == "CAT CAT"
-    assert "1 words have no pronunciation there or in the model's lexicon and won't be recognised: GNU" in (
+    assert "1 word has no pronunciation there or in the model's lexicon and won't be recognised: GNU" in (
         caplog.text
     )
 
@@ -412,7 +412,7 @@ def test_words_with_phones_that_the_model_lacks_are_counted(tmp_path, caplog):
     (tmp_path / "words").write_text("CAT K AE T\nTASK T AE S K\nGNU N UW\n")
     search = Beam(lexicon=str(tmp_path / "words")).build(TOKENIZER)
     assert list(search.vocabulary) == ["CAT", "TASK"]
-    assert "1 words have phones that the model lacks and won't be recognised: GNU" in caplog.text
+    assert "1 word has phones that the model lacks and won't be recognised: GNU" in caplog.text
 
 
 @pytest.mark.parametrize(

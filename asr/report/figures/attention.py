@@ -12,6 +12,7 @@ from PIL import Image, ImageColor
 from torch import Tensor
 
 from asr.config.names import split_name
+from asr.console import counted
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
@@ -98,7 +99,7 @@ def figures(results: Results, folder: Path) -> Iterator[Figure]:
         title="Distance of the attention weights from full attention, by layer",
         caption=(
             f"L1 distance (0 to 2) between a query's weights and those of full attention, on the queries and "
-            f"keys of {model}; mean over queries, heads and {len(chosen)} utterances of {split}."
+            f"keys of {model}; mean over queries, heads and {counted(len(chosen), 'utterance')} of {split}."
         ),
         panels=[Panel("", _error_spec(rows, lines))],
         series=lines,

@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 
+from asr.console import counted
 from asr.errors import UserError
 from asr.experiment.crossings import crossings, position_us
 from asr.experiment.records import Evaluation
@@ -127,7 +128,7 @@ def _sizes(options: dict[str, Any], rows: list[Evaluation]) -> str:
     if options["batch"] == "max":
         limit = f"the largest batch that fits into {options['memory']} GiB"
         batch = f"{limit}, {min(batches)} to {max(batches)}"
-    heads = f"{options['heads']} heads of {options['head_dim']}"
+    heads = f"{counted(options['heads'], 'head')} of {options['head_dim']}"
     return batch if options["unit"] == "model" else f"{batch}, {heads}"
 
 

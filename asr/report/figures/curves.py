@@ -5,6 +5,7 @@ from typing import Any
 
 import altair as alt
 
+from asr.console import counted
 from asr.experiment.results import Results
 from asr.report.figure import HOVER, Figure, Panel, Series, line_channels, lines_of, spec_of
 from asr.report.words import clock_words, counterpart, metric_title
@@ -79,7 +80,7 @@ def _search_words(results: Results) -> str:
     if results.dev_measure() != "dev_wer":
         return " Dev error rates are for greedy search."
     count = results.protocol.get("training", {}).get("select.utterances")
-    number = f"{count} utterances" if count else "utterances"
+    number = counted(count, "utterance") if count else "utterances"
     return f" Dev WER is for beam search on {number} drawn from the dev set."
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from asr.console import Column, Table, TableCell, duration, hours
+from asr.console import Column, Table, TableCell, counted, duration, hours
 from asr.experiment.paying import CLOSE, MATTERS, TOGETHER, Rival, Spot, spots
 from asr.experiment.results import Results
 from asr.report.words import MODEL_PASSES, clock_words
@@ -27,7 +27,6 @@ def table(results: Results) -> Table | None:
 def table_of(spots: Sequence[Spot], clock: str) -> Table:
     """Return spots of one processor and model, timed by the clock `cpu` or `wall`, as a table."""
     first = spots[0]
-    threads = "1 thread" if first.threads == 1 else f"{first.threads} threads"
     weights = "trained weights" if first.trained else "random weights, so time alone"
     heads = {axis: head for axis, head in HEADS.items() if any(axis in x.rivals for x in spots)}
     notes = [
@@ -41,7 +40,7 @@ def table_of(spots: Sequence[Spot], clock: str) -> Table:
         )
     notes += [f"{hours(x.audio_s)}: {why}." for x in spots if (why := _left_out(x))]
     return Table(
-        title=f"What pays on {first.processor}, {threads}: {first.model}, {weights}",
+        title=f"What pays on {first.processor}, {counted(first.threads, 'thread')}: {first.model}, {weights}",
         columns=[
             Column("audio", "duration of each input"),
             Column("pass", number=False),

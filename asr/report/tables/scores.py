@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from asr.attention.table import layer_runs
-from asr.console import Column, Table, TableCell, duration
+from asr.console import Column, Table, TableCell, counted, duration
 from asr.experiment.results import Results, System
 from asr.experiment.variant import Variant
 from asr.report import theme
@@ -22,10 +22,10 @@ def table(results: Results, split: str) -> Table | None:
     size, metrics = sizes(results, split), results.metrics(split)
     timed = size.get("timed", "model")
     examples = _examples(results, split)
-    what = f"{examples:,} examples"
+    what = counted(examples, "example")
     if "positions" in size:
         positions = size["positions"] / size["inputs"]
-        what += f", {size['inputs']:,} inputs of {positions:,.0f} positions on average"
+        what += f", {counted(size['inputs'], 'input')} of {positions:,.0f} positions on average"
     clock = clock_words(results.clock).replace("wall-clock time", "time")
     rows = []
     for name, (label, variant) in systems.items():
