@@ -1,5 +1,6 @@
 """The command line: `asr <command> key=value …`."""
 
+import ctypes
 import os
 import re
 import sys
@@ -23,6 +24,10 @@ WIDE = 120  # width of a terminal, in characters, from which types and defaults 
 # sleep at once are slower on free cores. GNU's OpenMP spins this many times before it sleeps (comparison:
 # docs/machines.md).
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
+# glibc gives large freed blocks back to the system, which clears each page before it hands it out again. To
+# keep them saves a third of the time of a long recording in one pass (docs/machines.md).
+KEPT_BYTES = 2_000_000_000
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}  # with their numbers in malloc.h
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
+    if sys.platform == "linux" and not {*KEEPING, "GLIBC_TUNABLES"} & os.environ.keys():
+        keep_freed_memory()
     if arguments[:1] != ["completion"]:  # it runs at each key press, and logs nothing
         log_to_terminal(debug)
     if not arguments:
@@ -55,6 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
         run_command(*arguments)
 
     return run_program("asr", work, debug=debug)
+
+
+def keep_freed_memory() -> None:
+    """Let this process and its children keep the memory that they free, where malloc is glibc's."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for name, number in KEEPING.items():
+        os.environ[name] = str(KEPT_BYTES)  # for children, whose malloc reads it at their start
+        if mallopt:
+            mallopt(number, KEPT_BYTES)
 
 
 def named_code(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -51,11 +51,11 @@ def redrawn(text: str, folder: Path) -> str:
 
 
 def verdict() -> str:
-    """Return from the rows of the map when attention pays, when frames and precision do, and when nothing."""
+    """Return what pays at which length, from the rows of the map."""
     page = ROOT / MAP
     stored = dict.fromkeys(match[1] for match in SHOWN.findall(page.read_text(encoding="utf-8")))
     rows = [x for name in stored for x in spots(read_results(page.parent / name))]
-    return "".join(f"* **{head}** {text}\n" for head, text in paying.verdict(rows).items())
+    return paying.across(rows).markdown() + "\n"
 
 
 def with_verdict(text: str) -> str:

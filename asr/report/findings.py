@@ -74,7 +74,7 @@ def main_split(results: Results) -> str:
 def _verdict(results: Results) -> Iterator[Finding]:
     """Say when attention pays, when frames and precision do, and when nothing."""
     for head, text in paying.verdict(spots(results)).items():
-        yield Finding(head, f"{text[0].upper()}{text[1:]}".replace("`", ""))  # marks of Markdown
+        yield Finding(head, f"{text[0].upper()}{text[1:]}")
 
 
 def _accuracy(results: Results, rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:

@@ -67,30 +67,41 @@ def test_the_verdict_says_when_attention_pays_and_when_nothing_does() -> None:
     """Fewer layers save time at 10 s, but with random weights nothing says what they cost."""
     said = paying.verdict(spots(bench()))
     assert said == {
-        "Attention pays": "in encoding: 0.20 at 5 min with `near-25`; at 1 h `full` takes too long to time, "
-        "`near-25` 4 min 00 s.",
-        "Frames and precision pay": "in encoding: 0.60 at 30 s with `frames=2`, 0.40 at 5 min with "
-        "`frames=2`; several axes at once in encoding: 0.62 at 30 s with `near-25 frames=2`, 0.10 at 5 min "
-        "with `near-25 frames=2`.",
+        "Attention pays": "in encoding: 0.20 with near-25 at 5 min; at 1 h full takes too long to time, "
+        "near-25 4 min 00 s.",
+        "Frames and precision pay": "in encoding: 0.60 with frames=2 at 30 s, 0.40 with frames=2 at "
+        "5 min; several axes at once in encoding: 0.62 with near-25 frames=2 at 30 s, 0.10 with "
+        "near-25 frames=2 at 5 min.",
         "Nothing pays": "in encoding at 10 s.",
     }
     assert [x.head for x in findings(bench())][:3] == list(said)
 
 
-def test_the_verdict_of_several_models_is_a_range_and_says_how_many_save() -> None:
+def test_several_models_have_ranges_and_how_many_save() -> None:
     faster, slow = bench(), bench(spread=0.5)  # little is shown with such a spread
     for row in faster.evaluations:
         if row.variant == "near-25":
             row.forward_cpu_repeats_s = [x / 2 for x in row.forward_cpu_repeats_s]
-    said = paying.verdict([*spots(bench()), *spots(faster), *spots(slow)])["Attention pays"]
-    assert "0.60 at 10 s with `near-25` (1 of 3)" in said
-    assert "0.10 to 0.20 at 5 min with `near-25`;" in said
-    assert said.count("at 1 h `full` takes too long to time, `near-25` 4 min 00 s.") == 1
+    measured = [*spots(bench()), *spots(faster), *spots(slow)]
+    assert [[str(x) for x in row] for row in paying.across(measured).rows] == [
+        ["encoding", "10 s", "0.60 with near-25 (1 of 3)", "–", "–"],
+        [
+            *("encoding", "30 s", "0.51 with near-25 (1 of 3)", "0.60 with frames=2 (2 of 3)"),
+            "0.62 with near-25 frames=2 (2 of 3)",
+        ],
+        [
+            *("encoding", "5 min", "0.10 to 0.20 with near-25", "0.40 with frames=2 (2 of 3)"),
+            "0.10 with near-25 frames=2",
+        ],
+        ["encoding", "1 h", "4 min 00 s", "–", "2 min 00 s"],
+    ]
+    said = paying.verdict(measured)["Attention pays"]
+    assert said.count("at 1 h full takes too long to time, near-25 4 min 00 s.") == 1
     own = spots(bench())
     hour = next(x for x in own if x.audio_s == 3600)
     slower = replace(hour, rivals={"attention": replace(hour.rivals["attention"], seconds=300.0)})
     said = paying.verdict([*own, slower])["Attention pays"]
-    assert said.endswith("; at 1 h `full` takes too long to time, `near-25` 4 min 00 s to 5 min 00 s.")
+    assert said.endswith("; at 1 h full takes too long to time, near-25 4 min 00 s to 5 min 00 s.")
 
 
 def test_the_verdict_tells_what_was_not_measured_from_what_does_not_pay() -> None:

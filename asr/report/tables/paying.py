@@ -81,15 +81,42 @@ def _left_out(spot: Spot) -> str:
     )
 
 
+def across(spots: Sequence[Spot]) -> Table:
+    """Return what pays by pass and length, over any models and processors: ranges, and how many save time.
+
+    Where full attention takes too long, cells have times in place of shares of its time. Fewer layers don't
+    count: with random weights nothing says what they cost.
+    """
+    heads = {
+        HEADS["attention"]: ("attention",),
+        f"{HEADS['frames']}, or {HEADS['precision']}": ("frames", "precision"),
+        HEADS[TOGETHER]: (TOGETHER,),
+    }
+    return Table(
+        title="What pays",
+        columns=[Column("pass", number=False), Column("audio"), *(Column(x, number=False) for x in heads)],
+        rows=[
+            [
+                TableCell(what),
+                TableCell(audio),
+                *(TableCell("; ".join(_said(there, axes)) or DASH) for axes in heads.values()),
+            ]
+            for what, lengths in _by_length(spots).items()
+            for audio, there in lengths.items()
+        ],
+    )
+
+
+def _said(there: Sequence[Spot], axes: Sequence[str]) -> list[str]:
+    """Return the shares and the times in seconds at a length."""
+    timed, untimed = ([x for x in there if (x.baseline_s is None) == without] for without in (False, True))
+    return [x for x in (_share(timed, axes), _times(untimed, axes)[1]) if x]
+
+
 def verdict(spots: Sequence[Spot]) -> dict[str, str]:
     """Return by heading when attention pays, when frames and precision do, and when nothing, if that was so.
 
-    Brackets say how many of several measurements of a length save time, unless all do.
-
-    Fewer layers don't count: with random weights nothing says what they cost.
-
-    Args:
-        spots: spots of any models and processors; values of several become a range.
+    Fewer layers don't count; see `across`.
     """
     if not spots:
         return {}
@@ -101,44 +128,44 @@ def verdict(spots: Sequence[Spot]) -> dict[str, str]:
         said["Frames and precision pay"] += f"; several axes at once {_shares(spots, TOGETHER)}"
     if unpaid := _unpaid(spots):
         said["Nothing pays"] = unpaid
-    said["Attention pays"] += "".join(_untimed([x for x in spots if x.baseline_s is None]))
+    for lengths in _by_length([x for x in spots if x.baseline_s is None]).values():
+        for audio, there in lengths.items():
+            names, times = _times(there, list(HEADS))
+            long = f"at {audio} {there[0].baseline} takes too long to time"
+            said["Attention pays"] += f"; {long}, {names} {times}" if times else ""
     return {head: f"{text}." for head, text in said.items()}
 
 
 def _shares(spots: Sequence[Spot], *axes: str) -> str:
-    """Return the times of the fastest variants of axes: `in encoding 0.61 to 0.83 at 30 s, 0.18 at 5 min`."""
+    """Return the times of the fastest variants of axes: `in encoding: 0.61 at 30 s, 0.18 at 5 min`."""
     parts = []
     for what, lengths in _by_length([x for x in spots if x.baseline_s is not None]).items():
-        said = []
-        for audio, there in lengths.items():
-            saving = [x for spot in there if (x := _saves(spot, *axes))]
-            best = [min(x, key=lambda rival: rival.ratio.value if rival.ratio else 0.0) for x in saving]
-            if best:
-                shares = sorted({f"{x.ratio.value:.2f}" for x in best if x.ratio})
-                names = {x.variant.removeprefix(f"{there[0].baseline} ") for x in best}
-                alone = f" with `{names.pop()}`" if len(names) == 1 else ""
-                some = "" if len(best) == len(there) else f" ({len(best)} of {len(there)})"
-                said.append(f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))} at {audio}{alone}{some}")
+        said = [f"{share} at {audio}" for audio, there in lengths.items() if (share := _share(there, axes))]
         if said:
             parts.append(f"in {what}: {', '.join(said)}")
     measured = any(axis in spot.rivals for spot in spots for axis in axes)
     return "; ".join(parts) or ("at no length measured" if measured else "not measured")
 
 
-def _untimed(spots: Sequence[Spot]) -> list[str]:
-    """Return the lengths at which full attention takes too long, with the times of the fastest mechanisms."""
-    said = []
-    for lengths in _by_length(spots).values():
-        for audio, there in lengths.items():
-            fastest = [next(iter(x.rivals.values())) for x in there if x.rivals]
-            if fastest:
-                names = " or ".join(f"`{name}`" for name in dict.fromkeys(x.variant for x in fastest))
-                seconds = [x.seconds or 0.0 for x in fastest]
-                times = dict.fromkeys(map(duration, (min(seconds), max(seconds))))
-                said.append(
-                    f"; at {audio} `{there[0].baseline}` takes too long to time, {names} {' to '.join(times)}"
-                )
-    return said
+def _share(there: Sequence[Spot], axes: Sequence[str]) -> str:
+    """Return the times of the fastest variants at a length, empty if none saves: `0.61 to 0.83 (2 of 3)`."""
+    saving = [x for spot in there if (x := _saves(spot, *axes))]
+    best = [min(x, key=lambda rival: rival.ratio.value if rival.ratio else 0.0) for x in saving]
+    if not best:
+        return ""
+    shares = sorted({f"{x.ratio.value:.2f}" for x in best if x.ratio})
+    names = {x.variant.removeprefix(f"{there[0].baseline} ") for x in best}
+    alone = f" with {names.pop()}" if len(names) == 1 else ""
+    some = "" if len(best) == len(there) else f" ({len(best)} of {len(there)})"
+    return f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))}{alone}{some}"
+
+
+def _times(there: Sequence[Spot], axes: Sequence[str]) -> tuple[str, str]:
+    """Return names and range of times of the first of these axes: local-128, 6.60 s to 9.52 s."""
+    found = [x for spot in there if (x := next((spot.rivals[y] for y in axes if y in spot.rivals), None))]
+    seconds = sorted(x.seconds or 0.0 for x in found)
+    times = dict.fromkeys(map(duration, (*seconds[:1], *seconds[-1:])))
+    return " or ".join(dict.fromkeys(x.variant for x in found)), " to ".join(times)
 
 
 def _unpaid(spots: Sequence[Spot]) -> str:
