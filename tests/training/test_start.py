@@ -52,13 +52,14 @@ def test_a_run_of_the_same_unit_is_offered(
     own = make_corpus(tmp_path / "own", {"train": 12, "dev": 3})
     earlier = [*TINY, f"data.train=[{tone_corpus}]", "trainer.max_steps=1"]
     train(train_options([*earlier, "run=exp/tones/full"]))
+    assert "start from" not in capsys.readouterr().out  # no published model has phones
+    train(train_options([*earlier, "run=exp/tones/letters", "tokenizer.kind=character"]))
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "start from a model" in x]
-    assert " s of audio is little for random weights (with 18 minutes, " in line  # was "0.5 minutes"
+    assert " s of audio is little for random weights" in line  # was "0.5 minutes"
     # The default learning rate, for random weights, would destroy a published model's.
     assert line.endswith(
         "e.g. init_from=facebook/wav2vec2-base-960h optimizer.learning_rate=5e-5 for English"
     )
-    train(train_options([*earlier, "run=exp/tones/letters", "tokenizer.kind=character"]))
     overrides = [x for x in TINY if not x.startswith("model")]
     overrides += [f"data.train=[{own}]", "trainer.max_steps=1"]
     capsys.readouterr()
