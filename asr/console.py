@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import rich.table
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -109,20 +110,46 @@ class Table:
         ]
         return cls(title, columns, [[TableCell(text) for text in row] for row in rows], caption)
 
-    def __rich__(self) -> rich.table.Table:
-        table = rich.table.Table(
-            title=Text(self.title, "table.title") if self.title else None,
-            caption=Text(self.caption, "table.caption") if self.caption else None,
-            title_justify="left",
-            caption_justify="left",
-        )
-        for column in self.columns:
-            side = "right" if column.number else "left"
-            table.add_column(Text(column.name), justify=side, no_wrap=not column.wrap)  # type: ignore[arg-type]
-        for number, row in enumerate(self.rows):
-            cells = (Text(str(cell), "bold" if cell.own else "") for cell in row)
-            table.add_row(*cells, end_section=number in self.sections)
-        return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        blocks = list(self._blocks(options.max_width))
+        for block in blocks:
+            table = rich.table.Table(
+                title=Text(self.title, "table.title") if self.title and block is blocks[0] else None,
+                caption=Text(self.caption, "table.caption") if self.caption and block is blocks[-1] else None,
+                title_justify="left",
+                caption_justify="left",
+            )
+            for column in (self.columns[i] for i in block):
+                table.add_column(
+                    Text(column.name),
+                    justify="right" if column.number else "left",
+                    no_wrap=not column.wrap,
+                    overflow="fold",
+                )
+            for number, row in enumerate(self.rows):
+                cells = (Text(str(row[i]), "bold" if row[i].own else "") for i in block)
+                table.add_row(*cells, end_section=number in self.sections)
+            yield table
+
+    def _blocks(self, width: int) -> Iterator[list[int]]:
+        """Yield the columns of each table below another: all, or as many as fit without breaking a word.
+
+        Each begins with the columns up to the first without numbers, which name the rows.
+        """
+        head = list(range(1 + next((i for i, x in enumerate(self.columns) if not x.number), 0)))
+        block: list[int] = []
+        for i in range(len(head), len(self.columns)):
+            if block and sum(map(self._least, [*head, *block, i])) >= width:  # a line at the left
+                yield head + block
+                block = []
+            block.append(i)
+        yield head + block
+
+    def _least(self, i: int) -> int:
+        """Return the characters that a column needs, with padding and a line."""
+        texts = [self.columns[i].name, *(str(row[i]) for row in self.rows)]
+        pieces = [word for text in texts for word in text.split()] if self.columns[i].wrap else texts
+        return 3 + max(map(cell_len, pieces), default=0)
 
     def markdown(self) -> str:
         """Return the rows in Markdown, without title and caption.

@@ -127,3 +127,26 @@ def test_colours_in_a_file_are_no_reason_for_bars(monkeypatch: pytest.MonkeyPatc
     assert not draws_bars(console)
     monkeypatch.setattr("sys.stderr", _Terminal())
     assert draws_bars(open_console(stderr=True))
+
+
+def test_a_narrow_terminal_gets_the_columns_in_tables_below_another() -> None:
+    """At 80 columns, the 11 columns of a benchmark were 3 wide, and each number was "0.…"."""
+    heads = [Column("N"), Column("attention", number=False), *(Column(f"quantity{i}") for i in range(6))]
+    values = [f"0.00{i}" for i in range(6)]
+    table = Table.of("title", heads, [["100", "i-clustered-100", *values]], caption="caption")
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert (lines[0], lines[-1]) == ("title", "caption")
+    rows = [line.strip("│").split("│") for line in lines if line.startswith("│")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert cells == [["100", "i-clustered-100", *values[:4]], ["100", "i-clustered-100", *values[4:]]]
+
+
+def test_a_word_wider_than_its_column_is_folded() -> None:
+    console = Console(file=io.StringIO(), width=12)
+    console.print(Table.of("", ["", "b"], [["", "local-128:chunk=64"]]))
+    assert isinstance(console.file, io.StringIO)
+    shown = "".join(line.strip("│ ") for line in console.file.getvalue().splitlines() if "│" in line)
+    assert shown == "local-128:chunk=64"

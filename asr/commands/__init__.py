@@ -23,6 +23,7 @@ from asr.preparation.recipes import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 
@@ -57,7 +58,7 @@ class Command:
     by_first: Callable[[list[str]], type | None] | None = None
     defaults: Callable[[list[str]], Any] | None = None
     about: Callable[[list[str]], str] | None = None
-    details: "Callable[[list[str]], Table | str] | None" = None
+    details: "Callable[[list[str]], RenderableType] | None" = None
     parse: Callable[[list[str]], Any] | None = None
     reads: bool = False
 
@@ -121,10 +122,10 @@ def recipe_details(arguments: list[str]) -> "Table | str":
     return table
 
 
-def attention_details(arguments: list[str]) -> "Table | str":
+def attention_details(arguments: list[str]) -> "RenderableType":
     """Return a table of the named mechanisms' options (which loads PyTorch), or the names of all."""
     if named := [x for x in arguments if x != "check"]:
-        return cast("Table", command_module("attention").describe(named).__rich__())
+        return cast("RenderableType", command_module("attention").describe(named))
     return f"mechanisms: {', '.join(MECHANISMS)}; asr help attention <mechanism> lists its options"
 
 
