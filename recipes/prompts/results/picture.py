@@ -1,4 +1,4 @@
-"""Draw figures/whisper.png from rows of whisper-bf16-tiny.json.gz."""
+"""Draw figures/whisper.png from rows of whisper-bf16-tiny-again.json.gz."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ HIDDEN = (  # what others stand for
 WIDTH = 560
 
 if __name__ == "__main__":  # doctest imports the module
-    results = read_results(HERE / "whisper-bf16-tiny.json.gz")
+    results = read_results(HERE / "whisper-bf16-tiny-again.json.gz")
     figure = accuracy.divergence(
         replace(results, evaluations=[x for x in results.evaluations if x.variant not in HIDDEN])
     )
