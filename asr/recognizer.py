@@ -63,10 +63,12 @@ class Recognizer:
         self.folder = folder
 
     def __repr__(self) -> str:
-        """Return path, attention and size: `Recognizer(exp/demo/full: i-clustered-25, 1.3 M parameters)`."""
+        """Return path, attention, frames and size: `Recognizer(exp/demo/full: near-25, 1.3 M parameters)`."""
         size = sum(x.numel() for x in self.model.parameters()) / 1e6
         where = f"{self.run_folder}: " if self.run_folder else ""
-        return f"Recognizer({where}{self.model.attention}, {size:.1f} M parameters)"
+        schedule = self.model.config.model.frames
+        frames = f" frames={schedule}" if schedule != "1" else ""
+        return f"Recognizer({where}{self.model.attention}{frames}, {size:.1f} M parameters)"
 
     @classmethod
     def load(

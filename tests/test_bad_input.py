@@ -39,6 +39,8 @@ def fails(capsys: pytest.CaptureFixture[str], status: int) -> str:
     [
         (["train", "run=run", "data.train=[nowhere]"], "nowhere/train.cuts.jsonl.gz"),
         (["train", "run=run"], "data.train is empty"),
+        (["train", "model.layers=2", "model.frames=1,3"], "data.train is empty"),
+        (["train", "model.layers=3", "model.frames=1,3"], "asr: model.frames=1,3: expected factors for 3"),
         (["train", "attentoin=full"], "did you mean 'attention'?"),
         (["trian"], "did you mean 'train'?"),
     ],

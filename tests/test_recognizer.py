@@ -257,6 +257,8 @@ def test_arguments_of_other_types_are_named(trained: Path) -> None:
     """A torch.device was refused, and other types were raw errors of Python."""
     recognizer = Recognizer.load(trained, device=torch.device("cpu"))  # type: ignore[arg-type]
     assert repr(recognizer) == f"Recognizer({trained}: full, 0.0 M parameters)"
+    recognizer.set_frames("2")
+    assert repr(recognizer) == f"Recognizer({trained}: full frames=2, 0.0 M parameters)"
     for call, message in (
         (lambda: Recognizer.load(None), "^model: expected a path, found None$"),  # type: ignore[arg-type]
         (lambda: Recognizer.load(trained, attention=5), "^attention=5: expected text$"),  # type: ignore[arg-type]

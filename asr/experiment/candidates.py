@@ -10,6 +10,7 @@ from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import effective
 from asr.attention.table import given_name, is_causal, layer_names, layer_runs, mechanism_class
 from asr.config import as_overrides, by_key, flat, to_dict
+from asr.config.schedule import layer_factors
 from asr.errors import UserError
 from asr.experiment.options import LENGTHS, STEPS, CandidateOptions
 from asr.experiment.records import Candidate
@@ -115,7 +116,18 @@ def can_run(trained: str, other: str) -> bool:
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
     """Return the variants in which to evaluate a candidate, its own first."""
     names = dict.fromkeys([candidate.attention, *wanted])
-    return [name for name in names if can_run(candidate.attention, name)]
+    return [name for name in names if can_run(candidate.attention, name) and _fits(name, candidate.layers)]
+
+
+def _fits(variant: str, layers: int) -> bool:
+    """Return whether a variant's mechanisms and frame rates are those of so many layers."""
+    axes = Variant.read(variant)
+    try:
+        layer_names(axes.attention, layers)
+        layer_factors(axes.frames or "1", layers)
+    except UserError:
+        return False
+    return True
 
 
 def _ties_keys(attention: str) -> list[bool]:

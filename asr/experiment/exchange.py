@@ -21,7 +21,7 @@ from asr.console import counted, open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
 from asr.experiment.engines import ENGINE, engine_version, unavailable
-from asr.experiment.layer_search import DIVERGENCE, search_layers
+from asr.experiment.layer_search import DIVERGENCE, each_layer_on, search_layers
 from asr.experiment.options import FULL, GREEDY, LAYERS, CompareConfig
 from asr.experiment.records import Candidate, Difference, Evaluation, Failure
 from asr.experiment.request import Request
@@ -112,6 +112,8 @@ def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
     crossed: list[Variant] = []
     if options.sweep == LAYERS:
         crossed = [Variant(x) for x in swept(options.attentions, layers)]
+        if options.frames:
+            crossed += each_layer_on([int(x) for x in options.frames], layers, frames)
     elif not options.sweep:
         axes = (
             options.attentions or [FULL],

@@ -41,9 +41,34 @@ class Layers:
         return replace(self, factors=self.factors[:layer] + (value,) * after)
 
     def variant(self, trained: tuple[int, ...]) -> Variant:
-        """Return the variant for a model whose factors are `own`."""
+        """Return the variant for a model whose factors are `trained`."""
         frames = "" if self.factors == trained else joined_factors(self.factors)
         return Variant(joined_name(self.attentions), frames)
+
+
+def full_attention(layers: int, frames: str) -> Layers:
+    """Return full attention in all layers, at the model's frame rates.
+
+    Raises:
+        UserError: the model joins frames by similarity.
+    """
+    factors = tuple(x for x in layer_factors(frames, layers) if isinstance(x, int))
+    if len(factors) < layers:
+        raise UserError(f"sweep=: expected a model with a factor for each layer, found frames={frames}")
+    return Layers((FULL,) * layers, factors)
+
+
+def each_layer_on(factors: Sequence[int], layers: int, frames: str) -> list[Variant]:
+    """Return full attention with each factor from each layer on.
+
+    Example:
+        >>> [x.frames for x in each_layer_on([2], 3, "1")]
+        ['2', '1,2*2', '1*2,2']
+    """
+    now = full_attention(layers, frames)
+    return [
+        now.changed((layer, factor)).variant(now.factors) for factor in factors for layer in range(layers)
+    ]
 
 
 def search_layers(
@@ -70,10 +95,8 @@ def search_layers(
     Raises:
         UserError: the model joins frames by similarity.
     """
-    trained = tuple(x for x in layer_factors(frames, layers) if isinstance(x, int))
-    if len(trained) < layers:
-        raise UserError(f"sweep=greedy: expected a model with a factor for each layer, found frames={frames}")
-    now = Layers((FULL,) * layers, trained)
+    now = full_attention(layers, frames)
+    trained = now.factors
     (current,) = measure([now.variant(trained)], 0)
     values: list[str | int] = [*attentions, *factors]
     every: list[Change] = [(layer, value) for layer in range(layers) for value in values]

@@ -133,8 +133,9 @@ class CompareConfig(SearchOptions):
     )
     sweep: str = option(
         "",
-        help="layers: each mechanism in one layer at a time, full in the others; greedy: search for the "
-        "mechanism and the frame rate of each layer, with KL up to `limit`; empty: the same in all layers",
+        help="layers: each mechanism in one layer at a time, full in the others, and each factor of frames "
+        "from each layer on; greedy: search for the mechanism and the frame rate of each layer, with KL up "
+        "to `limit`; empty: the same in all layers",
         affects="result",
         only=FOUND,
         choices=("", LAYERS, GREEDY),
@@ -339,7 +340,7 @@ class CompareConfig(SearchOptions):
                 f"candidates: expected text with data=, e.g. near-25 frames=2, found {wrong[0]!r}"
             )
         if self.sweep:
-            self._check_sweep([name for name in given if (self.sweep, name) != (GREEDY, "frames")])
+            self._check_sweep([name for name in given if name != "frames"])
 
     def _check_sweep(self, wrong: list[str]) -> None:
         """Raise UserError for axes that a sweep doesn't have, or without a mechanism or factor to try."""
@@ -347,16 +348,17 @@ class CompareConfig(SearchOptions):
             raise UserError(f"{wrong[0]}=: has no effect with sweep={self.sweep}")
         tried = bool(set(self.attentions) - {FULL} or self.frames)
         if self.baseline != FULL or not tried:
-            also = " or frames" if self.sweep == GREEDY else ""
             raise UserError(
-                f"sweep={self.sweep}: expected baseline={FULL} and other attentions{also} beside it"
+                f"sweep={self.sweep}: expected baseline={FULL} and other attentions or frames beside it"
             )
         if any("*" in name for name in self.attentions):
             raise UserError(
                 f"sweep={self.sweep}: expected one mechanism for all layers in each of attentions"
             )
         if bad := [x for x in self.frames if not re.fullmatch("[1-9][0-9]?", x)]:
-            raise UserError(f"frames={bad[0]}: expected one factor for a layer with sweep={GREEDY}, e.g. 2")
+            raise UserError(
+                f"frames={bad[0]}: expected one factor for a layer with sweep={self.sweep}, e.g. 2"
+            )
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import affecting, flat, from_dict, refuse, to_dict
+from asr.config.schedule import check_schedule
 from asr.errors import UserError
 from asr.experiment.candidates import evaluated_with, plan_candidates
 from asr.experiment.cell import (
@@ -148,8 +149,14 @@ def make_plan(request: Request) -> Plan:
             )
     others = [] if options.evaluate == [OWN] else options.evaluate
     for name in others:
+        try:
+            check_schedule(Variant.read(name).frames or "1")
+        except UserError as error:
+            raise UserError(f"evaluate=[{name}]: {error}") from None
         if not any(name in evaluated_with(candidate, [name]) for candidate in candidates):
-            raise UserError(f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it")
+            raise UserError(
+                f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it in as many layers"
+            )
     wanted = others if options.evaluate else [*(x.attention for x in candidates), ORACLE]
     evaluations: dict[tuple[str, int, str, str], Cell] = {}
     decoding_defaults = flat(to_dict(DecodeOptions()))

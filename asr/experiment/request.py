@@ -89,6 +89,8 @@ def parse(given: Given) -> Request:
         # `auto` is resolved, so that cells of different machines don't share a key.
         device = pick_device(options.device)
         options.precision = pick_precision(options.precision, device, recognising=True).name
+        for name in options.precisions:
+            pick_precision(name, device, "precisions")  # refuses what the device lacks, before any training
     for key, value in shared.items():
         if key in TRAINING_SET_HERE:
             raise UserError(f"{key}={value}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")

@@ -17,6 +17,7 @@ from asr.environment import Precision
 from asr.errors import UserError
 from asr.experiment.engines import ENGINE, Encode, build_encoder
 from asr.experiment.variant import Variant
+from asr.lengths import frames_needed
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.model.whisper import Whisper
@@ -112,10 +113,12 @@ class WhisperTranscriber:
         forced = self.model.forced(output, texts)
         return texts, [(states, log_UV) for states, (_, log_UV) in zip(output, forced, strict=True)]
 
-    def judged(self, output: Tensor, texts: list[str] | None, reference: Any) -> list[dict[str, Any]]:
+    def judged(
+        self, output: Tensor, texts: list[str] | None, reference: Any, idents: list[str]
+    ) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums over its forced tokens.
 
-        Without `texts`, return only what compares with full attention.
+        Without `texts`, return only what compares with full attention. `idents` name the inputs in messages.
 
         `nll` (nats), `correct` (number of tokens that are the most probable) and `divergence`
         (Kullback–Leibler, from full attention's distribution to this one's, nats) are sums over `tokens`;
@@ -232,7 +235,7 @@ class CTCTranscriber:
         return output
 
     def judged(
-        self, output: list[Tensor], texts: list[str] | None, reference: list[Tensor]
+        self, output: list[Tensor], texts: list[str] | None, reference: list[Tensor], idents: list[str]
     ) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums over its labels or frames.
 
@@ -251,10 +254,12 @@ class CTCTranscriber:
                 "divergence": float(divergence_T.double().sum()),
                 "changed": int((log_TV.argmax(-1) != full_TV.argmax(-1)).sum()),
             }
-            kept.append(found if texts is None else self._recognised(log_TV.cpu(), texts[index]) | found)
+            if texts is not None:
+                found = self._recognised(log_TV.cpu(), texts[index], idents[index]) | found
+            kept.append(found)
         return kept
 
-    def _recognised(self, log_TV: Tensor, text: str) -> dict[str, Any]:
+    def _recognised(self, log_TV: Tensor, text: str, ident: str) -> dict[str, Any]:
         """Return the recognised transcript, and the likelihood of the true one."""
         labels, frames = self.tokenizer.encode(text), torch.tensor([len(log_TV)])
         sizes = frames, torch.tensor([len(labels)])
@@ -262,7 +267,8 @@ class CTCTranscriber:
         nll = F.ctc_loss(log_TV[:, None], targets, *sizes, blank=BLANK, reduction="sum")
         if not labels or not bool(nll.isfinite()):
             raise UserError(
-                f"transcript {text[:40]!r}: expected labels for {len(log_TV)} frames, found {len(labels)}"
+                f"utterance {ident[:60]!r}: expected a transcript for {len(log_TV)} encoder frames, found "
+                f"{len(labels)} labels, which need {frames_needed(labels, 'ctc')}"
             )
         (path,) = greedy_search(log_TV[None], frames)
         tokens = self.tokenizer.tokens

@@ -142,7 +142,8 @@ class Transcription:
 
     def keep(self, output: Any, items: list[JoinedInput], reference: Any) -> list[dict[str, Any]]:
         """Return the transcript of each input, and sums for the model's measures."""
-        return self.model.judged(output, self._texts(items), reference)
+        idents = [", ".join(cut.id for cut in speech.cuts) for speech in items]
+        return self.model.judged(output, self._texts(items), reference, idents)
 
     def _texts(self, items: list[JoinedInput]) -> list[str] | None:
         return [speech.text for speech in items] if self.labelled else None

@@ -270,8 +270,10 @@ class AcousticModel(AttentionModel):
         Raises:
             UserError: the schedule can't be parsed, has another number of layers, or doesn't fit them.
         """
-        self.encoder.factors = self._factors(frames)
-        self.config.model = replace(self.config.model, frames=joined_factors(self.encoder.factors))
+        factors = self._factors(frames)
+        if factors != self.encoder.factors:  # `1,2*` is the same as `1,2*3`
+            self.encoder.factors = factors
+            self.config.model = replace(self.config.model, frames=joined_factors(factors))
 
     def _factors(self, frames: str) -> list[Factor]:
         found = layer_factors(frames, len(self.encoder.blocks))

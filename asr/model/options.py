@@ -7,7 +7,7 @@ from typing import Any
 from asr.augmentation.options import WaveformConfig
 from asr.config import option
 from asr.config.names import BACKENDS, MECHANISMS, PRECISIONS
-from asr.config.schedule import check_schedule
+from asr.config.schedule import layer_factors
 from asr.errors import UserError
 
 FRAMES = (
@@ -317,8 +317,8 @@ class ModelConfig(BlockConfig):
     )
 
     def check(self) -> None:
-        """Raise UserError for an even kernel, or a schedule of frames that can't be parsed."""
-        check_schedule(self.frames)
+        """Raise UserError for an even kernel, or a schedule of frames that doesn't fit the layers."""
+        layer_factors(self.frames, self.layers)
         if self.position_kernel % 2 == 0:
             raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")
 

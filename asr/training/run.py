@@ -259,11 +259,12 @@ def _begin(
 def described(
     options: TrainConfig, task: TrainingTask, data: TrainingData, environment: dict[str, Any]
 ) -> str:
-    """Return mechanism, device, sizes and length of a training in one line."""
+    """Return mechanism, frames, device, sizes and length of a training in one line."""
+    frames = f" frames={options.model.frames}" if options.model.frames != "1" else ""
     total = sum(x.numel() for x in task.model.parameters())
     of_all = f" of {total / 1e6:.2f}" if options.model.lora.rank else ""
     return (
-        f"{options.attention} on {device_words(environment)}, {options.trainer.precision}, "
+        f"{options.attention}{frames} on {device_words(environment)}, {options.trainer.precision}, "
         f"{_parameters(task) / 1e6:.2f}{of_all} M parameters, {data.describe()}, "
         f"{counted(data.epoch_batches(0), 'batch', 'batches')} per epoch, {task.plan.length}"
     )

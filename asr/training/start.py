@@ -31,7 +31,10 @@ def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
         data: training data.
     """
     if options.init_from:
-        return [f"init_from={options.init_from}: its tokenizer, features and model sizes are kept"]
+        return [
+            f"init_from={options.init_from}: its tokenizer, features and model sizes are kept, attention and "
+            "model.frames aren't"
+        ]
     if options.model.encoder or not isinstance(data, SpeechData):
         return []
     source = offered_start(options, folder)

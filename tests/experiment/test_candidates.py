@@ -167,6 +167,11 @@ def test_a_mechanism_for_each_layer_is_a_candidate() -> None:
         "local-64",
     ]
     assert evaluated_with(found[2], [layers]) == ["lsh-1", layers]
+    assert evaluated_with(found[0], ["full frames=2", "full frames=1,2*3", "full frames=1,2*4"]) == [
+        "full",
+        "full frames=2",
+        "full frames=1,2*3",
+    ]
     two = candidates('attentions=["full*1,local-4*3","full*2,local-4*2"]')
     assert [x.attention for x in two] == ["full*1,local-4*3", "full*2,local-4*2"]
     with pytest.raises(UserError, match=r"'full\*2,lsh-1\*1': expected mechanisms for 4 layers, found 3"):

@@ -391,6 +391,10 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         ),
         ([CIRCLE], "init_from is circular"),
         (["attentions=[full]", "evaluate=[cast-8]"], "evaluate=\\[cast-8\\]: no candidate"),
+        # Before any training, not after it.
+        (["attentions=[full]", "evaluate=['full frames=0']"], "evaluate=.full frames=0.: .*found '0'"),
+        (["attentions=[full]", "evaluate=['full frames=2*9']"], "evaluate=.full frames=2.9.: no candidate"),
+        (["attentions=[full]", "device=cpu", "precisions=fp16"], "precisions=fp16 needs a CUDA device"),
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(

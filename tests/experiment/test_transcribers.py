@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from once import once
 from published_models import make_voices, save_ctc, sentence, train_ctc
+from tone_corpora import make_cut, save_cuts
 
 from asr.cli import main
+from asr.experiment.results import read_results
 from asr.experiment.transcribers import CTCTranscriber, plain_words
 from asr.experiment.variant import Variant
 from asr.recognizer import Recognizer
+from asr.report.tables.scores import by_layer
 
 TEXTS = [sentence(random.Random(i)).lower() for i in range(100, 106)]
 EXACT = "near-150:topk=150"  # as many clusters and keys as frames
@@ -101,6 +104,32 @@ def test_layers_are_exchanged_one_at_a_time(published: Path, voices: Path, tmp_p
     assert named["full*1,local-0*1"]["rates"] == found["full*1,local-0*1"]["rates"]
 
 
+def test_frame_rates_are_tried_from_each_layer_on(published: Path, voices: Path, tmp_path: Path) -> None:
+    """sweep=layers refused frames: which layers bear which factor was shown by the greedy search alone."""
+    assert main(arguments(published, voices, tmp_path, "sweep=layers", "frames=2,3")) == 0
+    found = rows(tmp_path)
+    assert list(found) == ["full", "full frames=2", "full frames=1,2", "full frames=3", "full frames=1,3"]
+    assert found["full frames=2"]["rates"]["kl"]["rate"] > found["full frames=1,2"]["rates"]["kl"]["rate"] > 0
+    table = by_layer(read_results(tmp_path), "test")
+    assert table is not None
+    rate, layer = ([row[column].text for row in table.rows] for column in (0, 1))
+    assert rate == ["full frames=2"] * 2 + ["full frames=3"] * 2
+    assert layer == ["1", "2"] * 2
+
+
+def test_a_transcript_with_more_labels_than_frames_is_named(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message had the text, without the utterance."""
+    data = tmp_path / "data"
+    make_voices(data, ["ab", "ac"])
+    cuts = [make_cut(data / f"test-{i}.wav", text, f"test-{i}") for i, text in enumerate(("ab", "ac" * 6))]
+    save_cuts(cuts, data / "test.cuts.jsonl.gz")
+    assert main(arguments(published, data, tmp_path / "out", "frames=2")) == 1
+    found = "utterance 'test-1': expected a transcript for 10 encoder frames, found 12 labels"
+    assert found in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -122,6 +151,7 @@ def test_words_of_all_scripts_are_compared(text: str, words: str) -> None:
     ("options", "message"),
     [
         (["sweep=layers", "attentions=full"], "sweep=layers: expected baseline=full and other attentions"),
+        (["sweep=layers", "frames=['1,2']"], "frames=1,2: expected one factor for a layer with sweep=layers"),
         (
             ["sweep=layers", "attentions=full,full*1,local-0*1"],
             "sweep=layers: expected one mechanism for all",

@@ -313,6 +313,14 @@ def test_frames_are_stored_with_the_model_and_can_be_exchanged(tmp_path: Path) -
         again.set_frames("2,2")
 
 
+def test_another_spelling_of_the_schedule_is_the_same_model() -> None:
+    """`asr decode` wrote the hypotheses of frames=1,2* and of frames=1,2*2 to two folders."""
+    model = AcousticModel(AcousticModelConfig(model=ModelConfig(**SMALL, frames="1,2*")), 5)
+    digest = model.digest()
+    model.set_frames("1,2,2")
+    assert (model.config.model.frames, model.digest()) == ("1,2*", digest)
+
+
 @torch.no_grad()
 def test_each_batch_of_a_training_draws_one_of_the_schedules() -> None:
     torch.manual_seed(0)

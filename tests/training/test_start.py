@@ -69,6 +69,9 @@ def test_a_run_of_the_same_unit_is_offered(
     train(train_options([*overrides, *line.partition("model: ")[2].split(), "run=exp/own/second"]))
     assert "exp/tones/full: its tokenizer, features and model sizes are kept" in capsys.readouterr().out
 
+    train(train_options([*overrides, "init_from=exp/tones/full", "run=exp/own/halved", "model.frames=2"]))
+    assert "exp/own/halved: full frames=2 on cpu" in capsys.readouterr().out
+
     options = train_options([*overrides, "run=exp/own/third", "attention=cast-2"])
     assert offered_start(options, tmp_path / "exp/own/third") is None
     (own / "lexicon.txt").unlink()

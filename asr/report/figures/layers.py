@@ -1,4 +1,4 @@
-"""Loss of accuracy when the attention of one layer at a time is exchanged."""
+"""Loss of accuracy when the attention of one layer is exchanged, or the frame rate from one on."""
 
 from typing import Any
 
@@ -6,13 +6,16 @@ import altair as alt
 
 from asr.experiment.results import Results
 from asr.report.figure import Figure, Panel, Series, line_chart, lines_of
-from asr.report.tables.scores import FULL, layers
+from asr.report.tables.scores import FULL, frames_note, layers
 from asr.report.words import metric_title
 from asr.scoring.measures import is_share
 
 
 def figure(results: Results, split: str) -> Figure | None:
-    """Return a line per mechanism over the layers, and a rule for full attention; None without a sweep."""
+    """Return a line per mechanism or frame rate over the layers, and a rule for full attention.
+
+    None without a sweep.
+    """
     swept = layers(results, split)
     if not swept:
         return None
@@ -23,7 +26,7 @@ def figure(results: Results, split: str) -> Figure | None:
         key=f"figure-layers-{split}",
         label="Layers",
         title="The attention of one layer exchanged, full attention in the others",
-        caption="The rule is full attention." + (KL if "kl" in metrics else ""),
+        caption="The rule is full attention." + frames_note(swept) + (KL if "kl" in metrics else ""),
         panels=[Panel(metric_title(x), _spec(results, split, lines, x)) for x in shown],
         series=lines,
     )

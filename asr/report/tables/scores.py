@@ -88,7 +88,7 @@ def ratios(results: Results, split: str) -> Table | None:
 
 
 def by_layer(results: Results, split: str) -> Table | None:
-    """Return the measures with each mechanism in one layer at a time; None without such a sweep."""
+    """Return a row per mechanism or frame rate, and layer; None without a sweep over layers."""
     swept, metrics = layers(results, split), results.metrics(split)
     rows = [
         [_head(name, name), TableCell(str(layer), sort=layer)]
@@ -101,7 +101,7 @@ def by_layer(results: Results, split: str) -> Table | None:
         key=f"layers-{split}",
         label="Layers",
         title=f"{split}: one layer exchanged, {FULL} in the others",
-        caption="Intervals are 95 % bootstrap intervals over inputs.",
+        caption=f"Intervals are 95 % bootstrap intervals over inputs.{frames_note(swept)}",
         columns=[_head_column(results), Column("layer"), *(Column(metric_heading(x)) for x in metrics)],
         rows=rows,
     )
@@ -142,7 +142,10 @@ def steps(results: Results, split: str) -> Table | None:
 
 
 def layers(results: Results, split: str) -> list[tuple[str, int, System]]:
-    """Return mechanism, number of the layer from 1, and system of a sweep over layers."""
+    """Return what changes, number of the layer from 1, and system of a sweep over layers.
+
+    A mechanism changes in this layer, the frame rate (`full frames=2`) from it on.
+    """
     if results.protocol.get("exchange", {}).get("sweep") != LAYERS:
         return []
     swept = [row for system in _systems(results, split).values() for row in _single_layer(system)]
@@ -150,8 +153,17 @@ def layers(results: Results, split: str) -> list[tuple[str, int, System]]:
     return sorted(swept, key=lambda entry: order.index(entry[0]))
 
 
+def frames_note(swept: list[tuple[str, int, System]]) -> str:
+    """Return a sentence on the rows of frame rates; empty without such rows."""
+    return " A frame rate holds from its layer on." if any(Variant.read(x).frames for x, *_ in swept) else ""
+
+
 def _single_layer(system: System) -> Iterator[tuple[str, int, System]]:
     variant = Variant.read(system[1])
+    if variant == Variant(FULL, variant.frames) and variant.frames:
+        *before, last = variant.frames.split(",")
+        layer = 1 + sum(int(part.partition("*")[2] or 1) for part in before)
+        yield str(Variant(FULL, last.partition("*")[0])), layer, system
     if "*" not in variant.attention or variant.attention != system[1]:
         return
     names = [spec.name for spec, count in layer_runs(variant.attention) for _ in range(count)]
