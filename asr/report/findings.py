@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from asr.console import counted, duration
+from asr.experiment.engines import ENGINE
 from asr.experiment.paying import spots
 from asr.experiment.results import Results
 from asr.experiment.variant import Variant
@@ -106,7 +107,9 @@ def _closest(results: Results, split: str, metric: str) -> Iterator[Finding]:
     kls = {
         name: kl
         for name, (label, variant) in results.systems(split).items()
-        if (kl := results.error_rate(label, split, DIVERGENCE, variant)) and kl.value > 0
+        if not variant.startswith(ENGINE)
+        and (kl := results.error_rate(label, split, DIVERGENCE, variant))
+        and kl.value > 0
     }
     if kls:
         name = min(kls, key=lambda x: kls[x].value)

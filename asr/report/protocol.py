@@ -68,7 +68,7 @@ def protocol_line(results: Results) -> str:
 
 def _size(results: Results, split: str) -> int:
     """Return the number of utterances or items of a split; 0 for random input, or if it is unknown."""
-    if split in results.data:
+    if split in results.data and results.trainings:  # an exchange joins utterances into inputs
         return results.data[split].utterances
     return next((x.utterances or 0 for x in results.evaluations if x.split == split and not x.length), 0)
 

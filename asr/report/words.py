@@ -101,8 +101,12 @@ def count(value: float) -> str:
 
 def scored(estimate: Estimate | None, metric: str = "") -> str:
     """Return a measure, which may be negative, or a ratio with its interval: `5.06 (2.71 … 8.70)`."""
-    form = percent if metric and is_share(metric) else "{:.3f}".format
+    form = percent if metric and is_share(metric) else _three_digits
     return DASH if estimate is None else estimate.text(form)
+
+
+def _three_digits(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}"  # the sum makes -0.0 0.0
 
 
 def counterpart(place: str) -> str:

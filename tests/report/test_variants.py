@@ -15,7 +15,10 @@ from asr.report.figures import accuracy, layers
 from asr.report.findings import findings
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
+from asr.report.protocol import protocol_line
 from asr.report.tables import differences, exchange, outcome, scores
+from asr.report.words import scored
+from asr.scoring.statistics import Estimate
 
 STORED = Path(__file__).resolve().parents[2] / "recipes/prompts/results"
 SPLIT = "train+dev+test"
@@ -96,6 +99,20 @@ def test_variants_of_a_found_model_are_points_and_on_the_front(sizes: Results) -
     assert texts["Fastest"].startswith("full frames=2 takes 0.40 (0.39 … 0.41) of the CPU time of full")
     assert texts["Closest to full attention"].startswith("near-200: KL 0.002")
     assert "i-clustered-100" in texts["Text lost"]
+
+
+def test_other_programs_are_not_close_to_full_attention_but_the_same() -> None:
+    """Transformers in float32 was the closest variant, at `-0.000`."""
+    results = read_results(STORED / "whisper-bf16-tiny-again.json.gz")
+    texts = {finding.head: finding.text for finding in findings(results)}
+    assert texts["Closest to full attention"].startswith("full precision=bf16: KL 0.000")
+    assert scored(Estimate(-0.0002, -0.0004, -0.001, 1, "inputs"), "kl") == "0.000 (0.000 … -0.001)"
+
+
+def test_inputs_are_counted_where_utterances_are_joined() -> None:
+    """The page counted the data's 273 utterances."""
+    line = protocol_line(read_results(STORED / "whisper-bf16-tiny-again.json.gz"))
+    assert "confirm: 12 inputs" in line
 
 
 def test_the_front_of_a_score_is_the_highest(sizes: Results) -> None:
