@@ -26,6 +26,7 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 FILE_WIDTH = 160  # characters per line outside a terminal, where rich would fold tables at 80
+WORD_WIDTH = 16  # characters of a word that are kept on a line in a column of text
 ESCAPED = str.maketrans({"|": r"\|", "*": r"\*"})  # in Markdown
 
 
@@ -146,10 +147,11 @@ class Table:
         yield head + block
 
     def _least(self, i: int) -> int:
-        """Return the characters that a column needs, with padding and a line."""
-        texts = [self.columns[i].name, *(str(row[i]) for row in self.rows)]
-        pieces = [word for text in texts for word in text.split()] if self.columns[i].wrap else texts
-        return 3 + max(map(cell_len, pieces), default=0)
+        """Return the characters that a column needs with padding and a line; long words of text are folded."""
+        column, texts = self.columns[i], [self.columns[i].name, *(str(row[i]) for row in self.rows)]
+        pieces = [word for text in texts for word in text.split()] if column.wrap else texts
+        longest = max(map(cell_len, pieces), default=0)
+        return 3 + (longest if column.number or not column.wrap else min(longest, WORD_WIDTH))
 
     def markdown(self) -> str:
         """Return the rows in Markdown, without title and caption.
