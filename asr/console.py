@@ -147,7 +147,7 @@ class Table:
         yield head + block
 
     def _least(self, i: int) -> int:
-        """Return the characters that a column needs with padding and a line; long words of text are folded."""
+        """Return the characters that a column needs, padding included; long words of text are folded."""
         column, texts = self.columns[i], [self.columns[i].name, *(str(row[i]) for row in self.rows)]
         pieces = [word for text in texts for word in text.split()] if column.wrap else texts
         longest = max(map(cell_len, pieces), default=0)

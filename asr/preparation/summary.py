@@ -40,7 +40,7 @@ class SplitSummary:
         self.utterances += 1
         self.duration_s += cut.duration
         self.words.update(supervision.text.split())
-        if supervision.speaker is not None:
+        if supervision.speaker not in (None, supervision.id):  # of own data: unknown
             self.speakers.add(supervision.speaker)
 
     def count_unknown(self, lexicon: Lexicon) -> None:
@@ -179,7 +179,7 @@ def _split_rows(splits: list[SplitSummary], with_lexicon: bool) -> Iterator[list
             split.name,
             f"{split.utterances:,}",
             hours(split.duration_s),
-            f"{len(split.speakers):,}",
+            f"{len(split.speakers):,}" if split.speakers else "–",
             f"{split.words.total():,}",
             unknown,
         ]

@@ -30,6 +30,6 @@ def closing(options: TrainConfig, folder: Path, measure: str) -> Iterator[str]:
         yield f"best {rate_words(measure, percent / 100)}, at step {step}"
         for row in [row for row in read_heard(run.heard) if row.step == step][:PAIRS]:
             yield f"  reference   {textwrap.shorten(row.reference, WIDEST, placeholder=' …')}"
-            yield f"  hypothesis  {textwrap.shorten(row.hypothesis, WIDEST, placeholder=' …')}".rstrip()
+            yield f"  hypothesis  {textwrap.shorten(row.hypothesis, WIDEST, placeholder=' …') or '(nothing)'}"
     name = "evaluate" if recipe_task(options.recipe.name) else "decode"
     yield f"next: asr {name} {folder}"

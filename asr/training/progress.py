@@ -41,9 +41,10 @@ def rate_words(measure: str, value: float) -> str:
 
     Example:
         >>> rate_words("dev_per", 0.0541), rate_words("dev_bits_per_character", 1.5)
-        ('dev PER 5.4%', 'dev bits per character 1.500')
+        ('dev PER 5.4 %', 'dev bits per character 1.500')
     """
-    return f"{measure_words(measure)} {value:{'.1%' if is_share(measure) else '.3f'}}"
+    shown = f"{100 * value:.1f} %" if is_share(measure) else f"{value:.3f}"
+    return f"{measure_words(measure)} {shown}"
 
 
 class Bar(lightning.Callback):
@@ -72,7 +73,7 @@ class Bar(lightning.Callback):
         formats: dict[str, Callable[[float], str]] = {
             "loss": "loss {:.3f}".format,
             task.error_rate_name: partial(rate_words, task.error_rate_name),
-            "frames_per_s": "{:.0f} frames/s".format,
+            "frames_per_s": "{:,.0f} frames/s".format,
         }
         metrics = trainer.callback_metrics
         texts = [text(float(metrics[name])) for name, text in formats.items() if name in metrics]
@@ -140,6 +141,6 @@ class ProgressLines(lightning.Callback):
             f"step {step}  loss {float(metrics.get('loss', nan)):.3f}  "
             f"dev loss {float(metrics['dev_loss']):.3f}  "
             f"{rate_words(task.error_rate_name, float(metrics[task.error_rate_name]))}  "
-            f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
+            f"{float(metrics['frames_per_s']):,.0f} frames/s  {left_s:.0f} s left",
             flush=True,
         )

@@ -306,8 +306,8 @@ def _finish(
     )
     write_record(asdict(summary), RunFolder(folder).summary)
     print(
-        f"{folder}: trained {steps} steps in {cost.seconds:.0f} s "
-        f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:.0f} frames/s, "
+        f"{folder}: trained {counted(steps, 'step')} in {cost.seconds:.0f} s "
+        f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:,.0f} frames/s, "
         f"{100 * summary.data_wait_share:.1f} % waiting for data)"
     )
     print("\n".join(closing(options, folder, task.error_rate_name)), flush=True)

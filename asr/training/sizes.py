@@ -59,8 +59,8 @@ def reasons(asked: TrainConfig, chosen: TrainConfig) -> list[str]:
     if not asked.data.frames_per_batch:
         low, high = FRAMES_PER_BATCH
         lines.append(
-            f"data.frames_per_batch={chosen.data.frames_per_batch}, for about {BATCHES_PER_EPOCH} batches of "
-            f"{low:,} to {high:,} frames"
+            f"data.frames_per_batch={chosen.data.frames_per_batch}, for about {BATCHES_PER_EPOCH} batches "
+            f"per epoch, but at least {low:,} and at most {high:,} frames each"
         )
     if not asked.trainer.max_epochs and not (asked.trainer.max_steps or asked.trainer.budget):
         lines.append(

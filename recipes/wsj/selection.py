@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from asr.console import counted
 from asr.errors import UserError
 from asr.preparation.run import Preparation
 from asr.text.files import read_lines
@@ -79,7 +80,8 @@ def _entries(
             else:
                 raise UserError(f"{entry.line}: expected the audio {entry.path}, found none", "missing_audio")
     for disc, count in sorted(on_missing_disc.items()):
-        preparation.problem(f"{path}: disc {disc} is missing: {count} entries are on it", "missing_parts")
+        entries_are = counted(count, "entry is", "entries are")
+        preparation.problem(f"{path}: disc {disc} is missing: {entries_are} on it", "missing_parts")
     return entries
 
 

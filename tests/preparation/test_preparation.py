@@ -64,7 +64,7 @@ def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     run = start(flavour="salt")
     run.drop("u9", "too short", "go")
     run.finish(
-        {"train": [cut(wav), cut(wav, "u2", "go off <NOISE> off", "ben", start_s=0.25)], "dev": [cut(wav)]},
+        {"train": [cut(wav), cut(wav, "u2", "go off <NOISE> off", "ben", start_s=0.25)], "dev": [cut(wav, speaker="u1")]},
         lexicon=LEXICON,
         texts={"train": ["go on", "go off"]},
         sources=[wav],
@@ -93,7 +93,8 @@ def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     assert (folder / "excluded.tsv").read_text() == "utterance\treason\ttext\nu9\ttoo short\tgo\n"
     card = (folder / "README.md").read_text()
     assert """asr prepare toy 'tokenizers=["phone"]' flavour=salt""" in card
-    assert "| train | 2 | 2 s | 2 | 6 | 2 (1 distinct) |" in card
+    assert "| train | 2 | 1.8 s | 2 | 6 | 2 (1 distinct) |" in card
+    assert "| dev | 1 | 1 s | – | 2 | 0 (0 distinct) |" in card  # its own speaker: unknown
     assert "* 1 × too short" in card
     assert "## Licence\n\nFree." in card
     assert LEXICON.digest in card

@@ -17,7 +17,7 @@ from asr.training.run import train
 def test_a_training_ends_with_its_best_rate_three_texts_and_the_next_command(trained: Path) -> None:
     """It ended with its frames per second; what it had learnt stood in the middle of the output."""
     rate, *texts, command = closing(run_options(RunFolder(trained)), trained, "dev_per")
-    assert re.fullmatch(r"best dev PER \d+\.\d%, at step (40|80)", rate)
+    assert re.fullmatch(r"best dev PER \d+\.\d %, at step (40|80)", rate)
     assert [x.split()[0] for x in texts] == ["reference", "hypothesis"] * 3
     assert command == f"next: asr decode {trained}"
 
