@@ -63,8 +63,9 @@ def contents(folder):
 def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     run = start(flavour="salt")
     run.drop("u9", "too short", "go")
+    train = [cut(wav), cut(wav, "u2", "go off <NOISE> off", "ben", start_s=0.25)]
     run.finish(
-        {"train": [cut(wav), cut(wav, "u2", "go off <NOISE> off", "ben", start_s=0.25)], "dev": [cut(wav, speaker="u1")]},
+        {"train": train, "dev": [cut(wav, speaker="u1")]},
         lexicon=LEXICON,
         texts={"train": ["go on", "go off"]},
         sources=[wav],

@@ -274,7 +274,7 @@ DAMAGES = {
     ),
     "truncated shorten data": (
         truncate_shorten,
-        r"01ic0202\.wv1: expected \d+ samples in 1 channels?, the data end after \d+",
+        r"01ic0202\.wv1: expected \d+ samples in 1 channel, the data end after \d+",
         {"si84": ["01ic0202"], "si284": ["01ic0202"]},
     ),
     "unknown markup": (
