@@ -11,6 +11,7 @@ from typing import TypeVar
 import rich.table
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -114,23 +115,35 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         blocks = list(self._blocks(options.max_width))
         for block in blocks:
-            table = rich.table.Table(
-                title=Text(self.title, "table.title") if self.title and block is blocks[0] else None,
-                caption=Text(self.caption, "table.caption") if self.caption and block is blocks[-1] else None,
-                title_justify="left",
-                caption_justify="left",
+            yield self._drawn(
+                block,
+                self.title if block is blocks[0] else "",
+                self.caption if block is blocks[-1] else "",
             )
-            for column in (self.columns[i] for i in block):
-                table.add_column(
-                    Text(column.name),
-                    justify="right" if column.number else "left",
-                    no_wrap=not column.wrap,
-                    overflow="fold",
-                )
-            for number, row in enumerate(self.rows):
-                cells = (Text(str(row[i]), "bold" if row[i].own else "") for i in block)
-                table.add_row(*cells, end_section=number in self.sections)
-            yield table
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        every = list(range(len(self.columns)))
+        return Measurement.get(console, options, self._drawn(every, self.title, self.caption))
+
+    def _drawn(self, block: Collection[int], title: str, caption: str) -> rich.table.Table:
+        """Return some of the columns as a table of Rich."""
+        table = rich.table.Table(
+            title=Text(title, "table.title") if title else None,
+            caption=Text(caption, "table.caption") if caption else None,
+            title_justify="left",
+            caption_justify="left",
+        )
+        for column in (self.columns[i] for i in block):
+            table.add_column(
+                Text(column.name),
+                justify="right" if column.number else "left",
+                no_wrap=not column.wrap,
+                overflow="fold",
+            )
+        for number, row in enumerate(self.rows):
+            cells = (Text(str(row[i]), "bold" if row[i].own else "") for i in block)
+            table.add_row(*cells, end_section=number in self.sections)
+        return table
 
     def _blocks(self, width: int) -> Iterator[list[int]]:
         """Yield the columns of each table below another: all, or as many as fit without breaking a word.

@@ -60,7 +60,7 @@ def print_comparison(console: Console, names: Sequence[str], scores: Sequence[Sc
 
 
 def _comparison_table(systems: Sequence[str], scores: Sequence[Score]) -> Table:
-    metrics = [metric for metric in HEADLINES if any(metric in x.rates for x in scores)]
+    metrics = list(dict.fromkeys(metric for x in scores for metric in x.shown))
     rows = []
     for name, result in zip(systems, scores, strict=True):
         rates = [result.rates.get(metric) for metric in metrics]

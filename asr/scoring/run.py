@@ -35,7 +35,7 @@ from asr.scoring.listed_words import ListedWords
 from asr.scoring.official import official_score, print_official
 from asr.scoring.options import FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
 from asr.scoring.plain_files import are_plain, in_order, score_files, write_ctm_and_stm
-from asr.scoring.score import HEADLINES, Score, pooled, score, scored_words
+from asr.scoring.score import Score, pooled, score, scored_words
 from asr.scoring.significance import compare_systems, group_systems
 from asr.scoring.statistics import percent
 from asr.scoring.tables import write_tables
@@ -183,8 +183,7 @@ def rates_line(folder: Path) -> str:
         result, _ = _scored(folder, read_hypotheses(folder / HYPOTHESES), ScoreOptions())
     except UserError as error:
         return f"none ({error})"
-    metrics = HEADLINES if "per" in result.rates else (*HEADLINES, "cer")
-    shown = [(metric, result.rates[metric].estimate) for metric in metrics if metric in result.rates]
+    shown = [(metric, result.rates[metric].estimate) for metric in result.shown]
     rates = [
         f"{metric.upper()} {percent(rate.value)} %" + (f" ({rate.ends(percent)})" if rate.interval else "")
         for metric, rate in shown

@@ -18,7 +18,7 @@ from asr.text.numbers import check_numbers
 from asr.text.pronunciation import WordCounts
 
 Metric = Literal["per", "wer", "cer"]
-HEADLINES: tuple[Metric, ...] = ("per", "wer")  # shown in tables; CER follows from the words
+HEADLINES: tuple[Metric, ...] = ("per", "wer")  # CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
 NOTHING = "∅"  # stands for the missing side of a deletion or insertion
@@ -84,6 +84,11 @@ class Score:
     def real_time_factor(self) -> float | None:
         """Decoding time over audio time, if both are known."""
         return self.decode_s / self.audio_s if self.decode_s and self.audio_s else None
+
+    @property
+    def shown(self) -> list[Metric]:
+        """The rates that lines and tables of several systems show: CER only without PER."""
+        return [x for x in self.rates if x in HEADLINES or "per" not in self.rates]
 
     @property
     def constant(self) -> bool:

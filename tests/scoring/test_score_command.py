@@ -81,6 +81,19 @@ def test_several_folders_and_a_hypothesis_file(tmp_path):
     assert "lexicon" not in json.loads((one / "score.json").read_text())
 
 
+def test_several_models_of_characters_are_compared_by_both_rates(tmp_path):
+    """The table had WER alone, the tests below it CER, too. Names stand in the table if it has room."""
+    for name, found in (("one", "go un"), ("two", "gu on")):
+        letters = [Hypothesis("a", "anna", 1.0, "go on", None, list("go_on"), [0.1] * 5, found, "character")]
+        (tmp_path / name).mkdir()
+        write_hypotheses(tmp_path / name / "hyp.jsonl", letters)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    (heads,) = [line for line in printed(folders, details=False).splitlines() if "system" in line]
+    assert heads.strip("┃ ").split() == ["system", "┃", "WER", "┃", "CER", "┃", "RTF"]
+    assert "/one │ 50.00 │ 20.00 │" in printed(folders, details=False)
+    assert "│ 1      │ 50.00 │ 20.00 │" in printed(folders, width=40, details=False)
+
+
 def test_a_run_stands_for_what_it_has_decoded(tmp_path):
     """`asr score exp/demo/full` expected hypotheses in the run folder itself."""
     run = tmp_path / "run"
