@@ -11,6 +11,7 @@ from asr.errors import UserError
 from asr.records.run_folder import RunFolder
 from asr.training.config import run_options
 from asr.training.options import TrainConfig, recipe_task
+from asr.training.progress import UNLEARNED
 
 RUNS = Path("exp")
 # Duration of training audio from which random weights do well; with 18 minutes, pretrained weights had 27
@@ -52,8 +53,8 @@ def starts(options: TrainConfig, folder: Path, data: TrainingData) -> list[str]:
 def offered_start(options: TrainConfig, folder: Path) -> Path | None:
     """Return the newest finished run in `exp/` whose weights suit a training; None if there is none.
 
-    The run has another recipe's data, an exchangeable mechanism and the same unit of targets; phones also
-    suit data with a lexicon.
+    The run has learned something, and has another recipe's data, an exchangeable mechanism and the same unit
+    of targets; phones also suit data with a lexicon.
 
     Args:
         options: options of the run that begins.
@@ -69,12 +70,14 @@ def offered_start(options: TrainConfig, folder: Path) -> Path | None:
 def _suits(options: TrainConfig, run: RunFolder) -> bool:
     try:
         other = run_options(run)
-        run.read_summary()
+        rate = run.read_summary().dev_error_rate
         exchangeable = _exchangeable(options.attention, other.attention)
     except (
         OSError,
         UserError,
     ):  # unfinished, written by another version, or in need of code that isn't loaded
+        return False
+    if rate is None or not rate <= UNLEARNED:
         return False
     if recipe_task(other.recipe.name) or other.data.train == options.data.train:
         return False
