@@ -17,6 +17,7 @@ from asr.attention.layer import OwnParameterLayer
 from asr.attention.table import class_named, default_names, missing_kernels
 from asr.config import Given, values_affecting
 from asr.config.names import alternatives
+from asr.config.schedule import layer_factors
 from asr.environment import describe_environment, pick_device, pick_precision, processor
 from asr.errors import UserError
 from asr.experiment.crossings import causal_form
@@ -53,14 +54,25 @@ def bench_options(given: Given) -> BenchOptions:
     return options
 
 
-def preset_named(name: str, frames: str = "1") -> ModelConfig:
-    """Return the architecture of a preset, or of a run."""
+def preset_named(name: str, frames: str = "") -> ModelConfig:
+    """Return the architecture of a preset, or of a run; `frames`, if given, replaces its own.
+
+    Raises:
+        UserError: the run has a pretrained encoder, or the schedule doesn't fit.
+    """
     run = RunFolder(name)
-    if run.options.exists():
-        model = run_options(run).model
-        return model if frames == "1" else replace(model, frames=frames)
-    # Composed with all other options of a training, because presets are a group of its configuration.
-    return train_options({"model": name, "model.frames": frames}).model
+    if not run.options.exists():
+        # Composed with all other options of a training, because presets are a group of its configuration.
+        return train_options({"model": name} | ({"model.frames": frames} if frames else {})).model
+    model = run_options(run).model
+    if model.encoder:
+        raise UserError(
+            f"model={name}: expected a model of this project, found the encoder {model.encoder}: "
+            "asr compare model=… data=… times it"
+        )
+    own = replace(model, frames=frames or model.frames)
+    layer_factors(own.frames, own.layers)
+    return own
 
 
 def measured_names(options: BenchOptions) -> list[str]:
@@ -226,6 +238,8 @@ class Bench:
             options, device=device, precision=self.precision.name, frames=self.preset.frames
         )
         self.names = measured_names(options)
+        for precision in {Variant.read(name).precision for name in self.names} - {""}:
+            pick_precision(precision, device)  # refuses what the device lacks, and warns
         # Mechanisms that the user asks to run without kernels say so in their names.
         plain = [x for x in self.names if not x.startswith("peer:") and "@reference" not in x]
         self.kernels = missing_kernels(map(mechanism_of, plain), device)

@@ -457,7 +457,9 @@ class BenchOptions(TurnOptions):
         only=("unit", "model"),
         suggested=partial(configurations, "model"),
     )
-    frames: str = option("1", help=FRAMES, affects="result", only=("unit", "model"))
+    frames: str = option(
+        "", help=f"{FRAMES}; empty: the model's own", affects="result", only=("unit", "model")
+    )
     loss: LossConfig = options_of(LossConfig, only=("unit", "model"))
     feedforward: int = option(
         1536,

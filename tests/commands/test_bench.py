@@ -22,7 +22,7 @@ from asr.commands.bench import run
 from asr.errors import UserError
 from asr.experiment import bench as experiment
 from asr.experiment.bench import bench_options as parse
-from asr.experiment.bench import measured_names, row_of, time_in_turns
+from asr.experiment.bench import measured_names, preset_named, row_of, time_in_turns
 from asr.experiment.crossings import speed_ups
 from asr.experiment.operations import PARTS
 from asr.experiment.options import BenchOptions
@@ -31,8 +31,11 @@ from asr.experiment.random_input import Problem
 from asr.experiment.records import Candidate, Evaluation
 from asr.experiment.results import Results, read_results
 from asr.measure import Seconds, can_measure_memory
+from asr.model.options import ModelConfig
+from asr.records.run_folder import RunFolder
 from asr.report.figures import benchmark as bench_chart
 from asr.report.tables.benchmark import tables
+from asr.training.options import TrainConfig
 
 LAYER = Problem(8, 8, "fp32", "cpu", 0, unit="layer", feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
@@ -179,6 +182,7 @@ def check_and_run(options: BenchOptions) -> None:
         ({"attentions": ["full@0"]}, "at least 1 thread"),
         ({"attentions": ["full@2"]}, "clock=wall"),
         ({"attentions": ["full frames=2"]}, "full frames=2: expected unit=model, found mechanism"),
+        ({"unit": "model", "attentions": ["full precision=fp16"], "device": "cpu"}, "fp16 needs a CUDA"),
         ({"attentions": ["peer:clustered-4"]}, "pytorch-fast-transformers"),
         ({"attentions": ["peer:lsh-4"]}, "reformer-pytorch"),
     ],
@@ -381,6 +385,22 @@ def test_encoding_and_training_steps_of_a_preset(tmp_path: Path) -> None:
     assert figure.title == "Time and memory of a model per position"
 
 
+def test_the_frames_of_a_run_are_its_own_unless_given(tmp_path: Path) -> None:
+    """`frames=1` was the default, so it didn't time a halved model at the full rate.
+
+    A run with a pretrained encoder was timed as a transformer with random weights of its sizes.
+    """
+    sizes = ModelConfig(layers=3, frames="1,2*")
+    for name, model in (("own", sizes), ("other", replace(sizes, encoder="whisper"))):
+        config.save(TrainConfig(model=model), RunFolder(tmp_path / name).options)
+    own = str(tmp_path / "own")
+    assert [preset_named(own, x).frames for x in ("", "1", "3")] == ["1,2*", "1", "3"]
+    with pytest.raises(UserError, match=r"^frames=2\*4: expected factors for 3 layers"):
+        preset_named(own, "2*4")
+    with pytest.raises(UserError, match="found the encoder whisper"):
+        preset_named(str(tmp_path / "other"))
+
+
 @pytest.mark.slow
 def test_a_runs_architecture_in_several_variants(trained: Path, tmp_path: Path) -> None:
     names = ["full", "full frames=2", "near-4 precision=bf16"]
@@ -389,6 +409,10 @@ def test_a_runs_architecture_in_several_variants(trained: Path, tmp_path: Path) 
     results = read_results(tmp_path / "bench.json")
     assert [row.variant for row in results.evaluations] == names
     assert "fastest at N = 48: " in text
+    shown(tmp_path / "third.json", *asked, "frames=3", "passes=forward")
+    figure = bench_chart.figure(read_results(tmp_path / "third.json"))
+    assert figure is not None
+    assert f"The model of the preset {trained} frames=3 on random input" in figure.caption
     with pytest.raises(UserError, match=r"frames=1,2\*7"):
         shown(tmp_path / "other.json", *asked, "frames=1,2*7", "passes=forward")
 

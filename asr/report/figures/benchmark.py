@@ -113,7 +113,8 @@ def figure(results: Results, key: str = "bench") -> Figure | None:
 def _subject(options: dict[str, Any]) -> str:
     """Return the name of what was measured."""
     if options["unit"] == "model":
-        return f"The model of the preset {options['model']}"
+        frames = options.get("frames", "1")
+        return f"The model of the preset {options['model']}" + (f" frames={frames}" if frames != "1" else "")
     if options["unit"] == "mechanism":
         return "Attention without projections"
     if options["feedforward"]:
