@@ -38,7 +38,7 @@ def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
         audio = hours(spot.audio_s)
         console.print(f"From {path}, inputs of {audio}; measure=true measures at your lengths.")
         return
-    options.attentions = options.attentions or advice.usual_variants(options.device)
+    options.attentions = options.attentions or advice.usual_variants(options.device, training.model.frames)
     if notice := missing_kernels(map(mechanism_of, options.attentions), options.device):
         console.print(notice, style="yellow", markup=False, soft_wrap=True)
     at = advice.measured_at(options, lengths)

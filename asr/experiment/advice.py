@@ -17,7 +17,7 @@ from asr.console import counted, hours
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
-from asr.environment import bf16_support, describe_environment, pick_device
+from asr.environment import bf16_support, describe_environment, pick_device, pick_precision
 from asr.errors import UserError
 from asr.experiment.bench import preset_named, time_in_turns
 from asr.experiment.options import PASSES, AdviceConfig
@@ -124,6 +124,8 @@ def advice_options(given: Given) -> tuple[AdviceConfig, TrainConfig]:
                 f"attention {name!r} is not of the softmax family: time it in a model with asr compare"
             )
     options.device = pick_device(options.device)
+    for precision in {Variant.read(name).precision for name in options.attentions} - {""}:
+        pick_precision(precision, options.device)  # refuses what the device lacks
     return options, training
 
 
@@ -138,17 +140,26 @@ def _check_used(given: dict[str, Any], training: TrainConfig) -> None:
     """Raise UserError for options of training that don't affect the estimate."""
     used = USED + (() if training.data.frames_per_batch else SIZING)
     used += RANDOM if training.data.concatenate_s else ()
+    if training.model.encoder:
+        raise UserError(
+            f"model.encoder={training.model.encoder}: asr advise times models of this project; "
+            "asr compare model=… data=… times others"
+        )
     for key, value in given.items():
         if not any(key == name or key.startswith(f"{name}.") for name in used):
             hint = ", attentions names what to measure" if key == "attention" else ""
             raise UserError(f"{key}={value}: has no effect in asr advise{hint}")
 
 
-def usual_variants(device: str = "cpu") -> list[str]:
-    """Return what the map measures at any number of layers, and bfloat16 where `device` has it."""
+def usual_variants(device: str = "cpu", frames: str = "1") -> list[str]:
+    """Return what the map measures at any number of layers, and bfloat16 where `device` has it.
+
+    A model with a schedule of `frames` isn't measured at half of all frames.
+    """
     bf16 = [f"{EXACT} precision=bf16"] if bf16_support(device)[0] else []
     rivals = ("near-25", "near-25 frames=2", "i-clustered-100:grouping=keys", "local-128")
-    return [f"{EXACT} frames=2", *bf16, *rivals]
+    named = [f"{EXACT} frames=2", *bf16, *rivals]
+    return [x for x in named if frames == "1" or not Variant.read(x).frames]
 
 
 def on_the_map(options: AdviceConfig, lengths: Lengths) -> tuple[Path, Spot] | None:

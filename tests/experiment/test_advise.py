@@ -11,6 +11,7 @@ import pytest
 
 from asr import config
 from asr.cli import main
+from asr.errors import UserError
 from asr.experiment import advice
 from asr.experiment.advice import (
     Lengths,
@@ -163,6 +164,19 @@ def test_without_the_map_its_variants_are_measured() -> None:
     assert {mechanism_of(x) for x in ("full", *names)} == in_map
 
 
+def test_a_pretrained_encoder_is_not_timed_as_a_model_of_its_sizes(tmp_path: Path) -> None:
+    from pretrained_models import save_model  # needs transformers
+
+    save_model(tmp_path)
+    with pytest.raises(UserError, match=rf"^model\.encoder={tmp_path}: asr advise times models of this"):
+        advice_options([f"model.encoder={tmp_path}"])
+
+
+def test_a_model_at_half_of_its_frames_is_no_rival_of_itself() -> None:
+    """With model.frames=2, `full frames=2` was timed beside the same model, as one with fewer frames."""
+    assert usual_variants(frames="2") == [x for x in usual_variants() if "frames" not in x]
+
+
 @pytest.mark.slow
 def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = [
@@ -224,6 +238,7 @@ def test_concatenated_and_overlong_utterances_are_reported(
         (["nowhere", "attentions=[cast-8]"], "not of the softmax family"),
         (["nowhere", "attentions=[linear]"], "not of the softmax family"),
         (["nowhere", "rounds=0"], "rounds=0"),
+        (["nowhere", "attentions=['full precision=fp16']", "device=cpu"], "precision=fp16 needs a CUDA"),
         (["nowhere", "loss=mmi"], "loss=mmi: has no effect in asr advise"),
         (["nowhere", "optimizer.learning_rate=1e-3"], "optimizer.learning_rate=1e-3: has no effect in asr"),
         (["nowhere", "attention=full"], "attention=full: has no effect in asr advise, attentions names what"),
