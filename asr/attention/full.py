@@ -17,10 +17,6 @@ from attention_ext.flash import flash_attention, why_no_flash
 from attention_ext.library import has_wide_vectors, on_tiles
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
-# Positions up to which the compiled kernels are at least as fast as SDPA, whose products are MKL's: level
-# where MKL uses AVX-512, twice as fast on AMD's processors, where it uses AVX2. Beyond, keys leave the
-# caches. On tiles of bfloat16, the kernels are faster at every length (`python tools/speed.py full`).
-LONGEST_ON_KERNELS = 16_384
 HALVES = (torch.float16, torch.bfloat16)
 # Positions from which SDPA on one sequence after another is faster than on a padded batch with a mask.
 SHORTEST_ALONE = 256
@@ -170,7 +166,7 @@ class FullAttention(SoftmaxMechanism):
             return q.dtype in HALVES and not self.causal and not idle
         if on_tiles(q, v):
             return True
-        return not idle and LONGEST_ON_KERNELS >= N and has_wide_vectors()
+        return not idle and has_wide_vectors()
 
     def _attend_on_kernels(
         self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, bias_BN: Tensor | None = None

@@ -16,6 +16,19 @@ namespace {
 // wider tiles would read more for nothing.
 constexpr int64_t band_lanes = 16;
 constexpr int64_t band_piece = 256;  // keys at a time
+// From this window on, two vectors of queries gain more by sharing the loads of keys.
+constexpr int64_t wide_band = 128;
+// Of more keys and values than fit into caches, memory is read for this many queries at a time.
+constexpr int64_t long_band_lanes = 128, long_band_bytes = 1 << 23;
+
+// Queries of a tile; depends on the utterance alone, so that its bits are the same in any batch.
+template <class T>
+int64_t lanes_of(const BandBlock<T>& block) {
+  const int64_t bytes = block.length * (block.D + block.E) * static_cast<int64_t>(sizeof(T));
+  if (later(block.left, block.right) >= block.length && bytes >= long_band_bytes) return long_band_lanes;
+  const int64_t window = earlier(block.left, block.length) + earlier(block.right, block.length);
+  return window < wide_band ? band_lanes : later(band_lanes, 2 * Simd<T>::width);
+}
 
 // `sets`: vectors for every query of a tile, 1 or, in near attention, 2: its own and its cluster's centroid. Those of
 // the second set follow the first in rows of `queries_DM`, `scores` and `slopes`, and after the rows of `queries`.
@@ -29,10 +42,10 @@ struct BandScratch {
   T *grads, *grads_EM, *slopes;  // backward only
   int64_t bytes;
 
-  BandScratch(char* memory, int64_t D, int64_t E, bool backward, int64_t sets = 1) {
+  BandScratch(char* memory, int64_t D, int64_t E, bool backward, int64_t sets = 1, int64_t tile = band_lanes) {
     constexpr int64_t W = Simd<T>::width;
     const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), wide = backward ? 1 : 0;
-    lanes = round_up(band_lanes, W);
+    lanes = round_up(tile, W);
     stride = sets * lanes;
     Scratch scratch{memory};
     queries = scratch.take<T>(stride * padded_D);
@@ -53,7 +66,7 @@ struct BandScratch {
 
 template <class T>
 int64_t band_scratch(int64_t D, int64_t E, bool backward) {
-  return BandScratch<T>(nullptr, D, E, backward).bytes;
+  return BandScratch<T>(nullptr, D, E, backward, 1, long_band_lanes).bytes;
 }
 
 // Queries `query` … `query + count − 1` and the keys `key` … `key + keys − 1`. With `banded`, a query sees only keys
@@ -223,7 +236,7 @@ template <class T>
 void band_block(const BandTask<T>& task) {
   const BandBlock<T>& block = task.block;
   const int64_t E = block.E, padded_E = round_up(E, Simd<T>::width);
-  const BandScratch<T> scratch(task.scratch, block.D, E, false);
+  const BandScratch<T> scratch(task.scratch, block.D, E, false, 1, lanes_of(block));
 
   const auto attend = [&](int64_t query, int64_t count, bool global) {
     load_queries<T>(block, scratch, query, count);

@@ -79,7 +79,7 @@ void band_backward_block(const BandBackwardTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
   const BandBlock<T>& block = task.block;
   const int64_t padded_D = round_up(block.D, W), padded_E = round_up(block.E, W), globals = block.globals;
-  const BandScratch<T> scratch(task.scratch, block.D, block.E, true);
+  const BandScratch<T> scratch(task.scratch, block.D, block.E, true, 1, lanes_of(block));
   memset(task.spill_keys, 0, globals * padded_D * sizeof(T));
   memset(task.spill_values, 0, globals * padded_E * sizeof(T));
 

@@ -58,6 +58,8 @@ LOCAL: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "blocks": ((1, 1, 800, 8, 8, [777]), {"left": 40, "right": 40, "first": 9}),
     "chunks and blocks": ((1, 1, 1300, 8, 8, [1277]), {"left": 100, "right": 20, "chunk": 90, "first": 3}),
     "pieces": ((1, 1, 700, 8, 24), {"left": 300, "right": 300, "first": 20}),
+    "two vectors of queries": ((2, 1, 333, 20, 8, [333, 41]), {"left": 90, "right": 70, "first": 3}),
+    "keys that leave the caches": ((1, 1, 300, 1760, 1760, [299]), {"left": 300, "right": 300, "first": 0}),
     "largest heads": ((1, 1, 70, 256, 256), {"left": 9, "right": 9}),
 }
 NEAR: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -215,6 +217,7 @@ def test_padding_is_never_read(kernel: str, keys: list[int] | None, dtype: torch
         ("local", 700, {"left": 60, "right": 2, "first": 3}),
         ("local", 700, {"left": 60, "right": 0, "chunk": 100, "first": 0}),
         ("local", 700, {"left": 1000, "right": 1000, "first": 1}),
+        ("local", 90, {"left": 1000, "right": 1000, "first": 0}),
         ("local", 700, {"left": 3, "first": 1000}),
         ("near", 90, {"clusters": 9}),
         ("near", 700, {"clusters": 9, "window": 60}),
