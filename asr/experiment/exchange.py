@@ -57,6 +57,10 @@ def run_exchange(request: Request) -> tuple[Path, Results]:
         console.print(f"skipped peers={name}: {reason}")
         options.peers.remove(name)
     with locked(folder, "asr compare"):
+        if request.recipe is None and options.sweep == GREEDY:
+            from asr.experiment.transcription import with_manifest
+
+            options.data = with_manifest(options.data, folder)
         # All are opened before hours of work on the first.
         runs = [Exchange(workload, options, folder) for workload in workloads(request)]
         for run in runs:

@@ -67,7 +67,7 @@ class CompareConfig(SearchOptions):
     data: str = option(
         "",
         help="train nothing: run `model` in several ways on a folder of `asr prepare`, a manifest, or "
-        "a recipe's files; empty: train each candidate",
+        "a recipe's files; with sweep=greedy also a folder of recordings; empty: train each candidate",
         affects="result",
     )
     model: str = option(

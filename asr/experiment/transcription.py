@@ -11,8 +11,9 @@ from asr.config import refuse
 from asr.data.audio import load_cut
 from asr.data.audio_file import Samples
 from asr.data.concatenate import join, packed
-from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import manifest_path, split_of
+from asr.data.facts import audio_facts, recordings_among
+from asr.data.manifest import cut_entries, manifest_digest, read_cuts, write_entries
+from asr.data.places import is_manifest, manifest_path, split_of
 from asr.errors import UserError
 from asr.experiment.options import GREEDY, CompareConfig
 from asr.experiment.speech import split_data
@@ -21,6 +22,7 @@ from asr.experiment.variant import Variant
 from asr.experiment.workload import Scored
 from asr.model.hub import local_folder
 from asr.model.whisper import Whisper, is_whisper
+from asr.preparation.cuts import recording, utterance_cut
 from asr.recognizer import Recognizer
 from asr.records.metrics import read_metrics
 from asr.records.run_folder import RunFolder
@@ -186,6 +188,29 @@ class Transcription:
 
 def _tokens(words: list[str], rate: str) -> list[str]:
     return list(" ".join(words)) if rate == "cer" else words
+
+
+def with_manifest(data: str, folder: Path) -> str:
+    """Return a manifest of the recordings in a folder without manifests, written to `folder`; else `data`.
+
+    Raises:
+        UserError: a recording is damaged, or has several channels.
+    """
+    place = Path(data)
+    if not place.is_dir() or any(map(is_manifest, place.rglob("*cuts.*"))):
+        return data
+    cuts = []
+    for file in recordings_among(sorted(map(str, place.rglob("*")))):
+        samples, rate, channels = audio_facts(file)
+        if channels > 1:
+            raise UserError(f"{file}: expected one channel, found {channels}")
+        name = str(Path(file).relative_to(place))
+        cuts.append(utterance_cut(name, recording(name, file, samples, rate), "", ""))
+    if not cuts:
+        return data
+    manifest = folder / "recordings.cuts.jsonl.gz"
+    write_entries((entry for _, entry in cut_entries(cuts, None)), manifest)
+    return str(manifest)
 
 
 def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Transcriber:

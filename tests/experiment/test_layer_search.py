@@ -3,11 +3,13 @@
 import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from once import once
 from published_models import make_voices, sentence, train_ctc
 from tiny_whisper import save_whisper
@@ -173,6 +175,25 @@ def test_whisper_is_searched_on_recordings_without_transcripts(
     assert "steps of the search over layers, KL up to 100" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
     assert f"{search['chosen']}: KL " in page
+
+
+def test_data_may_be_a_folder_of_recordings(
+    whisper: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asr prepare` refuses recordings without transcripts, so only a hand-made manifest could be used."""
+    recordings = tmp_path / "recordings"
+    shutil.copytree(whisper / "data/wav", recordings / "day 1")
+    (recordings / "notes.txt").write_text("no audio")
+    (recordings / "talk.jsonl").write_text("{}\n")  # a transcript of this program
+    given = arguments(whisper / "model", recordings, tmp_path / "out", "limit=100")
+    for _ in range(2):
+        assert main(given) == 0
+    found = results(tmp_path / "out")
+    assert found["data"]["recordings"]["utterances"] == 3
+    assert "reusing" in capsys.readouterr().out
+    soundfile.write(recordings / "stereo.wav", np.zeros((1600, 2)), 16000)
+    assert main(given) == 1
+    assert f"{recordings}/stereo.wav: expected one channel, found 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow
