@@ -238,7 +238,7 @@
       const found = system.utterances.filter((x) =>
         (!speakers.value || "=" + x.speaker === speakers.value) && kinds.every((kind) => x.counts[kind] > 0));
       document.getElementById("error-count").textContent =
-        `Showing ${found.length} of ${system.utterances.length} utterances on this page, worst first. The split has ${system.of}.`;
+        `Utterances shown, worst first: ${found.length} of ${system.utterances.length} on this page. The split has ${system.of}.`;
       list.replaceChildren(...found.slice(0, shown).map((x) => utterance(x, system)));
       more.hidden = found.length <= shown;
       document.getElementById("confusions").replaceChildren(...[["S", "substitutions"], ["D", "deletions"], ["I", "insertions"]]
