@@ -9,6 +9,7 @@ from asr.console import counted, duration
 from asr.errors import UserError
 from asr.experiment.records import Candidate, Conditions
 from asr.experiment.results import Results
+from asr.experiment.variant import Variant
 from asr.scoring.measures import is_share, measure_of
 from asr.scoring.statistics import BETWEEN, DASH, Estimate, percent
 from asr.training.options import task_options
@@ -46,16 +47,20 @@ def look_ahead_text(attention: str, layers: int, position_ms: float, frames: str
     return f"{positions * position_ms:,.0f}" if position_ms else DASH
 
 
-def candidate_look_ahead(results: Results, candidate: Candidate) -> str:
-    """Return `look_ahead_text` for a candidate; a dash if its audio isn't read by this package's encoder."""
+def candidate_look_ahead(results: Results, candidate: Candidate, variant: str = "") -> str:
+    """Return `look_ahead_text` for a candidate, run as a variant.
+
+    It is a dash if its audio isn't read by this package's encoder.
+    """
+    how = Variant.read(variant)
     settings = results.protocol.get("training", {}) | candidate.overrides
     shift_ms = settings.get("features.frame_shift_ms")
     # For a pretrained encoder, layers and subsampling differ from the options; other tasks have no frames.
     if not shift_ms or settings.get("model.encoder") or task_options(results.recipe):
         return DASH
-    frames = str(settings.get("model.frames", "1"))
+    frames = how.frames or str(settings.get("model.frames", "1"))
     position_ms = candidate.subsampling * shift_ms
-    return look_ahead_text(candidate.attention, candidate.layers, position_ms, frames)
+    return look_ahead_text(how.attention or candidate.attention, candidate.layers, position_ms, frames)
 
 
 def changed(difference: Estimate, metric: str) -> str:

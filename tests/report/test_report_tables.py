@@ -134,6 +134,9 @@ def test_look_ahead_follows_from_mechanism_layers_and_frames(results: Results) -
     assert column(outcome.table(results), "look-ahead, ms")[0].text == "utterance"
     other = {"features.frame_shift_ms": 10.0}
     assert candidate_look_ahead(results, dataclasses.replace(candidates[2], overrides=other)) == "480"
+    variants = ["local-64:right=2 precision=bf16", "local-64:right=2 frames=2", "full"]
+    shown = [candidate_look_ahead(results, candidates[2], x) for x in variants]
+    assert shown == ["384", "800", "utterance"]  # the table had 384 for all three
     pretrained = {"model.encoder": "models/parakeet"}
     assert candidate_look_ahead(results, dataclasses.replace(candidates[2], overrides=pretrained)) == "–"
     del results.protocol["training"]["features.frame_shift_ms"]

@@ -43,7 +43,7 @@ def table(results: Results) -> Table | None:
         errors = [results.dev_error(label) for label, _ in systems.values()]
         heading = Column(f"dev {metric_heading(measure)}", "at the best checkpoint")
         add(heading, _rate_cells(results, systems, errors, measure))
-    ahead = [candidate_look_ahead(results, results.candidate(label)) for label, _ in systems.values()]
+    ahead = [candidate_look_ahead(results, results.candidate(x), variant) for x, variant in systems.values()]
     add(Column("look-ahead, ms", LOOK_AHEAD), [TableCell(x) for x in ahead])
     add(Column("seeds", "finished trainings"), [_seeds(results, label) for label, _ in systems.values()])
     return filled(
