@@ -16,7 +16,7 @@ from asr.experiment.options import LENGTHS, STEPS, CandidateOptions
 from asr.experiment.records import Candidate
 from asr.experiment.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
 from asr.experiment.variant import Variant
-from asr.training.config import check_determined, sizes, train_options
+from asr.training.config import check_determined, determined, sizes, train_options
 from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
@@ -175,10 +175,13 @@ def _plan(
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
     }
+    # What initial weights determine is no difference worth a name: it would exceed that of a file.
+    started = determined(f"init_from={entry.get('init_from', '')}").keys() - entry.keys()
+    named = {key: value for key, value in overrides.items() if key not in started}
     (spec, layers), *others = layer_runs(name)
     numbers = [x.value for x in effective(spec.options) if x.letter and not layers]
     candidate = Candidate(
-        label=_label(entry, overrides, budget),
+        label=_label(entry, named, budget),
         attention=name,
         mechanism=spec.mechanism if not others else LAYERWISE,
         size=numbers[0] if numbers else None,

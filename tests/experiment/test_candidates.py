@@ -144,6 +144,22 @@ def test_models_run_with_compatible_mechanisms_only(trained: str, evaluated: lis
     assert evaluated_with(replace(candidate), [trained]) == [trained]
 
 
+def test_what_a_published_model_determines_is_not_in_the_label(tmp_path: Path) -> None:
+    """Its features and sizes made the name of a log file longer than a file system allows."""
+    from published_models import save_ctc  # needs transformers
+
+    save_ctc(tmp_path / "model")
+    start = f"attention: full, init_from: {tmp_path / 'model'}"
+    asked = f"candidates=[{{{start}}},{{{start}, model.frames: '1,2'}}]"
+    found, _ = plan_candidates(parse(["recipe=demo", asked]))
+    assert [x.label for x in found] == [
+        f"{tmp_path / 'model'} → full",
+        f"{tmp_path / 'model'} → full, model.frames=1,2",
+    ]
+    assert found[1].overrides["model.frames"] == "1,2"
+    assert found[1].overrides["model.encoder"] == str(tmp_path / "model")
+
+
 def test_flat_and_nested_are_inverse() -> None:
     values = {"a": {"b": 1, "c": {"d": [2, 3]}}, "e": None}
     assert flat(values) == {"a.b": 1, "a.c.d": [2, 3], "e": None}
