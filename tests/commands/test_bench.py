@@ -122,7 +122,7 @@ def test_look_ahead_is_a_layers_in_positions_or_a_models_in_ms() -> None:
 
     def shown(unit: str, model: Candidate) -> list[str]:
         rows = [row_of(name, LAYER, "forward", [Seconds(1.0, 1.0)]) for name in names]
-        options = asdict(BenchOptions(unit=unit, baseline=names[0]))
+        options = asdict(BenchOptions(unit=unit, baseline=names[0], frames="1"))
         protocol = {"bench": options, "baseline": names[0]}
         results = Results(["asr", "bench"], protocol=protocol, candidates=[model], evaluations=rows)
         (table,) = tables(results)
