@@ -39,7 +39,7 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
             bars.update(task, completed=len(work.results.found), file=following)
     if work.beside:
         print(f"transcripts are beside the recordings: {work.files[0].transcript}, …", file=sys.stderr)
-    if options.output:
+    if options.output and not options.shard:
         print(f"transcripts: {options.output}", file=sys.stderr)
     work.finish()
 
