@@ -16,6 +16,7 @@ from asr.errors import UserError
 LARGEST = 64  # maximum number of encoder frames per frame of a layer
 MERGE = "merge-"
 REST = 0  # number of layers of `2*`
+MERGED_PADDING = re.compile(r"pad-([1-9]\d{0,3})")  # see `asr.model.whisper`
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,11 @@ def _parsed(frames: str) -> Merging | list[tuple[int, int | None]]:
             return config.parse(Merging, [f"share={share}", *options])
         except UserError as error:
             raise UserError(f"frames={frames}: {error}") from None
+    if MERGED_PADDING.fullmatch(frames):
+        raise UserError(
+            f"frames={frames}: expected inputs that Whisper pads to 30 s (asr compare model=… data=…), found "
+            "others"
+        )
     found: list[tuple[int, int | None]] = []
     for part in frames.split(","):
         match = re.fullmatch(r"([1-9]\d?)(\*([1-9]\d{0,3})?)?", part)

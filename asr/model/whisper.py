@@ -20,7 +20,7 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.attention.products import use_faster_products
 from asr.attention.table import layer_names
 from asr.attention.transformers_adapter import import_transformers, quiet, refuse_adapter
-from asr.config.schedule import layer_factors
+from asr.config.schedule import MERGED_PADDING, layer_factors
 from asr.data.audio_file import Samples
 from asr.errors import UserError, in_words
 from asr.files import file_digest, read_json
@@ -32,7 +32,6 @@ from asr.text.numbers import spoken_numbers
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 PAUSE = re.compile(r"(?<=[.,:;!?]) ")
 SPELT = re.compile(r"\b(?:[^\W\d_]\. ?){2,}")  # p. b. x., U.S.A.
-MERGED_PADDING = re.compile(r"pad-([1-9]\d{0,3})")
 # Loss of the tokenizer's tokens for the model's own texts, above that of the tokens it found; see
 # `Whisper.check_own_texts`.
 MOST_ADDED, FEWEST_ADDED = 0.5, 20.0  # nats per token, and nats

@@ -281,6 +281,7 @@ def test_a_schedule_is_parsed_and_written(frames: str, layers: int, expected: li
         ("1,,2", "found ''"),
         ("", "found ''"),
         ("half", "found 'half'"),
+        ("pad-10", "frames=pad-10: expected inputs that Whisper pads to 30 s .*, found others"),
         ("merge-0.4:at=4", "frames=merge-0.4:at=4: expected one of 3 layers, found at=4"),
         ("merge-0.6", "frames=merge-0.6: expected a share of at most 0.5 with cap=2, found 0.6"),
         ("merge-0.4:cap=1", "frames=merge-0.4:cap=1: cap=1: expected a number 2 … 64"),
