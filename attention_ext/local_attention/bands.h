@@ -18,8 +18,8 @@ constexpr int64_t band_lanes = 16;
 constexpr int64_t band_piece = 256;  // keys at a time
 // From this window on, two vectors of queries gain more by sharing the loads of keys.
 constexpr int64_t wide_band = 128;
-// Of more keys and values than fit into caches, memory is read for this many queries at a time.
-constexpr int64_t long_band_lanes = 128, long_band_bytes = 1 << 23;
+// Of more keys and values than a core's share of the caches, memory is read for this many queries at a time.
+constexpr int64_t long_band_lanes = 128, long_band_bytes = 1 << 22;
 
 // Queries of a tile; depends on the utterance alone, so that its bits are the same in any batch.
 template <class T>
