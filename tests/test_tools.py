@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from asr import config
-from asr.experiment.bench import bench_options
+from asr.commands.bench import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
@@ -91,7 +91,7 @@ def test_quoted_benchmarks_have_these_options(monkeypatch: pytest.MonkeyPatch) -
     assert len(commands) > 15
     for overrides in commands:
         if not any("peer:" in x for x in overrides):
-            bench_options(overrides)
+            parse(overrides)
 
 
 PIP = """#!/bin/sh
