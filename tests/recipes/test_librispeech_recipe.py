@@ -186,7 +186,7 @@ def edited(old, new):
         ),
         (
             lambda c: soundfile.write(c / "19-198-0000.flac", np.zeros((800, 2)), 8000),
-            r"19-198-0000\.flac: expected 16000 Hz and one channel, found 8000 Hz and 2",
+            r"19-198-0000\.flac: expected 16000 Hz and 1 channel, found 8000 Hz and 2",
         ),
         (lambda c: (c / "19-198.trans.txt").unlink(), r"19/198: expected a transcript file"),
         (lambda c: shutil.rmtree(c.parents[1]), "train-clean-5"),
