@@ -7,6 +7,7 @@ load affects all tasks alike, and their ratios hold.
 import ctypes
 import gc
 import math
+import os
 import re
 import sys
 import time
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 LEAST_ROUNDS = 5  # minimum, even beyond the time limit, for quartiles
 STATUS = Path("/proc/self/status")
+M_MMAP_THRESHOLD, USUAL_THRESHOLD = -3, 2**17  # in malloc.h; glibc's own value, in bytes
 
 Name = TypeVar("Name")
 
@@ -158,9 +160,6 @@ def peak_bytes_of(call: Callable[[], object], device: str) -> int | None:
         return peak_allocated_bytes(call, device)
     if not can_measure_memory("cpu"):
         return None
-    # Otherwise the call could reuse freed memory that glibc keeps, unnoticed.
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
     return max(0, peak_resident_bytes(call))
 
 
@@ -174,10 +173,31 @@ def peak_allocated_bytes(call: Callable[[], object], device: str) -> int:
 
 def peak_resident_bytes(call: Callable[[], object]) -> int:
     """Return the peak of this process's resident set during a call, minus its size before."""
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
-    held = status_bytes("VmRSS")
-    call()
-    return status_bytes("VmHWM") - held
+    with nothing_kept():
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
+        held = status_bytes("VmRSS")
+        call()
+        return status_bytes("VmHWM") - held
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Let glibc's malloc return what it keeps, and what is freed in the block, to the system.
+
+    Otherwise a call would reuse kept memory unnoticed, and its peak would depend on what ran before.
+    """
+    malloc = ctypes.CDLL(None)
+    # Set by the user, or by `asr` (asr.cli.keep_freed_memory).
+    kept = hasattr(malloc, "mallopt") and os.environ.get("MALLOC_MMAP_THRESHOLD_")
+    if kept:
+        malloc.mallopt(M_MMAP_THRESHOLD, USUAL_THRESHOLD)
+    if trim := getattr(malloc, "malloc_trim", None):
+        trim(0)
+    try:
+        yield
+    finally:
+        if kept:
+            malloc.mallopt(M_MMAP_THRESHOLD, int(kept))
 
 
 def status_bytes(key: str) -> int:
