@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asr import measure
-from asr.cli import KEEPING, keep_freed_memory
+from asr.cli import KEEPING, KEPT_BYTES
 from asr.measure import (
     LEAST_ROUNDS,
     Seconds,
@@ -18,6 +18,7 @@ from asr.measure import (
     time_of,
     torch_threads,
 )
+from asr.parallel import in_new_process
 
 MIB = 2**20
 
@@ -80,17 +81,7 @@ def test_threads_are_those_of_the_block() -> None:
         assert torch.get_num_threads() == before
 
 
-@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_peak_is_what_a_call_holds_at_once(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that malloc kept counted as held by one mechanism, and not by the next."""
-    for name in KEEPING:
-        monkeypatch.delenv(name, raising=False)
-    if kept:
-        for name in KEEPING:
-            monkeypatch.setenv(name, "")  # taken back after the test
-        keep_freed_memory()
-
+def peaks_of_a_call() -> list[int | None]:
     def call() -> torch.Tensor:
         first = torch.ones(32 * MIB // 4)
         second = first + 1  # 64 MiB with the first
@@ -98,8 +89,15 @@ def test_the_peak_is_what_a_call_holds_at_once(kept: bool, monkeypatch: pytest.M
         return second[: 32 * MIB // 8] + 1  # 48 MiB with the second
 
     call()
-    peaks = [peak_bytes_of(call, "cpu") for _ in range(2)]
-    assert all(peak is not None and 60 * MIB < peak < 68 * MIB for peak in peaks)
-    small = peak_bytes_of(lambda: torch.ones(MIB), "cpu")
-    assert small is not None
+    return [peak_bytes_of(call, "cpu"), peak_bytes_of(lambda: torch.ones(MIB), "cpu")]
+
+
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+@pytest.mark.parametrize("kept", ["131072", str(KEPT_BYTES)])
+def test_the_peak_is_what_a_call_holds_at_once(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `asr` keeps freed memory, holes in it counted, 80 MiB here."""
+    for name in KEEPING:
+        monkeypatch.setenv(name, kept)
+    peak, small = in_new_process(peaks_of_a_call)
+    assert 60 * MIB < peak < 70 * MIB
     assert small < 10 * MIB
