@@ -125,5 +125,8 @@ def _parsed(frames: str) -> Merging | list[tuple[int, int | None]]:
             )
         found.append((int(match[1]), int(match[3] or REST) if match[2] else None))
     if [count for _, count in found].count(REST) > 1:
-        raise UserError(f"frames={frames}: expected one number of layers to be left out, found several")
+        raise UserError(
+            f"frames={frames}: expected one number of layers to be left out, found several; quotes separate "
+            "the schedules of a list: ['1,2*','1,4*']"
+        )
     return found

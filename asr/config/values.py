@@ -1,5 +1,6 @@
 """Values of options as users write them: lists with or without brackets, and descriptions of each type."""
 
+import itertools
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ REFERENCE = "${"  # begins the name of another option in OmegaConf
 WITH_OPTIONS = re.compile(r"[^=]*:\w+=")  # the start of `i-clustered-100:topk=32`
 OPTION = re.compile(r"\w+=[^:=]*")
 RUN = re.compile(r"[^*,]+\*[1-9]\d{0,3}")  # a part of a name that ends in a number of layers
+FACTOR = re.compile(r"\d+(\*\d*)?")  # a part of a schedule of frame rates
 # Reads all values as text, as typed: other loaders read `on` as true.
 LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 ANY: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -81,7 +83,8 @@ def join_options(entries: list[str]) -> list[str]:
 
     An entry `key=value` continues the entry before it if that is a name with options, `name:key=value`.
     Without such a name before it, `key=value` is an option of a command and stays apart. An entry
-    `name*layers` continues a similar entry before it; quotes separate two such names.
+    `name*layers` continues a similar entry before it; quotes separate two such names. Numbers are a schedule
+    of frame rates if one of them has a `*`, which means nothing in a list of single rates.
 
     Example:
         >>> join_options(["i-clustered-100:topk=32", "bits=63", "full"])
@@ -92,9 +95,15 @@ def join_options(entries: list[str]) -> list[str]:
         ['full*3,local-4*9', 'full*6,local-4*6']
         >>> join_options(["checkpoint=best", "jobs=2"])
         ['checkpoint=best', 'jobs=2']
+        >>> join_options(["1", "2", "2*"]), join_options(["1", "2"]), join_options(["1", "1,2*"])
+        (['1,2,2*'], ['1', '2'], ['1', '1,2*'])
     """
-    names: list[list[str]] = []  # entries of each name
-    for entry in entries:
+    parts: list[str] = []
+    for are_factors, run in itertools.groupby(entries, lambda x: bool(FACTOR.fullmatch(x))):
+        same = list(run)
+        parts += [",".join(same)] if are_factors and any("*" in x for x in same) else same
+    names: list[list[str]] = []  # parts of each name
+    for entry in parts:
         if names and WITH_OPTIONS.match(names[-1][0]) and OPTION.fullmatch(entry):
             names[-1].append(entry)
         else:

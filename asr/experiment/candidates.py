@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from asr import config
@@ -34,18 +34,23 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
         if the initial model is another candidate.
 
     Raises:
-        UserError: an unknown key or mechanism, a duplicate label, circular finetuning, or finetuning of a
-            candidate that has another size or several budgets.
+        UserError: an unknown key or mechanism, a duplicate label, the same training without a label, circular
+            finetuning, or finetuning of a candidate that has another size or several budgets.
     """
     protocol = flat(to_dict(settled(train_options(request.shared))))
     asked = entries(request)
     budgets = request.options.budget if len(request.options.budget) > 1 else [""]
     waiting: list[Candidate] = []
     trainings: dict[str, TrainConfig] = {}
+    unnamed: dict[str, str] = {}  # label by training
     for entry, budget in itertools.product(asked, budgets):
         candidate, training = _plan(entry, protocol, request, budget)
         if candidate.label in trainings:
             raise UserError(f"candidate {candidate.label!r} appears twice: give one of the two another label")
+        if "label" not in entry:
+            same = unnamed.setdefault(_in_layers(candidate, training), candidate.label)
+            if same != candidate.label:
+                raise UserError(f"candidates {same!r} and {candidate.label!r}: the same in every layer")
         waiting.append(candidate)
         trainings[candidate.label] = training
     for candidate in waiting:
@@ -193,6 +198,17 @@ def _plan(
         budget=budget,
     )
     return candidate, training
+
+
+def _in_layers(candidate: Candidate, training: TrainConfig) -> str:
+    """Return what a training is in each layer: `model.frames=2*3` is the same as 2 for three layers."""
+    layers = training.model.layers
+    own = replace(
+        training,
+        attention=",".join(layer_names(training.attention, layers)),
+        model=replace(training.model, frames=str(layer_factors(training.model.frames, layers))),
+    )
+    return repr((own, candidate.seeds, candidate.budget))
 
 
 def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any], budget: str) -> str:

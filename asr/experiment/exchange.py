@@ -15,8 +15,9 @@ import torch
 from rich.progress import Progress, TaskID
 from torch import Tensor
 
-from asr.attention.table import joined_name
+from asr.attention.table import joined_name, layer_names
 from asr.config import user_code
+from asr.config.schedule import layer_factors
 from asr.console import counted, open_console, progress
 from asr.environment import describe_environment, pick_precision, processor
 from asr.errors import UserError
@@ -106,11 +107,12 @@ def label_of(source: str) -> str:
 def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
     """Return full attention, the baseline, all combinations of the axes, and the single variants.
 
-    A greedy search starts with full attention only, and adds variants itself.
+    Of variants that are the same in each layer, only the first is returned. A greedy search starts with full
+    attention only, and adds variants itself.
 
     Args:
         options: options of the comparison; names of mechanisms are canonical.
-        layers: number of layers, for `sweep=layers`.
+        layers: the model's number of layers.
         frames: the model's schedule of frame rates.
     """
     crossed: list[Variant] = []
@@ -128,7 +130,24 @@ def variants(options: CompareConfig, layers: int, frames: str) -> list[Variant]:
         crossed = [Variant(*values) for values in itertools.product(*axes)]
     single = [Variant.read(x) for x in (options.baseline, *options.candidates)]
     single += [Variant(ENGINE + x) for x in options.peers]
-    return list(dict.fromkeys([Variant(FULL), *single[:1], *crossed, *single[1:]]))
+    found = list(dict.fromkeys([Variant(FULL), *single[:1]]))
+    known = {_in_layers(x, options.precision, layers, frames) for x in found}
+    for variant in (*crossed, *single[1:]):
+        if (key := _in_layers(variant, options.precision, layers, frames)) not in known:
+            known.add(key)
+            found.append(variant)
+    return found
+
+
+def _in_layers(variant: Variant, precision: str, layers: int, frames: str) -> tuple[Any, ...]:
+    """Return what a variant is in each layer: `2*3` is the same as `2` for three layers."""
+    count = variant.layers or layers
+    try:
+        rates = layer_factors(variant.frames or frames, count)
+        names = layer_names(variant.attention, count)
+    except UserError:  # another program, or refused once the model has to run in it
+        return (variant,)
+    return (*names, *rates, variant.precision or precision)
 
 
 def file_of(folder: Path, name: str, variant: str) -> Path:

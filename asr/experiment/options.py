@@ -98,8 +98,8 @@ class CompareConfig(SearchOptions):
     )
     frames: list[str] = option(
         [],
-        help="schedules of frame rates, e.g. [1,'1,2*'], each with each mechanism; pad-10: Whisper's "
-        "padding as means of 10 frames",
+        help="schedules of frame rates, each with each mechanism: 1,2 are two, 1,2* is one, [1,'1,2*'] two; "
+        "pad-10: Whisper's padding as means of 10 frames",
         affects="result",
     )
     layers: list[int] = option(

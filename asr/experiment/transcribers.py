@@ -153,7 +153,6 @@ class CTCTranscriber:
         model, tokenizer: model and tokenizer, from `Recognizer.load`.
         source: their source, for messages.
         phones: maps a transcript to its phones, for a phone model.
-        shown: measure that its training showed, such as `dev_cer`; empty: unknown.
 
     Raises:
         UserError: the topology isn't CTC.
@@ -171,12 +170,11 @@ class CTCTranscriber:
         tokenizer: Tokenizer,
         source: str | Path,
         phones: Callable[[str], list[str]] | None = None,
-        shown: str = "",
     ) -> None:
         if model.config.topology != "ctc":
             raise UserError(f"model={source}: expected a model with the topology ctc, found another one")
         self.model, self.tokenizer, self.phones = model.eval(), tokenizer, phones
-        self.rates = ["per"] if phones else ["cer", "wer"] if shown == "dev_cer" else ["wer"]
+        self.rates = ["per"] if phones else ["cer", "wer"] if tokenizer.unit == "character" else ["wer"]
         self.rate, self.layers = model.sample_rate, len(model.attention_layers())
         self.frames, self.device = model.config.model.frames, str(model.device)
 

@@ -24,8 +24,6 @@ from asr.model.hub import local_folder
 from asr.model.whisper import Whisper, is_whisper
 from asr.preparation.cuts import recording, utterance_cut
 from asr.recognizer import Recognizer
-from asr.records.metrics import read_metrics
-from asr.records.run_folder import RunFolder
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.statistics import Statistic, pooled
 from asr.text.pronunciation import ReferencePhones
@@ -236,7 +234,4 @@ def opened(options: CompareConfig, data: Path, cuts: "Sequence[MonoCut]") -> Tra
     if isinstance(recognizer.tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
         phones = ReferencePhones.of_data(recognizer.tokenizer, data, languages, g2p=True)
-    assert recognizer.run_folder
-    metrics = RunFolder(recognizer.run_folder).metrics
-    shown = read_metrics(metrics, growing=True)[0] if metrics.exists() else ""
-    return CTCTranscriber(recognizer.model, recognizer.tokenizer, options.model, phones, shown)
+    return CTCTranscriber(recognizer.model, recognizer.tokenizer, options.model, phones)

@@ -102,10 +102,11 @@ def _system(
 
 
 def _metric(results: Results, score: Score) -> Metric:
-    """Return the metric to align by: the main one if it counts phones or words, else the first available."""
+    """Return the metric to align by: the main one, but words instead of characters."""
     heading = next(iter(results.metrics()), "")
     wanted = "wer" if heading.startswith(OFFICIAL) else heading
-    return next((metric for metric in score.rates if metric == wanted != "cer"), next(iter(score.rates)))
+    legible = [metric for metric in score.rates if metric != "cer"]
+    return next((metric for metric in legible if metric == wanted), legible[0])
 
 
 def _choose(ordered: list[UtteranceScore], metric: Metric, tokens: int) -> list[UtteranceScore]:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from asr.console import Table, counted
 from asr.scoring.alignment import render
 from asr.scoring.error_rates import ErrorCounts, ErrorRate
-from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score, by_length, confusions
+from asr.scoring.score import TOKEN_OF, Metric, Score, by_length, confusions
 from asr.scoring.significance import PairedScores
 from asr.scoring.statistics import DASH, percent
 
@@ -88,10 +88,12 @@ def print_score(console: Console, folder: Path, result: Score, *, details: bool 
     console.print(f"{utterances}{audio}{speed}, aligned with {costs}", highlight=False)
     if (words := result.pronunciations) and words.words > words.model:
         console.print(str(words), soft_wrap=True, highlight=False)
-    if details:
+    # The speaker of an utterance without one is `unknown`, or in prepared data its id.
+    if details and any(x.speaker not in ("unknown", x.id) for x in result.utterances):
         console.print(_speaker_table(result))
-    headlines = [metric for metric in HEADLINES if metric in result.rates]
-    for metric in headlines:
+    elif details:
+        console.print("no rates by speaker: the data name no speakers", highlight=False)
+    for metric in result.headlines:
         if details:
             console.print(_length_table(result, metric))
         pairs = confusions(result.utterances, metric)[:MOST_FREQUENT]
@@ -104,7 +106,7 @@ def print_score(console: Console, folder: Path, result: Score, *, details: bool 
         return
     console.print("[bold]Worst utterances[/]")
     for entry in result.utterances[:WORST]:
-        for metric in headlines:
+        for metric in result.headlines:
             counts = counts_line(entry.counts[metric])
             console.print(f"[bold]{escape(entry.id)}[/]  {metric.upper()}  {counts}", highlight=False)
             console.print(render(entry.alignments[metric], console.width), soft_wrap=True, highlight=False)

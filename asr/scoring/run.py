@@ -177,7 +177,7 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
 def rates_line(folder: Path) -> str:
     """Return the error rates of a decode folder with their intervals: `PER 5.41 % (4.90 … 5.93), WER …`.
 
-    CER replaces PER if there are no phones. Without references, return why there are no rates.
+    Without references, return why there are no rates.
     """
     try:
         result, _ = _scored(folder, read_hypotheses(folder / HYPOTHESES), ScoreOptions())

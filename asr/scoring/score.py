@@ -18,7 +18,6 @@ from asr.text.numbers import check_numbers
 from asr.text.pronunciation import WordCounts
 
 Metric = Literal["per", "wer", "cer"]
-HEADLINES: tuple[Metric, ...] = ("per", "wer")  # CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
 NOTHING = "∅"  # stands for the missing side of a deletion or insertion
@@ -68,7 +67,7 @@ class Confusion:
 class Score:
     """Error rates of a corpus; a metric that doesn't apply is absent from `rates`."""
 
-    rates: dict[Metric, ErrorRate]
+    rates: dict[Metric, ErrorRate]  # the main one first: PER, or for models of characters CER
     speakers: list[SpeakerScore]  # sorted by name
     utterances: list[UtteranceScore]  # worst first, by the first metric of `rates`
     audio_s: float = 0.0
@@ -88,7 +87,12 @@ class Score:
     @property
     def shown(self) -> list[Metric]:
         """The rates that lines and tables of several systems show: CER only without PER."""
-        return [x for x in self.rates if x in HEADLINES or "per" not in self.rates]
+        return [x for x in self.rates if x != "cer" or "per" not in self.rates]
+
+    @property
+    def headlines(self) -> list[Metric]:
+        """The rates that are shown in detail: the main one and WER."""
+        return [x for x in self.rates if x in (next(iter(self.rates)), "wer")]
 
     @property
     def constant(self) -> bool:
@@ -223,8 +227,11 @@ def _tokens(
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
         spoken = scored_words([x.reference for x in hypotheses], filter_words, text, language)
         recognised = scored_words([x.text for x in hypotheses], filter_words, text, language)
+        characters = [list(" ".join(x)) for x in spoken], [list(" ".join(x)) for x in recognised]
+        if hypotheses[0].unit == "character":
+            tokens["cer"] = characters  # first
         tokens["wer"] = spoken, recognised
-        tokens["cer"] = [list(" ".join(x)) for x in spoken], [list(" ".join(x)) for x in recognised]
+        tokens["cer"] = characters
     if not tokens:
         raise UserError(
             f"utterance {hypotheses[0].id!r}: expected reference phones, or reference and recognised words; "

@@ -1,5 +1,6 @@
 """Writes the files beside a score: alignments, and tables by speaker, length and confusion."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from asr.files import write_text
 from asr.scoring.alignment import render
 from asr.scoring.display import counts_line
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.score import HEADLINES, Score, UtteranceScore, by_length, confusions
+from asr.scoring.score import Metric, Score, UtteranceScore, by_length, confusions
 from asr.text.files import write_table
 
 FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
@@ -15,17 +16,19 @@ FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length"
 
 def write_tables(folder: Path, result: Score) -> None:
     """Write the files `TABLES` of a score into a folder."""
-    write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
+    write_text(
+        "\n".join(_alignment_text(entry, result.headlines) for entry in result.utterances),
+        folder / "alignments.txt",
+    )
     for name, rows in _tables(result).items():
         write_table(folder / name, rows[0], rows[1:])
 
 
-def _alignment_text(entry: UtteranceScore) -> str:
+def _alignment_text(entry: UtteranceScore, metrics: Sequence[Metric]) -> str:
     lines = [f"{entry.id}  speaker {entry.speaker}"]
-    for metric in HEADLINES:
-        if metric in entry.counts:
-            lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
-            lines.append(render(entry.alignments[metric]).plain)
+    for metric in metrics:
+        lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
+        lines.append(render(entry.alignments[metric]).plain)
     return "\n".join(lines) + "\n"
 
 

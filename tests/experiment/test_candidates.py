@@ -192,3 +192,17 @@ def test_a_mechanism_for_each_layer_is_a_candidate() -> None:
     assert [x.attention for x in two] == ["full*1,local-4*3", "full*2,local-4*2"]
     with pytest.raises(UserError, match=r"'full\*2,lsh-1\*1': expected mechanisms for 4 layers, found 3"):
         candidates("attentions=[full*2,lsh-1*1]")
+
+
+@pytest.mark.parametrize(
+    ("asked", "labels"),
+    [
+        ("frames=['1,2*5','1,2*']", "'full, model.frames=1,2.5' and 'full, model.frames=1,2.': "),
+        ("candidates=['full*6']", "'full' and 'full.6': "),
+    ],
+)
+def test_the_same_in_each_layer_is_not_trained_twice(asked: str, labels: str) -> None:
+    """Equal models were trained under two names."""
+    given = ["recipe=demo", "attentions=full", "model.layers=6", asked]
+    with pytest.raises(UserError, match=labels + "the same in every layer"):
+        plan_candidates(parse(given))

@@ -77,7 +77,27 @@ def test_validation_tuning_and_scoring_count_the_same_errors():
 
 def test_per_applies_only_to_phones():
     result = score([hypothesis("u", "go on", "go on", phones="g o o n", heard="g o", unit="character")])
-    assert list(result.rates) == ["wer", "cer"]
+    assert set(result.rates) == {"wer", "cer"}
+
+
+@pytest.mark.parametrize(
+    ("unit", "rates", "headlines", "worst"),
+    [
+        ("phone", ["per", "wer", "cer"], ["per", "wer"], "phones"),
+        ("character", ["cer", "wer"], ["cer", "wer"], "letters"),
+        ("piece", ["wer", "cer"], ["wer"], "words"),
+    ],
+)
+def test_the_main_error_rate_comes_first(unit, rates, headlines, worst):
+    """For models of characters, `asr decode` and `score` put WER first, and sorted by it."""
+    utterances = [
+        hypothesis("phones", "a b", "a b", phones="a b", heard="a", unit=unit),
+        hypothesis("words", "going going", "goin going", phones="a b", heard="a b", unit=unit),
+        hypothesis("letters", "go on then", "go on ", phones="a b", heard="a b", unit=unit),
+    ]
+    result = score(utterances)
+    assert (list(result.rates), result.headlines) == (rates, headlines)
+    assert result.utterances[0].id == worst
 
 
 def test_words_are_filtered_on_both_sides_and_compared_case_insensitively():

@@ -32,7 +32,7 @@ def test_the_rates_that_asr_decode_prints(tmp_path):
     letters = [Hypothesis("a", "anna", 1.0, "go on", None, list("go_on"), [0.1] * 5, "go un", "character")]
     (tmp_path / "letters").mkdir()
     write_hypotheses(tmp_path / "letters" / "hyp.jsonl", letters)
-    assert rates_line(tmp_path / "letters").startswith("WER 50.00 %, CER 20.00 %")
+    assert rates_line(tmp_path / "letters").startswith("CER 20.00 %, WER 50.00 %")
 
 
 def test_writes_score_alignments_and_speakers(tmp_path):
@@ -89,9 +89,9 @@ def test_several_models_of_characters_are_compared_by_both_rates(tmp_path):
         write_hypotheses(tmp_path / name / "hyp.jsonl", letters)
     folders = [tmp_path / "one", tmp_path / "two"]
     (heads,) = [line for line in printed(folders, details=False).splitlines() if "system" in line]
-    assert heads.strip("┃ ").split() == ["system", "┃", "WER", "┃", "CER", "┃", "RTF"]
-    assert "/one │ 50.00 │ 20.00 │" in printed(folders, details=False)
-    assert "│ 1      │ 50.00 │ 20.00 │" in printed(folders, width=40, details=False)
+    assert heads.strip("┃ ").split() == ["system", "┃", "CER", "┃", "WER", "┃", "RTF"]
+    assert "/one │ 20.00 │ 50.00 │" in printed(folders, details=False)
+    assert "│ 1      │ 20.00 │ 50.00 │" in printed(folders, width=40, details=False)
 
 
 def test_a_run_stands_for_what_it_has_decoded(tmp_path):
@@ -109,6 +109,16 @@ def test_a_run_stands_for_what_it_has_decoded(tmp_path):
     assert (run / "decode" / "dev" / "full-beam" / "score.json").exists()
     with pytest.raises(UserError, match="did you mean"):
         score_paths([tmp_path / "rum"], ScoreOptions())
+
+
+def test_data_without_speakers_have_no_rates_by_speaker(tmp_path):
+    """The table had a row for each utterance, whose id stands for its speaker."""
+    assert "By speaker" in printed([make_folder(tmp_path / "named")])
+    unnamed = [Hypothesis(name, name, 1.0, "go", None, [], [], "go", "piece") for name in ("u1", "u2")]
+    write_hypotheses(tmp_path / "hyp.jsonl", unnamed)
+    text = printed([tmp_path])
+    assert "By speaker" not in text
+    assert "no rates by speaker: the data name no speakers" in text
 
 
 def test_the_number_of_worst_utterances_needs_details(tmp_path):

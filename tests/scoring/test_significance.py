@@ -17,6 +17,7 @@ from asr.scoring.score import UtteranceScore, by_length, confusions
 from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
 from asr.scoring.stm import read_stm
 from asr.scoring.trn import ident_key, read_trn
+from asr.text.tokenizer import Unit
 
 
 @pytest.mark.parametrize(
@@ -118,10 +119,10 @@ def test_confusions_are_counted():
     assert [(pair.reference, pair.hypothesis, pair.times) for pair in pairs] == [("b", "x", 2), ("∅", "y", 1)]
 
 
-def write(folder, heard: dict[str, str], reference: str = "go on then please"):
+def write(folder, heard: dict[str, str], reference: str = "go on then please", unit: Unit = "piece"):
     write_hypotheses(
         folder / "hyp.jsonl",
-        [Hypothesis(name, "s1", 2.0, reference, None, [], [], text, "piece") for name, text in heard.items()],
+        [Hypothesis(name, "s1", 2.0, reference, None, [], [], text, unit) for name, text in heard.items()],
     )
     return folder
 
@@ -142,9 +143,11 @@ def test_two_systems_are_tested_against_each_other(tmp_path):
 
 def test_models_of_characters_are_tested_by_cer_too(tmp_path):
     """Of equally many wrong words, one system has more letters right; only WER was tested."""
-    bad = write(tmp_path / "bad", {f"u{i}": "go xyz then please" for i in range(30)})
-    good = write(tmp_path / "good", {f"u{i}": "go o then please" for i in range(30)})
-    words, matched, characters = printed([bad, good], width=120, details=False).splitlines()[-3:]
+    bad, good = (
+        write(tmp_path / heard, {f"u{i}": f"go {heard} then please" for i in range(30)}, unit="character")
+        for heard in ("xyz", "o")
+    )
+    characters, words, matched = printed([bad, good], width=120, details=False).splitlines()[-3:]
     assert "WER +0.00 points" in words
     assert "matched pairs: p = 1.000" in matched
     assert matched.endswith("no significant difference at 5 %")
