@@ -7,6 +7,7 @@ from tone_corpora import TINY
 
 from asr.cli import main
 from asr.experiment.results import read_results
+from asr.report.tables.scores import ratios
 from asr.scoring.run import read_score
 from asr.training.config import train_options
 from asr.training.run import train
@@ -46,3 +47,6 @@ def test_a_run_of_characters_is_led_by_the_rate_of_its_training(tone_corpus: Pat
     for rate in ("cer", "wer"):
         assert found[rate]["rate"] == pytest.approx(score[rate]["rate"])
     assert 0 < score["cer"]["rate"] != score["wer"]["rate"]
+    table = ratios(results, "test")  # had columns of dashes: full attention has no KL to be divided by
+    assert table is not None
+    assert [x.name for x in table.columns] == ["attention", "CER", "WER", "NLL", "CPU time (quartiles)"]

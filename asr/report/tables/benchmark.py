@@ -1,5 +1,6 @@
 """Time and memory of operations on random input, by length and pass."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -33,8 +34,8 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
     lines = []
     for row, ratio in zip(rows, speed_ups(rows, baseline, clock), strict=True):
         unit_s = 1.0 if model else 1e-6 * row.positions
-        low, median, high = (f"{x / unit_s:.{digits}f}" for x in quartiles(row.repeats_s(clock)))
-        seconds = [f"{part:.{digits}f}" for part in row.parts_s.values()]
+        low, median, high = (_decimal(x / unit_s, digits) for x in quartiles(row.repeats_s(clock)))
+        seconds = [_decimal(part, digits) for part in row.parts_s.values()]
         numbers = [str(row.utterances), *seconds, median, f"{low}{BETWEEN}{high}"]
         numbers.append("" if ratio is None else f"{ratio:.2f}")
         name = TableCell(row.variant, sort=row.variant, family=theme.family(row.variant))
@@ -56,6 +57,18 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
         rows=lines,
         sections={number for number, (row, after) in enumerate(pairwise(rows)) if row.length != after.length},
     )
+
+
+def _decimal(value: float, digits: int) -> str:
+    """Return a number with so many decimals, or more if it needs them for three significant digits.
+
+    Example:
+        >>> _decimal(1.23456, 3), _decimal(0.00123456, 3)
+        ('1.235', '0.00123')
+    """
+    if value > 0:
+        digits = max(digits, 2 - math.floor(math.log10(value)))
+    return f"{value:.{digits}f}"
 
 
 def _number(text: str) -> TableCell:

@@ -8,6 +8,7 @@ from asr.console import Column, Table, TableCell, counted, duration
 from asr.experiment.results import Results, System
 from asr.experiment.variant import Variant
 from asr.report import theme
+from asr.report.tables.cells import filled
 from asr.report.words import clock_words, metric_heading, metric_words, scored
 from asr.scoring.statistics import DASH, Estimate
 
@@ -70,7 +71,7 @@ def ratios(results: Results, split: str) -> Table | None:
         time = results.ratio(system, split, "time")
         text = time.text("{:.2f}".format) if time else DASH
         rows.append([_head(name, system[1]), *ratio_cells, _cell(text, time)])
-    return Table(
+    found = Table(
         key=f"ratios-{split}",
         label="Ratios",
         title=f"{split}: ratios to {results.protocol['baseline']}",
@@ -85,6 +86,7 @@ def ratios(results: Results, split: str) -> Table | None:
         ],
         rows=rows,
     )
+    return filled(found)  # full attention has no KL to be divided by
 
 
 def by_layer(results: Results, split: str) -> Table | None:
