@@ -1,4 +1,4 @@
-"""Derivatives of the compiled operators."""
+"""The compiled operators as functions: output shapes for tracing, derivatives for autograd."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,51 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from attention_ext.library import require
+
+Outputs = Callable[..., Tensor | tuple[Tensor, ...]]
 BackwardArguments = Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]]
 
 
-class DifferentiableOperator:
+class Operator:
+    """A compiled operator; a call loads the library and registers the operator with PyTorch if necessary.
+
+    Args:
+        name: name of the operator, without `attention_ext::`.
+        outputs: maps inputs to empty outputs, for tracing.
+    """
+
+    def __init__(self, name: str, outputs: Outputs) -> None:
+        self.name, self._outputs, self._registered = name, outputs, False
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the operator's output.
+
+        Raises:
+            RuntimeError: the library can't be loaded, or the operator refuses its inputs.
+        """
+        self._load(inputs[0].device.type)
+        return self._run(*inputs)
+
+    def register(self) -> None:
+        """Register the operator with PyTorch, unless it is; the library must be loaded."""
+        if not self._registered:
+            self._register()
+            self._registered = True
+
+    def _register(self) -> None:
+        torch.library.register_fake(f"attention_ext::{self.name}", self._outputs)
+
+    def _load(self, device: str) -> None:
+        if not torch.compiler.is_compiling():
+            require(device)
+            self.register()
+
+    def _run(self, *inputs: Any) -> Any:
+        return getattr(torch.ops.attention_ext, self.name)(*inputs)
+
+
+class DifferentiableOperator(Operator):
     """A compiled operator and its derivative, for graphs and for eager calls.
 
     The operator's first inputs are queries, keys and values; only these receive gradients. Only its first
@@ -21,23 +62,26 @@ class DifferentiableOperator:
     `torch.autograd.Function` of the same two functions instead.
 
     Args:
-        name: name of the operator, without `attention_ext::`.
+        name, outputs: see `Operator`.
         backward_arguments: maps inputs and outputs to the arguments of `<name>_backward` after the gradient.
     """
 
-    def __init__(self, name: str, backward_arguments: BackwardArguments) -> None:
-        self.name, self._backward_arguments = name, backward_arguments
+    def __init__(self, name: str, outputs: Outputs, backward_arguments: BackwardArguments) -> None:
+        super().__init__(name, outputs)
+        self._backward_arguments = backward_arguments
         members = {"forward": staticmethod(self._forward), "backward": staticmethod(self._eager_backward)}
         function: Any = type(name, (torch.autograd.Function,), members)
         self._apply: Callable[..., tuple[Tensor, ...]] = function.apply
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Return the operator's first output; the library must be loaded.
+        """Return the operator's first output.
 
         Raises:
+            RuntimeError: see `Operator`.
             NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros; a
                 derivative with `torch.func`; and in the backward pass, one with `create_graph=True`.
         """
+        self._load(inputs[0].device.type)
         if torch.compiler.is_compiling():
             return self._run(*inputs)[0]
         if any(isinstance(x, Tensor) and unpack_dual(x).tangent is not None for x in inputs):
@@ -51,15 +95,12 @@ class DifferentiableOperator:
             )
         return self._apply(*inputs)[0]
 
-    def register(self) -> None:
-        """Register the derivative with PyTorch; PyTorch refuses a second registration."""
+    def _register(self) -> None:
+        super()._register()
         torch.library.register_fake(f"attention_ext::{self.name}_backward", _empty_gradients)
         torch.library.register_autograd(
             f"attention_ext::{self.name}", self._backward, setup_context=self._setup_context
         )
-
-    def _run(self, *inputs: Any) -> tuple[Tensor, ...]:
-        return getattr(torch.ops.attention_ext, self.name)(*inputs)
 
     def _forward(self, ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         output = self._run(*inputs)

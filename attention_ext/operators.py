@@ -10,19 +10,22 @@ from attention_ext.local_attention import native as local_attention
 from attention_ext.lsh_attention import native as lsh_attention
 from attention_ext.near_attention import native as near_attention
 
+OPERATORS = (
+    hashing.HASH,
+    hashing.MEAN,
+    kmeans.OPERATOR,
+    key_grouping.OPERATOR,
+    clustered_attention.OPERATOR,
+    improved_clustered_attention.OPERATOR,
+    lsh_attention.BUCKETS,
+    lsh_attention.OPERATOR,
+    local_attention.OPERATOR,
+    near_attention.OPERATOR,
+)
+
 
 def register() -> None:
     """Register every operator that is not registered yet; the CPU library must be loaded."""
-    for operator in (
-        hashing,
-        kmeans,
-        key_grouping,
-        clustered_attention,
-        improved_clustered_attention,
-        lsh_attention,
-        local_attention,
-        near_attention,
-    ):
-        if operator is near_attention and lacks("near_attention"):
-            continue  # in a library built before this operator, the other kernels still work
-        operator.register()
+    for operator in OPERATORS:
+        if not lacks(operator.name):  # in an older library, the other kernels still work
+            operator.register()

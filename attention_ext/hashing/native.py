@@ -1,11 +1,9 @@
 """Sign-random-projection hashing on the compiled kernels."""
 
-import functools
-
 import torch
 from torch import Tensor
 
-from attention_ext.library import require
+from attention_ext.autograd import Operator
 from attention_ext.tensors import compute_dtype
 
 
@@ -21,10 +19,7 @@ def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
     Returns:
         [B, H, N] int64; bit p is 1 if and only if the product with plane p is positive.
     """
-    if not torch.compiler.is_compiling():
-        require(x_BHND.device.type)
-        register()
-    return torch.ops.attention_ext.hash_sign(x_BHND, planes_PD)
+    return HASH(x_BHND, planes_PD)
 
 
 def subtract_mean(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
@@ -37,20 +32,8 @@ def subtract_mean(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
     Returns:
         [B, H, N, D] in float32, or float64 for float64; zeros at padding.
     """
-    if not torch.compiler.is_compiling():
-        require(x_BHND.device.type)
-        register()
-    return torch.ops.attention_ext.subtract_mean(x_BHND, lengths_B)
+    return MEAN(x_BHND, lengths_B)
 
 
-@functools.cache
-def register() -> None:
-    """Register the outputs' shapes with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::subtract_mean")
-    def _(x: Tensor, lengths: Tensor) -> Tensor:
-        return x.new_empty(x.shape, dtype=compute_dtype(x))
-
-    @torch.library.register_fake("attention_ext::hash_sign")
-    def _(x: Tensor, planes: Tensor) -> Tensor:
-        return x.new_empty(x.shape[:3], dtype=torch.int64)
+HASH = Operator("hash_sign", lambda x, planes: x.new_empty(x.shape[:3], dtype=torch.int64))
+MEAN = Operator("subtract_mean", lambda x, lengths: x.new_empty(x.shape, dtype=compute_dtype(x)))

@@ -1,6 +1,5 @@
 """Improved clustered attention on the compiled kernels, with its derivative."""
 
-import functools
 from typing import Any
 
 import torch
@@ -8,7 +7,6 @@ from torch import Tensor
 
 from attention_ext.autograd import DifferentiableOperator, needs_gradient
 from attention_ext.clusters.kept import kept_size
-from attention_ext.library import require
 from attention_ext.tensors import compute_dtype, dropout_seed
 
 
@@ -39,12 +37,36 @@ def improved_clustered_attention(
     Returns:
         [B, H, N, E]; zeros at padded queries, and for a sequence without valid keys.
     """
-    if not torch.compiler.is_compiling():
-        require(q_BHND.device.type)
-        register()
     lengths, seed = (query_lengths_B, key_lengths_B), dropout_seed(q_BHND, dropout)
     keep = needs_gradient(q_BHND, k_BHSD, v_BHSE)
-    return _differentiable(q_BHND, k_BHSD, v_BHSE, groups_BHN, *lengths, clusters, topk, dropout, seed, keep)
+    return OPERATOR(q_BHND, k_BHSD, v_BHSE, groups_BHN, *lengths, clusters, topk, dropout, seed, keep)
+
+
+def _outputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    groups: Tensor,
+    query_lengths: Tensor,
+    key_lengths: Tensor,
+    clusters: int,
+    topk: int,
+    dropout: float,
+    seed: Tensor | None,
+    keep_weights: bool = False,
+) -> tuple[Tensor, ...]:
+    B, H, N, D = q.shape
+    C, S, E = min(clusters, N), *v.shape[2:]
+    K = min(topk, S)
+    sums = compute_dtype(q)
+    return (
+        q.new_empty(B, H, N, E),
+        q.new_empty(B, H, 2, C, dtype=sums),
+        q.new_empty(B, H, C, E, dtype=sums),
+        q.new_empty(B, H, C, dtype=sums),
+        q.new_empty(B, H, C, K, dtype=torch.int32),
+        q.new_empty(B, H, kept_size(q, keep_weights, N, S, D, C, K), dtype=sums),
+    )
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -53,38 +75,4 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
     return (*tensors, clusters, dropout, seed, *others, out)
 
 
-_differentiable = DifferentiableOperator("improved_clustered_attention", _backward_arguments)
-
-
-@functools.cache
-def register() -> None:
-    """Register output shapes and the derivative with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::improved_clustered_attention")
-    def _(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        groups: Tensor,
-        query_lengths: Tensor,
-        key_lengths: Tensor,
-        clusters: int,
-        topk: int,
-        dropout: float,
-        seed: Tensor | None,
-        keep_weights: bool = False,
-    ) -> tuple[Tensor, ...]:
-        B, H, N, D = q.shape
-        C, S, E = min(clusters, N), *v.shape[2:]
-        K = min(topk, S)
-        sums = compute_dtype(q)
-        return (
-            q.new_empty(B, H, N, E),
-            q.new_empty(B, H, 2, C, dtype=sums),
-            q.new_empty(B, H, C, E, dtype=sums),
-            q.new_empty(B, H, C, dtype=sums),
-            q.new_empty(B, H, C, K, dtype=torch.int32),
-            q.new_empty(B, H, kept_size(q, keep_weights, N, S, D, C, K), dtype=sums),
-        )
-
-    _differentiable.register()
+OPERATOR = DifferentiableOperator("improved_clustered_attention", _outputs, _backward_arguments)

@@ -1,11 +1,9 @@
 """K-means of queries in the metric of the keys on the compiled kernels."""
 
-import functools
-
 import torch
 from torch import Tensor
 
-from attention_ext.library import require
+from attention_ext.autograd import Operator
 
 
 def key_groups(
@@ -30,25 +28,8 @@ def key_groups(
     Returns:
         [B, H, N] int32, cluster of each query, 0 … min(C, n) − 1; −1 at padding.
     """
-    if not torch.compiler.is_compiling():
-        require(q_BHND.device.type)
-        register()
     lengths = query_lengths_B, key_lengths_B
-    return torch.ops.attention_ext.key_groups(q_BHND, k_BHSD, *lengths, clusters, rank, iterations)
+    return OPERATOR(q_BHND, k_BHSD, *lengths, clusters, rank, iterations)
 
 
-@functools.cache
-def register() -> None:
-    """Register the output's shape with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::key_groups")
-    def _(
-        q: Tensor,
-        k: Tensor,
-        query_lengths: Tensor,
-        key_lengths: Tensor,
-        clusters: int,
-        rank: int,
-        iterations: int,
-    ) -> Tensor:
-        return q.new_empty(q.shape[:3], dtype=torch.int32)
+OPERATOR = Operator("key_groups", lambda q, *_: q.new_empty(q.shape[:3], dtype=torch.int32))

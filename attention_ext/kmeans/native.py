@@ -1,11 +1,9 @@
 """K-means in Hamming space on the compiled kernels."""
 
-import functools
-
 import torch
 from torch import Tensor
 
-from attention_ext.library import require
+from attention_ext.autograd import Operator
 
 
 def hamming_kmeans(
@@ -23,16 +21,7 @@ def hamming_kmeans(
     Returns:
         [B, H, N] int32, cluster of each position, 0 … min(C, n) − 1; −1 at padding.
     """
-    if not torch.compiler.is_compiling():
-        require(hashes_BHN.device.type)
-        register()
-    return torch.ops.attention_ext.hamming_kmeans(hashes_BHN, lengths_B, clusters, iterations, bits)
+    return OPERATOR(hashes_BHN, lengths_B, clusters, iterations, bits)
 
 
-@functools.cache
-def register() -> None:
-    """Register the output's shape with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::hamming_kmeans")
-    def _(hashes: Tensor, lengths: Tensor, clusters: int, iterations: int, bits: int) -> Tensor:
-        return hashes.new_empty(hashes.shape, dtype=torch.int32)
+OPERATOR = Operator("hamming_kmeans", lambda hashes, *_: hashes.new_empty(hashes.shape, dtype=torch.int32))

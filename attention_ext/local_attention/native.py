@@ -1,13 +1,10 @@
 """Local attention on the compiled kernels, with its derivative; on CUDA, on PyTorch's fused attention."""
 
-import functools
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from attention_ext.autograd import DifferentiableOperator
-from attention_ext.library import require
 from attention_ext.local_attention import sdpa
 from attention_ext.tensors import compute_dtype, dropout_seed
 
@@ -41,29 +38,17 @@ def local_attention(
     """
     if q_BHND.device.type == "cuda":
         return sdpa.local_attention(q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout)
-    if not torch.compiler.is_compiling():
-        require(q_BHND.device.type)
-        register()
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(
-        q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout, seed, bias_BN
-    )
+    return OPERATOR(q_BHND, k_BHND, v_BHNE, lengths_B, left, right, chunk, first, dropout, seed, bias_BN)
+
+
+def _outputs(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    B, H, N, _D = q.shape
+    return q.new_empty(B, H, N, v.shape[3]), q.new_empty(B, H, 2, N, dtype=compute_dtype(q))
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
     return (*inputs, *output)
 
 
-_differentiable = DifferentiableOperator("local_attention", _backward_arguments)
-
-
-@functools.cache
-def register() -> None:
-    """Register output shapes and the derivative with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::local_attention")
-    def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        B, H, N, _D = q.shape
-        return q.new_empty(B, H, N, v.shape[3]), q.new_empty(B, H, 2, N, dtype=compute_dtype(q))
-
-    _differentiable.register()
+OPERATOR = DifferentiableOperator("local_attention", _outputs, _backward_arguments)

@@ -1,13 +1,11 @@
 """LSH attention on the compiled kernels, with its derivative."""
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator
-from attention_ext.library import require
+from attention_ext.autograd import DifferentiableOperator, Operator
 from attention_ext.tensors import compute_dtype, dropout_seed
 
 
@@ -25,10 +23,7 @@ def lsh_buckets(x_BHND: Tensor, rotations_RDF: Tensor, lengths_B: Tensor) -> Ten
     Returns:
         [B, H, R, N] int32, 0 … 2·F − 1, the lowest on ties; 2·F at padding.
     """
-    if not torch.compiler.is_compiling():
-        require(x_BHND.device.type)
-        register()
-    return torch.ops.attention_ext.lsh_buckets(x_BHND.detach(), rotations_RDF.detach(), lengths_B)
+    return BUCKETS(x_BHND.detach(), rotations_RDF.detach(), lengths_B)
 
 
 def lsh_attention(
@@ -55,11 +50,22 @@ def lsh_attention(
     Returns:
         [B, H, N, E]; zeros at padding.
     """
-    if not torch.compiler.is_compiling():
-        require(q_BHND.device.type)
-        register()
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed)
+    return OPERATOR(q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed)
+
+
+def _buckets(x: Tensor, rotations: Tensor, lengths: Tensor) -> Tensor:
+    B, H, N, _ = x.shape
+    return x.new_empty(B, H, rotations.shape[0], N, dtype=torch.int32)
+
+
+def _outputs(q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    B, H, N, _D = q.shape
+    return (
+        q.new_empty(B, H, N, v.shape[3]),
+        q.new_empty(B, H, 2, N, dtype=compute_dtype(q)),
+        q.new_empty(buckets.shape, dtype=torch.int32),
+    )
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -67,25 +73,5 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
     return (q, k, v, *others, *output)
 
 
-_differentiable = DifferentiableOperator("lsh_attention", _backward_arguments)
-
-
-@functools.cache
-def register() -> None:
-    """Register output shapes and the derivative with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::lsh_buckets")
-    def _(x: Tensor, rotations: Tensor, lengths: Tensor) -> Tensor:
-        B, H, N, _ = x.shape
-        return x.new_empty(B, H, rotations.shape[0], N, dtype=torch.int32)
-
-    @torch.library.register_fake("attention_ext::lsh_attention")
-    def _(q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-        B, H, N, _D = q.shape
-        return (
-            q.new_empty(B, H, N, v.shape[3]),
-            q.new_empty(B, H, 2, N, dtype=compute_dtype(q)),
-            q.new_empty(buckets.shape, dtype=torch.int32),
-        )
-
-    _differentiable.register()
+BUCKETS = Operator("lsh_buckets", _buckets)
+OPERATOR = DifferentiableOperator("lsh_attention", _outputs, _backward_arguments)

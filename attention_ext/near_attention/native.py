@@ -1,13 +1,11 @@
 """Near-field attention on the compiled kernels, with its derivative."""
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attention_ext.autograd import DifferentiableOperator, needs_gradient
-from attention_ext.library import require
 from attention_ext.tensors import compute_dtype, dropout_seed
 
 
@@ -41,11 +39,8 @@ def near_attention(
     Returns:
         [B, H, N, E]; zeros at padding.
     """
-    if not torch.compiler.is_compiling():
-        require(q_BHND.device.type)
-        register()
     seed, keep = dropout_seed(q_BHND, dropout), needs_gradient(q_BHND, k_BHND, v_BHNE)
-    return _differentiable(
+    return OPERATOR(
         q_BHND, k_BHND, v_BHNE, groups_BHN, lengths_B, clusters, topk, window, dropout, seed, keep
     )
 
@@ -66,40 +61,33 @@ def kept_size(x: Tensor, keep_weights: bool, window: int, N: int) -> int:
     return 0 if keys > 256 else (N + block - 1) // block * ((block + 15) // 16) * keys * 16
 
 
+def _outputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    groups: Tensor,
+    lengths: Tensor,
+    clusters: int,
+    topk: int,
+    window: int,
+    dropout: float,
+    seed: Tensor | None,
+    keep_weights: bool = False,
+) -> tuple[Tensor, ...]:
+    B, H, N, _ = q.shape
+    C, K, sums = min(clusters, N), min(topk, N), compute_dtype(q)
+    return (
+        q.new_empty(B, H, N, v.shape[3]),
+        q.new_empty(B, H, 2, N, dtype=sums),
+        q.new_empty(B, H, 2, C, dtype=sums),
+        q.new_empty(B, H, C, K, dtype=torch.int32),
+        q.new_empty(B, H, kept_size(q, keep_weights, window, N), dtype=sums),
+    )
+
+
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
     *tensors, clusters, _, window, dropout, seed, _ = inputs
     return (*tensors, clusters, window, dropout, seed, *output)
 
 
-_differentiable = DifferentiableOperator("near_attention", _backward_arguments)
-
-
-@functools.cache
-def register() -> None:
-    """Register output shapes and the derivative with PyTorch."""
-
-    @torch.library.register_fake("attention_ext::near_attention")
-    def _(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        groups: Tensor,
-        lengths: Tensor,
-        clusters: int,
-        topk: int,
-        window: int,
-        dropout: float,
-        seed: Tensor | None,
-        keep_weights: bool = False,
-    ) -> tuple[Tensor, ...]:
-        B, H, N, _D = q.shape
-        C, K, sums = min(clusters, N), min(topk, N), compute_dtype(q)
-        return (
-            q.new_empty(B, H, N, v.shape[3]),
-            q.new_empty(B, H, 2, N, dtype=sums),
-            q.new_empty(B, H, 2, C, dtype=sums),
-            q.new_empty(B, H, C, K, dtype=torch.int32),
-            q.new_empty(B, H, kept_size(q, keep_weights, window, N), dtype=sums),
-        )
-
-    _differentiable.register()
+OPERATOR = DifferentiableOperator("near_attention", _outputs, _backward_arguments)

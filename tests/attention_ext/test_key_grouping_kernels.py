@@ -119,6 +119,5 @@ def test_any_number_of_threads_alone_and_in_a_batch() -> None:
 
 def test_operator_registration() -> None:
     q, k, lengths = vectors(1, 2, 30, 8), vectors(1, 2, 20, 8), torch.tensor([25])
-    native.register()
     arguments = (q, k, lengths, torch.tensor([19]), 4, 8, 2)
     torch.library.opcheck(torch.ops.attention_ext.key_groups.default, arguments)
