@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,10 @@ from asr.model.acoustic_model import AcousticModel
 from asr.text.tokenizer import BLANK as BLANK_SYMBOL
 from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 from attention_ext.hashing.graph import hash_sign
-from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
+from attention_ext.improved_clustered_attention.graph import products_per_query
+from attention_ext.improved_clustered_attention.reference import improved_clustered_attention
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
-from attention_ext.near_attention.graph import near_attention
+from attention_ext.near_attention.reference import near_attention
 
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "near", "local", "linear", "fastformer", "none")
 OPSET = 18  # the ONNX opset that torch.onnx writes, so that no graph is converted
@@ -132,8 +134,8 @@ def graph_module(
         mechanism.operators["reference"] = replace(
             mechanism.operators["reference"],
             hash_sign=hash_sign,
-            improved_clustered_attention=improved_clustered_attention,
-            near_attention=near_attention,
+            improved_clustered_attention=partial(improved_clustered_attention, products=products_per_query),
+            near_attention=partial(near_attention, products=products_per_query),
         )
     return computation(model)
 

@@ -1,5 +1,6 @@
 """Improved clustered attention in plain PyTorch, the oracle for the compiled kernels."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,28 @@ from attention_ext.gated_bias import LogitBias
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 LARGEST_BLOCK = 32  # queries that share one gathered copy of their cluster's keys
+
+# Logits [B, H, N, K] of every query on its cluster's top keys, and the function that weighs their values
+# [B, H, N, E] by [B, H, N, K]; and the function that maps scaled queries, keys, top keys [B, H, C, K], groups
+# and members to both.
+Products = tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]
+MakeProducts = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Products]
+
+
+def products_in_blocks(
+    q_BHND: Tensor, k_BHSD: Tensor, top_BHCK: Tensor, groups_BHN: Tensor, members_BHNC: Tensor
+) -> Products:
+    """Return `Products` for queries sorted into blocks, which share a copy of their cluster's rows."""
+    slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
+    B, H, M = cluster_BHM.shape
+    top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, top_BHCK.shape[-1]))
+
+    def weigh(weights_BHNK: Tensor, v_BHSE: Tensor) -> Tensor:
+        weights_BHMIK = to_blocks(weights_BHNK, slots_BHN, M, block)
+        return from_blocks(weights_BHMIK @ gather_rows(v_BHSE, top_BHMK), slots_BHN)
+
+    scores_BHMIK = to_blocks(q_BHND, slots_BHN, M, block) @ gather_rows(k_BHSD, top_BHMK).mT
+    return from_blocks(scores_BHMIK, slots_BHN), weigh
 
 
 def improved_clustered_attention(
@@ -24,6 +47,7 @@ def improved_clustered_attention(
     topk: int,
     dropout: float = 0.0,
     bias: LogitBias | None = None,
+    products: MakeProducts = products_in_blocks,
 ) -> Tensor:
     """Clustered attention with weights recomputed for each query on its cluster's top K keys.
 
@@ -40,15 +64,16 @@ def improved_clustered_attention(
         topk: K, clamped to each sequence's key length.
         dropout: dropout probability of the weights of both parts; m̂_j is taken before dropout.
         bias: term of the logits; self-attention only.
+        products: how queries meet their cluster's top keys; see `graph`.
 
     Returns:
         [B, H, N, E] of v's type; zeros at padded queries, and for a sequence without valid keys.
     """
-    weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk, bias)
+    sizes = query_lengths_B, key_lengths_B, clusters, topk
+    weights = _weights(q_BHND, k_BHSD, groups_BHN, *sizes, bias, products)
     v_BHSE, out_dtype = zero_padding(v_BHSE, key_lengths_B).to(weights.rest_BHCS.dtype), v_BHSE.dtype
-    exact_BHMIE = F.dropout(weights.exact_BHMIK, dropout) @ gather_rows(v_BHSE, weights.top_BHMK)
-    rest_BHCE = F.dropout(weights.rest_BHCS, dropout) @ v_BHSE
-    out_BHNE = from_blocks(exact_BHMIE, weights.slots_BHN) + weights.members_BHNC @ rest_BHCE
+    own_BHNE = weights.weigh(F.dropout(weights.exact_BHNK, dropout), v_BHSE)
+    out_BHNE = own_BHNE + weights.members_BHNC @ (F.dropout(weights.rest_BHCS, dropout) @ v_BHSE)
     return zero_padding(out_BHNE, query_lengths_B).to(out_dtype)
 
 
@@ -62,11 +87,11 @@ def improved_clustered_weights(
     topk: int,
 ) -> Tensor:
     """Return the dense [B, H, N, S] weights W that `improved_clustered_attention` implies: output = W @ v."""
-    weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
-    exact_BHNK = from_blocks(weights.exact_BHMIK, weights.slots_BHN)
-    top_BHNK = from_blocks(weights.top_BHMK.unsqueeze(3).expand_as(weights.exact_BHMIK), weights.slots_BHN)
-    weights_BHNS = (weights.members_BHNC @ weights.rest_BHCS).scatter_add(3, top_BHNK, exact_BHNK)
-    return zero_padding(weights_BHNS, query_lengths_B)
+    sizes = query_lengths_B, key_lengths_B, clusters, topk
+    weights = _weights(q_BHND, k_BHSD, groups_BHN, *sizes, None, products_in_blocks)
+    top_BHNK = keys_of_queries(weights.top_BHCK, groups_BHN)
+    shared_BHNS = weights.members_BHNC @ weights.rest_BHCS
+    return zero_padding(shared_BHNS.scatter_add(3, top_BHNK, weights.exact_BHNK), query_lengths_B)
 
 
 def top_keys(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Tensor, Tensor]:
@@ -143,16 +168,16 @@ class _Weights(NamedTuple):
     Attributes:
         rest_BHCS: A^c of each cluster with the top keys zeroed.
         members_BHNC: cluster membership, see `membership`.
-        exact_BHMIK: weights of the queries in each block on its cluster's top keys.
-        top_BHMK: positions of the top keys of each block's cluster.
-        slots_BHN: slot of each query, see `query_blocks`.
+        exact_BHNK: weights of each query on its cluster's top keys; arbitrary at padding.
+        top_BHCK: positions of the top keys.
+        weigh: see `Products`.
     """
 
     rest_BHCS: Tensor
     members_BHNC: Tensor
-    exact_BHMIK: Tensor
-    top_BHMK: Tensor
-    slots_BHN: Tensor
+    exact_BHNK: Tensor
+    top_BHCK: Tensor
+    weigh: Callable[[Tensor, Tensor], Tensor]
 
 
 def _weights(
@@ -163,7 +188,8 @@ def _weights(
     key_lengths_B: Tensor,
     clusters: int,
     topk: int,
-    bias: LogitBias | None = None,
+    bias: LogitBias | None,
+    products: MakeProducts,
 ) -> _Weights:
     """Compute eq. 9 and 10."""
     dtype = compute_dtype(q_BHND)
@@ -172,19 +198,14 @@ def _weights(
     members_BHNC = membership(groups_BHN, query_lengths_B, clusters, dtype)
     scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B, bias)
     rest_BHCS, mass_BHC, top_BHCK = split_weights(scores_BHCS, key_lengths_B, topk)
-
-    slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
-    B, H, M = cluster_BHM.shape
-    top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, top_BHCK.shape[-1]))
-    query_BHMID = to_blocks(q_BHND * q_BHND.shape[-1] ** -0.5, slots_BHN, M, block)
-    scores_BHMIK = query_BHMID @ gather_rows(k_BHSD, top_BHMK).mT
+    scaled_BHND = q_BHND * q_BHND.shape[-1] ** -0.5
+    scores_BHNK, weigh = products(scaled_BHND, k_BHSD, top_BHCK, groups_BHN, members_BHNC)
     if bias is not None:
-        bias_BHNK = bias.of_keys(keys_of_queries(top_BHCK, groups_BHN))
-        scores_BHMIK = scores_BHMIK + to_blocks(bias_BHNK, slots_BHN, M, block)
+        scores_BHNK = scores_BHNK + bias.of_keys(keys_of_queries(top_BHCK, groups_BHN))
+    mass_BHN1 = mass_BHC.gather(2, groups_BHN.clamp(min=0).long()).unsqueeze(-1)
     # The top keys fill the first min(K, length) slots, so that the key lengths mask unused slots.
-    own_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
-    exact_BHMIK = mass_BHC.gather(2, cluster_BHM)[..., None, None] * own_BHMIK
-    return _Weights(rest_BHCS, members_BHNC, exact_BHMIK, top_BHMK, slots_BHN)
+    exact_BHNK = mass_BHN1 * masked_softmax(scores_BHNK, key_lengths_B)
+    return _Weights(rest_BHCS, members_BHNC, exact_BHNK, top_BHCK, weigh)
 
 
 def gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:

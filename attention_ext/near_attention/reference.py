@@ -1,7 +1,5 @@
 """Attention with an exact near field and a far field by centroids in plain PyTorch."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,19 +7,13 @@ from torch import Tensor
 from attention_ext.clusters.reference import centroid_scores, membership
 from attention_ext.gated_bias import LogitBias
 from attention_ext.improved_clustered_attention.reference import (
-    from_blocks,
-    gather_rows,
+    MakeProducts,
     keys_of_queries,
-    query_blocks,
-    to_blocks,
+    products_in_blocks,
     top_keys,
 )
 from attention_ext.local_attention.reference import SMALLEST_BLOCK, clamp, with_neighbours
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
-
-# Logits [B, H, N, K] of every query on its cluster's top keys, and the function that weighs their values
-# [B, H, N, E] by [B, H, N, K].
-Products = tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]
 
 
 def near_attention(
@@ -35,6 +27,7 @@ def near_attention(
     window: int,
     dropout: float = 0.0,
     bias: LogitBias | None = None,
+    products: MakeProducts = products_in_blocks,
 ) -> Tensor:
     """Softmax over each query's own logits on the keys near it and its cluster's logits on the others.
 
@@ -46,7 +39,8 @@ def near_attention(
 
     Gradients are those of these equations, with groups and T_j held constant. Sums over the far keys are
     never differences, which would cancel where a window holds most of a centroid's mass: blocks of far keys
-    are added up in levels, as in fast multipole methods. Memory grows with N·(C + 3·max(W, 64)) + (N + C)·K.
+    are added up in levels, as in fast multipole methods. Memory grows with N·(C + 3·max(W, 64)) + (N + C)·K,
+    and, in a graph with dynamic N, with C·(N / 64)².
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
@@ -57,52 +51,10 @@ def near_attention(
         window: W ≥ 0, neighbours on each side.
         dropout: dropout probability of the weights; a cluster's far keys may share a mask.
         bias: term of the logits.
+        products: see `improved_clustered_attention.reference`.
 
     Returns:
         [B, H, N, E] of v's type; zeros at padding.
-    """
-    arguments = q_BHND, k_BHND, v_BHNE, groups_BHN, lengths_B, clusters, topk, window, dropout, bias
-    return mixed_attention(*arguments, products_in_blocks)
-
-
-def near_weights(
-    q_BHND: Tensor,
-    k_BHND: Tensor,
-    groups_BHN: Tensor,
-    lengths_B: Tensor,
-    clusters: int,
-    topk: int,
-    window: int,
-) -> Tensor:
-    """Return the dense [B, H, N, N] weights W that `near_attention` implies: output = W @ v."""
-    dtype, place_N = compute_dtype(q_BHND), torch.arange(q_BHND.shape[2], device=q_BHND.device)
-    q, k = zero_padding(q_BHND, lengths_B).to(dtype), zero_padding(k_BHND, lengths_B).to(dtype)
-    members_BHNC = membership(groups_BHN, lengths_B, clusters, dtype)
-    shared_BHCN = centroid_scores(q, k, members_BHNC, lengths_B, lengths_B)
-    chosen_BHCN, _ = top_keys(shared_BHCN, lengths_B, topk)
-    exact_BHNN = members_BHNC @ chosen_BHCN.to(dtype) > 0
-    exact_BHNN = exact_BHNN | ((place_N - place_N.unsqueeze(-1)).abs() <= window)
-    scores_BHNN = torch.where(exact_BHNN, (q * q.shape[-1] ** -0.5) @ k.mT, members_BHNC @ shared_BHCN)
-    return zero_padding(masked_softmax(scores_BHNN, lengths_B), lengths_B)
-
-
-def mixed_attention(
-    q_BHND: Tensor,
-    k_BHND: Tensor,
-    v_BHNE: Tensor,
-    groups_BHN: Tensor,
-    lengths_B: Tensor,
-    clusters: int,
-    topk: int,
-    window: int,
-    dropout: float,
-    bias: LogitBias | None,
-    products: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Products],
-) -> Tensor:
-    """Compute `near_attention`, given a function for the products with each cluster's top keys.
-
-    Args:
-        products: maps scaled queries, keys, top keys [B, H, C, K], groups and members to `Products`.
     """
     dtype, out_dtype, N = compute_dtype(q_BHND), v_BHNE.dtype, q_BHND.shape[2]
     q, k, v = (zero_padding(x, lengths_B).to(dtype) for x in (q_BHND, k_BHND, v_BHNE))
@@ -172,20 +124,25 @@ def mixed_attention(
     return zero_padding(out_BHNE, lengths_B).to(out_dtype)
 
 
-def products_in_blocks(
-    q_BHND: Tensor, k_BHND: Tensor, top_BHCK: Tensor, groups_BHN: Tensor, members_BHNC: Tensor
-) -> Products:
-    """Return `Products` for queries sorted into blocks, which share a copy of their cluster's rows."""
-    slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
-    B, H, M = cluster_BHM.shape
-    top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, top_BHCK.shape[-1]))
-
-    def weigh(weights_BHNK: Tensor, v_BHNE: Tensor) -> Tensor:
-        weights_BHMIK = to_blocks(weights_BHNK, slots_BHN, M, block)
-        return from_blocks(weights_BHMIK @ gather_rows(v_BHNE, top_BHMK), slots_BHN)
-
-    scores_BHMIK = to_blocks(q_BHND, slots_BHN, M, block) @ gather_rows(k_BHND, top_BHMK).mT
-    return from_blocks(scores_BHMIK, slots_BHN), weigh
+def near_weights(
+    q_BHND: Tensor,
+    k_BHND: Tensor,
+    groups_BHN: Tensor,
+    lengths_B: Tensor,
+    clusters: int,
+    topk: int,
+    window: int,
+) -> Tensor:
+    """Return the dense [B, H, N, N] weights W that `near_attention` implies: output = W @ v."""
+    dtype, place_N = compute_dtype(q_BHND), torch.arange(q_BHND.shape[2], device=q_BHND.device)
+    q, k = zero_padding(q_BHND, lengths_B).to(dtype), zero_padding(k_BHND, lengths_B).to(dtype)
+    members_BHNC = membership(groups_BHN, lengths_B, clusters, dtype)
+    shared_BHCN = centroid_scores(q, k, members_BHNC, lengths_B, lengths_B)
+    chosen_BHCN, _ = top_keys(shared_BHCN, lengths_B, topk)
+    exact_BHNN = members_BHNC @ chosen_BHCN.to(dtype) > 0
+    exact_BHNN = exact_BHNN | ((place_N - place_N.unsqueeze(-1)).abs() <= window)
+    scores_BHNN = torch.where(exact_BHNN, (q * q.shape[-1] ** -0.5) @ k.mT, members_BHNC @ shared_BHCN)
+    return zero_padding(masked_softmax(scores_BHNN, lengths_B), lengths_B)
 
 
 def _blocks(x_BHND: Tensor, m: int) -> Tensor:

@@ -7,8 +7,10 @@ from mechanisms import LENGTHS, build, inputs
 from asr.attention import build_mechanism, near, parse_name
 from asr.errors import UserError
 from attention_ext import operators
-from attention_ext.near_attention import graph, reference
+from attention_ext.improved_clustered_attention.graph import products_per_query
+from attention_ext.improved_clustered_attention.reference import products_in_blocks
 from attention_ext.near_attention import native as near_native
+from attention_ext.near_attention import reference
 from attention_ext.near_attention.reference import near_weights
 
 
@@ -72,8 +74,8 @@ def test_blocks_of_far_keys(size: int, window: int) -> None:
     groups = torch.randint(0, min(5, size), (2, 1, size), generator=generator, dtype=torch.int32)
     sizes = (groups, lengths, 5, 2, window)
     expected = near_weights(q, k, *sizes) @ v
-    for module in (reference, graph):
-        found = module.near_attention(q, k, v, *sizes)
+    for products in (products_in_blocks, products_per_query):
+        found = reference.near_attention(q, k, v, *sizes, products=products)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 

@@ -25,7 +25,8 @@ from asr.search.path import text_of
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceTokenizer
 from attention_ext.hashing import graph as hashing_graph
 from attention_ext.hashing import reference as hashing_reference
-from attention_ext.improved_clustered_attention import graph, reference
+from attention_ext.improved_clustered_attention.graph import products_per_query
+from attention_ext.improved_clustered_attention.reference import improved_clustered_attention
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
 # Graphs repeat the operations of each iteration.
@@ -332,9 +333,9 @@ def test_improved_clustering_without_sorting_equals_the_reference(topk):
         groups[i, :, length:] = -1
         for x in (q, k, v):
             x[i, :, length:] = torch.nan
-    arguments = (q, k, v, groups, lengths, lengths)
-    expected = reference.improved_clustered_attention(*arguments, clusters=5, topk=topk)
-    found = graph.improved_clustered_attention(*arguments, clusters=5, topk=topk)
+    arguments = (q, k, v, groups, lengths, lengths, 5, topk)
+    expected = improved_clustered_attention(*arguments)
+    found = improved_clustered_attention(*arguments, products=products_per_query)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
