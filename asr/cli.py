@@ -137,8 +137,11 @@ def run_command(name: str, *arguments: str) -> None:
     for path in paths[:1] if name == "transcribe" else paths:  # recordings may have any name
         if not_text(path):
             raise UserError(f"{path}: expected a path in UTF-8")
-    if paths and not command.takes:
+    least, most = command.count
+    if paths and (most == 0 or not command.takes):
         raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
+    if len(paths) < least or (most is not None and len(paths) > most):
+        raise UserError(f"asr {name} takes {command.takes}, found {len(paths) or 'none'}")
     if command.reads:
         command_module(name).main(paths, overrides)
         return

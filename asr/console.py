@@ -276,6 +276,16 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
+def first_of(words: Sequence[str], most: int = 10) -> str:
+    """Return the first of some words, with a mark if there are more.
+
+    Example:
+        >>> first_of(["go", "on"]), first_of(["go", "on"], 1)
+        ('go, on', 'go …')
+    """
+    return ", ".join(words[:most]) + (" …" if len(words) > most else "")
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, whose plural ends in s unless it is given, also together with a verb.
 

@@ -165,9 +165,18 @@ def test_a_default_without_effect_is_refused_like_any_value(capsys: pytest.Captu
     )
 
 
-def test_paths_are_refused_where_a_command_takes_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "exp/demo"]) == 1
-    assert "asr bench takes key=value options only, found 'exp/demo'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("bench exp/demo", "asr bench takes key=value options only, found 'exp/demo'"),
+        ("compare exp/demo", "asr compare takes key=value options only, found 'exp/demo'"),
+        ("decode", "asr decode takes <run folder, checkpoint or published model>, found none"),
+        ("report exp/demo exp/copy", "asr report takes <folder of asr train or compare>, found 2"),
+    ],
+)
+def test_paths_are_counted(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 1
+    assert capsys.readouterr().err == f"asr: {message}\n"
 
 
 def test_an_empty_argument_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:

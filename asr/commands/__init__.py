@@ -40,6 +40,7 @@ class Command:
         purpose: purpose of the command, with an example.
         options_name: module and name of the dataclass of its options, `module:name`.
         takes: arguments besides options, for the usage line; empty: none.
+        count: lowest and highest number of these; None: any number, or the command checks it itself.
         trains: whether it takes the options of `asr train` as well.
         first: returns the known values of the first argument.
         by_first: returns the options dataclass if it depends on the first argument, which may be missing.
@@ -53,6 +54,7 @@ class Command:
     purpose: str
     options_name: str = "asr.commands:NoOptions"
     takes: str = ""
+    count: tuple[int, int | None] = (0, None)
     trains: bool = False
     first: Callable[[], Iterable[str]] = tuple
     by_first: Callable[[list[str]], type | None] | None = None
@@ -201,35 +203,42 @@ COMMANDS = {
         "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
         "asr.search.options:DecodePartOptions",
         "<run folder, checkpoint or published model>",
+        count=(1, 1),
     ),
     "score": Command(
         "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
         "asr.scoring.options:ScoreOptions",
         "<folder or run> ... | <hyp.trn> <ref.trn> | <ref.txt> <hyp.txt>",
+        count=(1, None),
     ),
     "evaluate": Command(
         "evaluate models of copy, language or longrange: asr evaluate exp/copy/full exp/copy/lsh-4",
         "asr.training.options:EvaluateOptions",
         "<run folder> …",
+        count=(1, None),
     ),
     "align": Command(
         "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
         "asr.transcription.options:AlignOptions",
         "<run folder, checkpoint or published model> [<audio file>]",
+        count=(1, 2),
     ),
     "segment": Command(
         "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
         "asr.transcription.options:SegmentOptions",
         "<run folder, checkpoint or published model> <recording> <text file>",
+        count=(3, 3),
     ),
     "transcribe": Command(
         "transcribe audio files: asr transcribe exp/demo/full recording.wav",
         "asr.transcription.options:TranscribeOptions",
         "<run folder, checkpoint or published model> <audio file, folder or - for standard input> …",
+        count=(2, None),
     ),
     "merge": Command(
         "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
         takes="<output folder of asr prepare, decode, transcribe or align with shard=> [<your own recipe>]",
+        count=(1, 2),
     ),
     "bench": Command(
         "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
@@ -245,6 +254,7 @@ COMMANDS = {
         "asr compare recipe=demo attentions=full,i-clustered-25",
         "asr.experiment.options:CompareConfig",
         "[options of asr train for all candidates]",
+        count=(0, 0),
         trains=True,
         defaults=comparison_options,
         reads=True,
@@ -253,6 +263,7 @@ COMMANDS = {
         "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
         "asr.experiment.options:AdviceConfig",
         "<manifest or prepared folder> [options of asr train, for model and frame budget]",
+        count=(1, 1),
         trains=True,
         reads=True,
     ),
@@ -269,11 +280,13 @@ COMMANDS = {
         "asr report exp/demo/full refresh=10",
         "asr.report.options:ReportOptions",
         "<folder of asr train or compare>",
+        count=(1, 1),
     ),
     "export": Command(
         "export a model: asr export exp/demo/full out=model",
         "asr.model.options:ExportOptions",
         "<run folder, checkpoint or published model>",
+        count=(1, 1),
     ),
     "completion": Command(
         "complete words in bash, zsh or fish: asr completion bash",

@@ -6,7 +6,6 @@ from rich.console import Console
 
 from asr.attention.table import missing_kernels
 from asr.console import hours, open_console, progress
-from asr.errors import UserError
 from asr.experiment import advice
 from asr.experiment.advice import Lengths
 from asr.experiment.options import AdviceConfig
@@ -19,24 +18,21 @@ from asr.training.options import TrainConfig
 
 def main(paths: list[str], overrides: list[str]) -> None:
     """Advise on training with the recipe that prepared the folder, unless the overrides name another."""
-    given = advice.with_recipe(Path(paths[0]), overrides) if len(paths) == 1 else overrides
-    run([Path(path) for path in paths], advice.advice_options(given))
+    path = Path(paths[0])
+    run(path, *advice.advice_options(advice.with_recipe(path, overrides)))
 
 
-def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
+def run(path: Path, options: AdviceConfig, training: TrainConfig) -> None:
     """Print lengths, times from the map or measured here, and a recommendation."""
-    options, training = asked
-    if len(paths) != 1:
-        raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
-    lengths, console = Lengths.read(paths[0], training), open_console()
+    lengths, console = Lengths.read(path, training), open_console()
     for number, line in enumerate(lengths.words()):
         console.print(line, style="yellow" if number else "")
     if found := advice.on_the_map(options, lengths):
-        path, spot = found
+        source, spot = found
         console.print(paying.table_of([spot], usual_clock(options.device)))
         _print_answer(spot, console)
         audio = hours(spot.audio_s)
-        console.print(f"From {path}, inputs of {audio}; measure=true measures at your lengths.")
+        console.print(f"From {source}, inputs of {audio}; measure=true measures at your lengths.")
         return
     options.attentions = options.attentions or advice.usual_variants(options.device, training.model.frames)
     if notice := missing_kernels(map(mechanism_of, options.attentions), options.device):

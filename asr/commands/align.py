@@ -3,8 +3,7 @@
 import logging
 from pathlib import Path
 
-from asr.console import counted, track
-from asr.errors import UserError
+from asr.console import counted, first_of, track
 from asr.library.aligning import Alignment
 from asr.transcription.options import AlignOptions
 
@@ -13,10 +12,6 @@ log = logging.getLogger(__name__)
 
 def run(paths: list[Path], options: AlignOptions) -> None:
     """Align the transcripts, write the times and report the utterances that can't be aligned."""
-    if not 1 <= len(paths) <= 2:
-        raise UserError(
-            "asr align takes a run folder, checkpoint or published model, and at most one audio file"
-        )
     work = Alignment(Path(paths[0]), Path(paths[1]) if len(paths) == 2 else None, options)
     for _ in track(work.run(), "aligning", total=work.left):
         pass
@@ -26,9 +21,8 @@ def run(paths: list[Path], options: AlignOptions) -> None:
         print(f"aligned {len(fits)} of {counted(work.total, 'utterance')}: {work.folder}; {least}")
     if unknown := work.unknown():
         log.warning(
-            "unreliable times for words outside the model's vocabulary (%d): %s%s",
+            "unreliable times for words outside the model's vocabulary (%d): %s",
             unknown.total(),
-            ", ".join(sorted(unknown)[:10]),
-            " …" if len(unknown) > 10 else "",
+            first_of(sorted(unknown)),
         )
     work.results.report()

@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-from asr.errors import UserError
 from asr.library import decode_model
 from asr.search.options import DecodePartOptions
 
 
 def run(paths: list[Path], options: DecodePartOptions) -> None:
     """Decode a split; print the folder with the hypotheses, and their error rates."""
-    if len(paths) != 1:
-        raise UserError(f"asr decode takes one run folder, checkpoint or published model, found {len(paths)}")
     decode_model(paths[0], options)

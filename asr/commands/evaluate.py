@@ -3,9 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from asr.commands import COMMANDS
 from asr.console import open_console, progress
-from asr.errors import UserError
 from asr.files import check_writable, write_json
 from asr.library.evaluating import evaluate_runs
 from asr.report.summary import print_results
@@ -18,8 +16,6 @@ def run(paths: list[Path], options: EvaluateOptions) -> None:
     Raises:
         UserError: see `evaluate_runs`.
     """
-    if not paths:
-        raise UserError(f"asr evaluate takes {COMMANDS['evaluate'].takes}, found none")
     if options.output:
         check_writable(options.output)
     with progress() as bars:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asr.commands import COMMANDS
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.model.graph import SHERPA_FILES, write_onnx, write_program, write_sherpa
@@ -27,8 +26,6 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     Raises:
         UserError: there is no model, or the format is unknown or doesn't support the mechanism.
     """
-    if len(paths) != 1:
-        raise UserError(f"asr export takes one {COMMANDS['export'].takes}, found {len(paths)}")
     source = Path(paths[0])
     by_suffix = {suffix: name for name, suffix in EXPORTS.items() if suffix}
     form = options.format or by_suffix.get(Path(options.out).suffix, "safetensors")

@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-from asr.commands import COMMANDS, NoOptions
-from asr.errors import UserError
+from asr.commands import NoOptions
 from asr.library.merging import merge
 from asr.scoring.run import rates_line
 
 
 def run(paths: list[Path], options: NoOptions) -> None:
     """Join the shards; errors of single items are reported at the end."""
-    if len(paths) not in (1, 2):
-        raise UserError(f"asr merge takes one {COMMANDS['merge'].takes}, found {len(paths)}")
     folder, recipe = Path(paths[0]), str(paths[1]) if len(paths) == 2 else ""
     work = merge(folder, recipe)
     print(f"joined: {folder}")

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asr.commands import COMMANDS
 from asr.config import refuse
 from asr.console import open_console
 from asr.errors import UserError
@@ -24,10 +23,8 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
     """Write the page beside the results, or into the run folder, and print its path.
 
     Raises:
-        UserError: not exactly one folder, no results in it, or an option that cannot be used.
+        UserError: no results in the folder, or an option that cannot be used.
     """
-    if len(paths) != 1:
-        raise UserError(f"asr report takes one {COMMANDS['report'].takes}, found {len(paths)}")
     path = Path(paths[0])
     if path.is_dir() and not (path / "results.json").exists():
         if not RunFolder(path).options.exists():

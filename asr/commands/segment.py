@@ -5,17 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from asr.console import counted, duration, grouped_warnings, progress
-from asr.errors import UserError
 from asr.library.segmenting import LEFT_OUT, Segmentation
 from asr.transcription.options import SegmentOptions
 
 
 def run(paths: list[Path], options: SegmentOptions) -> None:
     """Write a FLAC and a text file per utterance, and list the utterances left out."""
-    if len(paths) != 3:
-        raise UserError(
-            "asr segment takes a run folder, checkpoint or published model, a recording and its text file"
-        )
     model, recording, text = map(Path, paths)
     work = Segmentation(model, recording, text, options)
     if work.unsaid:

@@ -20,10 +20,6 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
     if options.live:
         _live(paths, options)
         return
-    if len(paths) < 2:
-        raise UserError(
-            "asr transcribe takes a run folder, checkpoint or published model and at least one audio file"
-        )
     work = Transcription(Path(paths[0]), [Path(path) for path in paths[1:]], options)
     if work.weights_from:
         print(f"decoder weights from {work.weights_from}", file=sys.stderr)

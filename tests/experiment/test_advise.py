@@ -233,7 +233,7 @@ def test_concatenated_and_overlong_utterances_are_reported(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "found 0"),
+        ([], "found none"),
         (["nowhere"], "nowhere"),
         (["nowhere", "attentions=[cast-8]"], "not of the softmax family"),
         (["nowhere", "attentions=[linear]"], "not of the softmax family"),
