@@ -17,7 +17,7 @@ from asr.console import counted, hours
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
-from asr.environment import bf16_support, describe_environment, pick_device, pick_precision
+from asr.environment import bf16_support, describe_environment, pick_device
 from asr.errors import UserError
 from asr.experiment.bench import preset_named, time_in_turns
 from asr.experiment.options import PASSES, AdviceConfig
@@ -25,7 +25,7 @@ from asr.experiment.paying import MATTERS, Spot, machine, spots
 from asr.experiment.random_input import Problem
 from asr.experiment.records import Evaluation
 from asr.experiment.results import Results, read_results
-from asr.experiment.variant import Variant, given_variants, mechanism_of
+from asr.experiment.variant import Variant, check_precisions, given_variants, mechanism_of
 from asr.measure import LEAST_ROUNDS, usual_clock
 from asr.preparation.recipes import folder_of_recipes
 from asr.preparation.record import read_prepared
@@ -124,8 +124,7 @@ def advice_options(given: Given) -> tuple[AdviceConfig, TrainConfig]:
                 f"attention {name!r} is not of the softmax family: time it in a model with asr compare"
             )
     options.device = pick_device(options.device)
-    for precision in {Variant.read(name).precision for name in options.attentions} - {""}:
-        pick_precision(precision, options.device)  # refuses what the device lacks
+    check_precisions(map(Variant.read, options.attentions), options.device)
     return options, training
 
 

@@ -27,7 +27,7 @@ from asr.experiment.peaks import TooLarge, largest_batch, peak_memory_bytes
 from asr.experiment.random_input import Problem
 from asr.experiment.records import Candidate, Evaluation
 from asr.experiment.results import Results
-from asr.experiment.variant import Variant, given_variants, mechanism_of
+from asr.experiment.variant import Variant, check_precisions, given_variants, mechanism_of
 from asr.measure import Seconds, can_measure_memory, in_turns, torch_threads
 from asr.model.options import ModelConfig
 from asr.records.job import Job, identity
@@ -238,8 +238,7 @@ class Bench:
             options, device=device, precision=self.precision.name, frames=self.preset.frames
         )
         self.names = measured_names(options)
-        for precision in {Variant.read(name).precision for name in self.names} - {""}:
-            pick_precision(precision, device)  # refuses what the device lacks, and warns
+        check_precisions(map(Variant.read, self.names), device)
         # Mechanisms that the user asks to run without kernels say so in their names.
         plain = [x for x in self.names if not x.startswith("peer:") and "@reference" not in x]
         self.kernels = missing_kernels(map(mechanism_of, plain), device)

@@ -19,7 +19,7 @@ from asr.attention.table import joined_name, layer_names
 from asr.config import user_code
 from asr.config.schedule import layer_factors
 from asr.console import counted, open_console, progress
-from asr.environment import describe_environment, pick_precision, processor
+from asr.environment import describe_environment, processor
 from asr.errors import UserError
 from asr.experiment.engines import ENGINE, engine_version, unavailable
 from asr.experiment.layer_search import DIVERGENCE, each_layer_on, search_layers
@@ -28,7 +28,7 @@ from asr.experiment.records import Candidate, Difference, Evaluation, Failure
 from asr.experiment.request import Request
 from asr.experiment.results import Results, write_results
 from asr.experiment.timing import Runner, in_turns_on
-from asr.experiment.variant import Variant
+from asr.experiment.variant import Variant, check_precisions
 from asr.experiment.workload import Exchanged, Outcome
 from asr.files import check_writable, locked, write_json
 from asr.measure import peak_bytes_of, usual_clock
@@ -202,8 +202,7 @@ class Exchange:
 
     def add(self, variants: Sequence[Variant]) -> None:
         """Add variants; raise UserError for one that the model can't run in."""
-        for name in dict.fromkeys(x.precision for x in variants if x.precision):
-            pick_precision(name, self.workload.device)  # refuses what the device lacks, and warns
+        check_precisions(variants, self.workload.device)
         for variant in variants:
             self.workload.use(variant)  # refuses what the model lacks
             if variant not in self.runners:

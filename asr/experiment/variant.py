@@ -1,12 +1,13 @@
 """Variants of a model: what can be exchanged in a trained or published model without training it again."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 from asr import config
 from asr.attention.table import canonical
 from asr.config import by_key, option
+from asr.environment import pick_precision
 from asr.errors import UserError
 
 _AXES = re.compile(r" (?=\w+=)")
@@ -89,6 +90,12 @@ def given_variants(texts: list[str], names: Callable[[list[str]], list[str]] = c
             raise UserError(f"{text}: {error}") from None
         variants += [str(replace(variant, attention=name)) for name in names([attention])]
     return variants
+
+
+def check_precisions(variants: Iterable[Variant], device: str) -> None:
+    """Raise UserError for a precision that the device lacks, and warn of one that is slow there."""
+    for precision in dict.fromkeys(x.precision for x in variants if x.precision):
+        pick_precision(precision, device)
 
 
 def mechanism_of(text: str) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.console import first_of
 from asr.errors import UserError
 from asr.lm.kneser_ney import SPECIAL
 
@@ -119,13 +120,12 @@ def warn_unknown(
         return
     if missing := sorted(word for word in words if word not in vocabulary):
         log.warning(
-            "%s: %d of %d words of %s are not in the model and get the probability of <unk>: %s%s",
+            "%s: %d of %d words of %s are not in the model and get the probability of <unk>: %s",
             path,
             len(missing),
             len(words),
             source,
-            ", ".join(missing[:10]),
-            " …" if len(missing) > 10 else "",
+            first_of(missing),
         )
 
 

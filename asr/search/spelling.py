@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from asr.console import counted
+from asr.console import counted, first_of
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.text.cmudict import without_stress
@@ -65,20 +65,19 @@ def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
             "%s: %s phones that the model lacks and won't be recognised: %s",
             path,
             counted(len(lacking), "word has", "words have"),
-            ", ".join(lacking[:10]) + (" …" if len(lacking) > 10 else ""),
+            first_of(lacking),
         )
-    shown = ", ".join(left_out[:10]) + (" …" if len(left_out) > 10 else "")
     if not pronunciations:
         raise UserError(
             f"{path}: expected `word PH PH …` lines, or words of the model's lexicon, found "
-            f"{shown or 'no words'}"
+            f"{first_of(left_out) or 'no words'}"
         )
     if left_out:
         log.warning(
             "%s: %s no pronunciation there or in the model's lexicon and won't be recognised: %s",
             path,
             counted(len(left_out), "word has", "words have"),
-            shown,
+            first_of(left_out),
         )
     return Lexicon(pronunciations)
 
@@ -103,7 +102,7 @@ def word_spellings(tokenizer: Tokenizer, words: Iterable[str], source: str) -> d
             spelled[word] = [labels]
         else:
             left_out.append(word)
-    shown = ", ".join(left_out[:10]) + (" …" if len(left_out) > 10 else "")
+    shown = first_of(left_out)
     if len(left_out) > len(spelled):
         other_case = sum(bool(_labels(tokenizer, word.swapcase())) for word in left_out)
         if other_case > len(left_out) / 2:

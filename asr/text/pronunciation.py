@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
-from asr.console import counted
+from asr.console import counted, first_of
 from asr.text.cmudict import without_stress
 from asr.text.g2p import PHONES, Guess, installed_model
 from asr.text.lexicon import Lexicon, Phones
@@ -139,7 +139,6 @@ class ReferencePhones:
     def report(self, manifest: Path) -> None:
         """Print the counts if words are outside the model's lexicon; warn if many have no pronunciation."""
         if self.counts.words > self.counts.model:
-            shown = ", ".join(word for word, _ in self.unknown.most_common(10))
-            more = " …" if len(self.unknown) > 10 else ""
-            print(f"{self.counts}: {shown}{more}" if shown else self.counts)
+            shown = first_of([word for word, _ in self.unknown.most_common(11)])
+            print(f"{self.counts}: {shown}" if shown else self.counts)
         self.counts.warn(str(manifest))

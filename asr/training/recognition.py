@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
-from asr.console import counted
+from asr.console import counted, first_of
 from asr.data.batch import Batch
 from asr.data.cuts import Cuts
 from asr.data.module import SpeechData, load_training_cuts
@@ -290,7 +290,7 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts, known: Tokenizer | None
             "%s outside the vocabulary (%d distinct): %s",
             counted(unknown.total(), "token"),
             len(unknown),
-            _first(sorted(unknown), 20),
+            first_of(sorted(unknown), 20),
         )
     return tokenizer
 
@@ -314,7 +314,7 @@ def kept_vocabulary(options: TrainConfig, words: Counter[str]) -> PublishedToken
         if not unknown:
             _print(f"model.encoder={encoder}: head and vocabulary are kept")
             return tokenizer
-        why = f"which has no {_first(sorted(unknown), 20)}"
+        why = f"which has no {first_of(sorted(unknown), 20)}"
     _print(f"model.encoder={encoder}: a new head replaces its own and its vocabulary, {why}")
     return None
 
@@ -339,17 +339,13 @@ def report_pronunciations(tokenizer: PhoneTokenizer, words: Counter[str], where:
     words = Counter({word: count for word, count in words.items() if word not in NOISE_WORDS})
     unknown = Counter({word: count for word, count in words.items() if word not in tokenizer.lexicon})
     if count := unknown.total():
-        frequent = _first([word for word, _ in unknown.most_common(11)], 10)
+        frequent = first_of([word for word, _ in unknown.most_common(11)])
         print(
             f"{where}: {count:,} of {counted(words.total(), 'word')} ({len(unknown):,} distinct) without "
             f"pronunciation: {frequent}",
             flush=True,
         )
     warn(where, words.total(), count, f"{effect}; add them to lexicon.txt")
-
-
-def _first(words: list[str], count: int) -> str:
-    return ", ".join(words[:count]) + (" …" if len(words) > count else "")
 
 
 def initialise(model: AcousticModel, tokenizer: Tokenizer, start: Recognizer, source: str) -> None:
