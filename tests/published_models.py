@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,26 @@ import pytest
 import soundfile
 import torch
 from numpy.typing import NDArray
-from pretrained_models import CONFIGS, TINY
+from pretrained_models import CONFIGS, TINY, utterances
 from tone_corpora import make_cut, save_cuts
+
+from asr.model.acoustic_model import AcousticModel
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 
 LETTERS = "ABCDE"
 SYMBOLS = [*LETTERS, "|", "<unk>", "<s>", "</s>", "<pad>"]  # the blank last, as the tokenizer doesn't care
+ORDER = [9, *range(9)]  # blank first
 RATE = 16000
 CHARACTER = 800  # samples, five frames of the tiny models
 LEVEL = 0.01
+BERT = {
+    "conv_depthwise_kernel_size": 5,
+    "initializer_range": 0.2,
+    "feature_projection_input_dim": 40,
+    "left_max_position_embeddings": 3,
+    "right_max_position_embeddings": 2,
+}
 
 
 def save_processor(
@@ -47,6 +57,62 @@ def save_ctc(folder: Path, family: str = "wav2vec2", symbols: list[str] = SYMBOL
     model.save_pretrained(folder)
     save_processor(folder, family, symbols)
     return model
+
+
+@torch.no_grad()
+def scores_of(
+    theirs: torch.nn.Module, folder: Path, samples: torch.Tensor, order: list[int] = ORDER
+) -> torch.Tensor:
+    """Return the log-probabilities of transformers for one utterance alone, [T, V], blank first."""
+    process = transformers.AutoProcessor.from_pretrained(folder)
+    values = process(samples.numpy(), sampling_rate=RATE, return_tensors="pt")
+    return theirs(**values).logits[0].log_softmax(-1)[:, order]
+
+
+@torch.no_grad()
+def assert_equals_transformers(
+    model: AcousticModel,
+    theirs: torch.nn.Module,
+    folder: Path,
+    lengths: torch.Tensor,
+    order: list[int] = ORDER,
+) -> torch.Tensor:
+    """Check log-probabilities alone, and in a batch with padding of any values; return the numbers of frames.
+
+    In such a batch, those of transformers differ.
+    """
+    ours, frames = model(utterances(lengths, float("nan")), lengths)
+    assert ours.isfinite().all()
+    for i, (length, count) in enumerate(zip(lengths.tolist(), frames.tolist(), strict=True)):
+        if count:
+            samples = utterances(lengths)[i, :length]
+            expected = scores_of(theirs, folder, samples, order)[:count]
+            alone, _ = model(samples[None], lengths[i : i + 1])
+            torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
+            torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
+    return frames
+
+
+@torch.no_grad()
+def assert_exchangeable(
+    model: AcousticModel, lengths: torch.Tensor, names: Sequence[str], backend: str
+) -> None:
+    """Check that mechanisms that hold all frames are full attention, and smaller ones are not.
+
+    Padding changes nothing in either.
+    """
+    full, frames = model(utterances(lengths, 0.0), lengths)
+    keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
+    for name in names:
+        model.set_attention(name, backend)
+        found, _ = model(utterances(lengths, float("nan")), lengths)
+        torch.testing.assert_close(found[keep], full[keep], rtol=0, atol=2e-4)
+    for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
+        model.set_attention(name, backend)
+        found, _ = model(utterances(lengths, 0.0), lengths)
+        assert (found[keep] - full[keep]).abs().max() > 0.01
+        alone, _ = model(utterances(lengths)[1:2, : lengths[1]], lengths[1:2])
+        torch.testing.assert_close(found[1, : frames[1]], alone[0], rtol=0, atol=2e-4)
 
 
 def voice(text: str) -> NDArray[np.float32]:

@@ -79,25 +79,6 @@ def test_damaged_audio_names_the_utterance(
         assert "sample 100 is not finite" in line
 
 
-@pytest.mark.slow
-def test_audio_with_another_sample_rate_is_resampled(
-    corpus_maker: Maker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("asr.data.audio._noticed", set())  # the process warns once
-    corpus = corpus_maker(rate=13000)
-    assert train(corpus, tmp_path / "a") == 0
-    assert "such as 13000 Hz, is resampled to the model's 16000 Hz" in caplog.text
-
-
-def test_transcribing_averages_stereo_channels_and_logs_it(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    stereo = tmp_path / "two.wav"
-    soundfile.write(stereo, np.zeros((16000, 2), dtype=np.float32), 16000)
-    assert main(["transcribe", str(trained), str(stereo)]) == 0
-    assert "2 channels are averaged" in caplog.text
-
-
 def test_transcribing_reports_all_bad_files_and_transcribes_the_others(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,6 @@ from torch import Tensor
 import attention_ext
 from asr.attention import build_mechanism
 from asr.attention.hashing import RandomDirections
-from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.seeds import derived_seed
 
@@ -72,14 +71,6 @@ def test_centred_queries_have_the_same_groups_wherever_they_lie(name: str) -> No
     for row in groups[0]:
         assert len(row.unique()) == 9
     assert not torch.equal(build(name).clusters(far, k=k), build(name).clusters(q, k=k))
-
-
-def test_centring_is_refused_where_it_has_no_effect() -> None:
-    for name in ("clustered-9:grouping=keys,center=true", "near-9:center=true"):
-        with pytest.raises(
-            UserError, match="center=true: has no effect with grouping=keys, only with grouping=hash"
-        ):
-            build(name)
 
 
 @pytest.mark.parametrize("name", FRESH)

@@ -106,6 +106,11 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
             "bits=4: has no effect with grouping=keys, only with grouping=hash",
         ),
         (
+            "clustered-9:grouping=keys,center=true",
+            "center=true: has no effect with grouping=keys, only with grouping=hash",
+        ),
+        ("near-9:center=true", "center=true: has no effect with grouping=keys, only with grouping=hash"),
+        (
             "clustered-9:bits=4:planes=layer",
             "expected options separated by commas, found 'bits=4:planes=layer'",
         ),

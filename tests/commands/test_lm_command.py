@@ -142,8 +142,3 @@ def test_decoding_with_an_ngram_model_of_phones(trained: Path, tone_corpus: Path
     assert main(["decode", str(trained), "decoder=prefix", f"beam.lm={phones}", f"output={output}"]) == 0
     assert main(["score", str(output)]) == 0
     assert json.loads((output / "score.json").read_text())["wer"]["rate"] < 0.1
-
-
-def test_tuning_greedy_search_is_rejected(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decode", str(trained), "tune=dev"]) == 1
-    assert "decoder=greedy has no weights" in capsys.readouterr().err

@@ -58,13 +58,3 @@ def test_decoded_and_exported_but_not_exchanged(
         ours, theirs = (Recognizer.load(x).model.state_dict() for x in (run, exported))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[x], theirs[x]) for x in ours)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_takes_mechanisms_alone_says_where_layers_are_timed(
-    name: str, tone_corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", f'attentions=["{name}"]', "lengths=40"]) == 1
-    assert "parameters of its own; use unit=layer" in capsys.readouterr().err
-    assert main(["advise", str(tone_corpus), f'attentions=["{name}"]']) == 1
-    assert "not of the softmax family" in capsys.readouterr().err

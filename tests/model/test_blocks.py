@@ -207,6 +207,7 @@ def test_stochastic_depth_rises_linearly_with_depth() -> None:
     ("overrides", "message"),
     [
         (["model.convolution_kernel=30"], r"convolution_kernel=30: expected an odd number of frames"),
+        (["model.position_kernel=4"], r"position_kernel=4: expected an odd number of frames"),
         (["model.block=ebranchformer", "model.feedforward=33"], r"feedforward=33: expected an even size"),
         (["model.block=zipformer"], r"block=zipformer: expected one of transformer, conformer"),
     ],

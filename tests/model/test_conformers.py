@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 import torch
 from pretrained_models import utterances
-from published_models import SYMBOLS, save_ctc, transformers
+from published_models import (
+    BERT,
+    SYMBOLS,
+    assert_equals_transformers,
+    assert_exchangeable,
+    save_ctc,
+    transformers,
+)
 
 from asr.errors import UserError
 from asr.model.published import published_model
@@ -14,14 +21,6 @@ from asr.model.published_export import write_published
 from asr.recognizer import Recognizer
 
 LENGTHS = torch.tensor([16000, 7000, 3001, 300])
-ORDER = [9, *range(9)]  # blank first
-BERT = {
-    "conv_depthwise_kernel_size": 5,
-    "initializer_range": 0.2,
-    "feature_projection_input_dim": 40,
-    "left_max_position_embeddings": 3,
-    "right_max_position_embeddings": 2,
-}
 
 
 def save(folder: Path) -> Any:
@@ -34,43 +33,18 @@ def save(folder: Path) -> Any:
     return theirs
 
 
-@torch.no_grad()
 def test_log_probabilities_equal_those_of_transformers(tmp_path: Path) -> None:
-    """Alone, and in a batch with padding of any values."""
     theirs = save(tmp_path)
-    process = transformers.AutoProcessor.from_pretrained(tmp_path)
     model, tokenizer = published_model(tmp_path)
     assert tokenizer.symbols == ["<blank>", *SYMBOLS[:-1]]
-    ours, frames = model(utterances(LENGTHS, float("nan")), LENGTHS)
-    assert ours.isfinite().all()
-    for i, (length, count) in enumerate(zip(LENGTHS.tolist()[:3], frames.tolist(), strict=False)):
-        samples = utterances(LENGTHS, 0.0)[i, :length]
-        scores = theirs(**process(samples.numpy(), sampling_rate=16000, return_tensors="pt")).logits[0]
-        expected = scores.log_softmax(-1)[:count, ORDER]
-        alone, _ = model(samples[None], LENGTHS[i : i + 1])
-        torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
-        torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
+    assert_equals_transformers(model, theirs, tmp_path, LENGTHS)
 
 
-@torch.no_grad()
-def test_attention_is_exchanged(tmp_path: Path) -> None:
-    """With as many clusters and keys as frames, every mechanism is full attention."""
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_attention_is_exchanged(backend: str, tmp_path: Path) -> None:
     save(tmp_path)
-    model, _ = published_model(tmp_path)
-    full, frames = model(utterances(LENGTHS, 0.0), LENGTHS)
-    keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
     names = ("full", "local-200", "clustered-200", "i-clustered-200:topk=200", "near-200")
-    for name, backend in [(name, backend) for name in names for backend in ("auto", "reference")]:
-        model.set_attention(name, backend)
-        torch.testing.assert_close(
-            model(utterances(LENGTHS, float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=2e-4
-        )
-    for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
-        model.set_attention(name, "auto")
-        found, _ = model(utterances(LENGTHS, 0.0), LENGTHS)
-        assert (found[keep] - full[keep]).abs().max() > 0.01
-        alone, _ = model(utterances(LENGTHS, 0.0)[1:2, :7000], LENGTHS[1:2])
-        torch.testing.assert_close(found[1, : frames[1]], alone[0], rtol=0, atol=2e-4)
+    assert_exchangeable(published_model(tmp_path)[0], LENGTHS, names, backend)
 
 
 @torch.no_grad()

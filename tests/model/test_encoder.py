@@ -82,12 +82,6 @@ def test_sinusoidal_positions_follow_the_paper() -> None:
             assert table[position, 2 * i + 1] == pytest.approx(float(angle.cos()), abs=1e-6)
 
 
-@pytest.mark.parametrize("word", ["model.position_kernel=4", "model.convolution_kernel=30"])
-def test_even_kernels_are_refused(word: str) -> None:
-    with pytest.raises(UserError, match=f"{word}: expected an odd number of frames"):
-        train_options([word])
-
-
 def test_the_base_of_rotary_positions_reaches_every_layer() -> None:
     layers = [x for x in encoder(positions="rotary").modules() if isinstance(x, SelfAttention)]
     assert [layer.rotary_base for layer in layers] == [1e4, 1e4]

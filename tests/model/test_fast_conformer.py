@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 from pretrained_models import utterances
-from published_models import PIECES, make_voices, save_parakeet, transformers
+from published_models import (
+    PIECES,
+    assert_equals_transformers,
+    assert_exchangeable,
+    make_voices,
+    save_parakeet,
+    scores_of,
+    transformers,
+)
 
 from asr.cli import main
 from asr.errors import UserError
@@ -17,23 +25,16 @@ LENGTHS = torch.tensor([16000, 7000, 3001, 1280, 100])
 ORDER = [len(PIECES), *range(len(PIECES))]
 
 
-@torch.no_grad()
 def check_equal(folder: Path, recognizer: Recognizer) -> None:
-    """Check log-probabilities and texts against transformers': alone, and in a batch with any padding."""
+    """Check log-probabilities and texts against transformers'."""
     theirs = transformers.AutoModelForCTC.from_pretrained(folder).eval()
-    process = transformers.AutoProcessor.from_pretrained(folder)
-    ours, frames = recognizer.model(utterances(LENGTHS, float("nan")), LENGTHS)
+    frames = assert_equals_transformers(recognizer.model, theirs, folder, LENGTHS, ORDER)
     assert frames.tolist() == [13, 6, 3, 1, 0]
-    assert ours.isfinite().all()
-    for i, (length, count) in enumerate(zip(LENGTHS.tolist()[:4], frames.tolist(), strict=False)):
-        samples = utterances(LENGTHS, 0.0)[i, :length]
-        scores = theirs(**process(samples.numpy(), sampling_rate=16000)).logits[0]
-        expected = scores.log_softmax(-1)[:count, ORDER]
-        alone, _ = recognizer.model(samples[None], LENGTHS[i : i + 1])
-        torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
-        torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
-        text = process.tokenizer.decode(scores[:count].argmax(-1))
-        assert recognizer.transcribe(samples, 16000).text == " ".join(text.split())
+    process = transformers.AutoProcessor.from_pretrained(folder)
+    for samples, length, count in zip(utterances(LENGTHS), LENGTHS, frames.tolist()[:4], strict=False):
+        labels = scores_of(theirs, folder, samples[:length], list(range(len(ORDER))))[:count].argmax(-1)
+        text = process.tokenizer.decode(labels)
+        assert recognizer.transcribe(samples[:length], 16000).text == " ".join(text.split())
 
 
 def test_log_probabilities_and_texts_equal_those_of_transformers(tmp_path: Path) -> None:
@@ -51,25 +52,12 @@ def test_latents_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.Mon
     torch.testing.assert_close(blocks, whole, rtol=0, atol=1e-5)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_attention_is_exchanged(backend: str, tmp_path: Path) -> None:
-    """With as many clusters and keys as frames, every mechanism is full attention."""
     save_parakeet(tmp_path)
     model, _ = published_model(tmp_path)
-    full, frames = model(utterances(LENGTHS, 0.0), LENGTHS)
-    keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
-    for name in ("local-99", "clustered-99", "i-clustered-99:topk=99", "near-99", "oracle-top-99"):
-        model.set_attention(name, backend)
-        torch.testing.assert_close(
-            model(utterances(LENGTHS, float("nan")), LENGTHS)[0][keep], full[keep], rtol=0, atol=1e-4
-        )
-    for name in ("local-1", "clustered-2", "i-clustered-2:topk=2"):
-        model.set_attention(name, backend)
-        found, _ = model(utterances(LENGTHS, 0.0), LENGTHS)
-        assert (found[keep] - full[keep]).abs().max() > 0.01
-        alone, _ = model(utterances(LENGTHS, 0.0)[1:2, :7000], LENGTHS[1:2])
-        torch.testing.assert_close(found[1, :6], alone[0], rtol=0, atol=1e-4)
+    names = ("local-99", "clustered-99", "i-clustered-99:topk=99", "near-99", "oracle-top-99")
+    assert_exchangeable(model, LENGTHS, names, backend)
     with pytest.raises(UserError, match="attention 'lsh-1' needs keys tied"):
         model.set_attention("lsh-1")
 

@@ -5,22 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from pretrained_models import LAYOUTS, utterances
-from published_models import SYMBOLS, save_ctc, transformers
+from published_models import SYMBOLS, assert_equals_transformers, save_ctc, scores_of, transformers
 
 from asr.errors import UserError
 from asr.model.published import published_model
 from asr.recognizer import Recognizer
 
 LENGTHS = torch.tensor([16000, 7000, 3001])
-ORDER = [9, *range(9)]  # blank first
-
-
-@torch.no_grad()
-def reference(theirs: torch.nn.Module, folder: Path, samples: torch.Tensor) -> torch.Tensor:
-    """Return the log-probabilities of transformers for one utterance alone, [T, V], blank first."""
-    process = transformers.AutoProcessor.from_pretrained(folder)
-    values = process(samples.numpy(), sampling_rate=16000, return_tensors="pt")
-    return theirs(values.input_values).logits[0].log_softmax(-1)[:, ORDER]
 
 
 OTHERS = [
@@ -38,14 +29,7 @@ def test_log_probabilities_equal_those_of_transformers(
     theirs = save_ctc(tmp_path, family, feat_extract_norm=norm, do_stable_layer_norm=stable)
     model, tokenizer = published_model(tmp_path)
     assert tokenizer.symbols == ["<blank>", *SYMBOLS[:-1]]
-    with torch.no_grad():
-        ours, frames = model(utterances(LENGTHS, float("nan")), LENGTHS)
-        for i, (length, count) in enumerate(zip(LENGTHS.tolist(), frames.tolist(), strict=True)):
-            samples = utterances(LENGTHS, 0.0)[i, :length]
-            expected = reference(theirs, tmp_path, samples)
-            alone, _ = model(samples[None], LENGTHS[i : i + 1])
-            torch.testing.assert_close(alone[0], expected, rtol=0, atol=1e-4)
-            torch.testing.assert_close(ours[i, :count], expected, rtol=0, atol=1e-4)
+    assert_equals_transformers(model, theirs, tmp_path, LENGTHS)
 
 
 @pytest.mark.parametrize("family", ["wav2vec2", "wavlm"])
@@ -66,7 +50,7 @@ def test_another_blank_is_no_label(tmp_path: Path) -> None:
     save_ctc(tmp_path, pad_token_id=0)
     theirs = transformers.Wav2Vec2ForCTC.from_pretrained(tmp_path).eval()
     model, _ = published_model(tmp_path)
-    expected = reference(theirs, tmp_path, utterances(LENGTHS, 0.0)[0])
+    expected = scores_of(theirs, tmp_path, utterances(LENGTHS, 0.0)[0])
     torch.testing.assert_close(
         model(utterances(LENGTHS, 0.0)[:1], LENGTHS[:1])[0][0], expected, rtol=0, atol=1e-4
     )

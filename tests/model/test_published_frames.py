@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from pretrained_models import load_model, save_model, utterances
-from published_models import save_ctc, save_parakeet
+from published_models import BERT, save_ctc, save_parakeet
 from tiny_whisper import save_whisper
 
 from asr.attention.layer import FrameRate
@@ -15,13 +15,6 @@ from asr.model.published_export import write_published
 from asr.recognizer import Recognizer
 
 LENGTHS = torch.tensor([16000, 7000, 3001, 1280])
-BERT = {
-    "conv_depthwise_kernel_size": 5,
-    "initializer_range": 0.2,
-    "feature_projection_input_dim": 40,
-    "left_max_position_embeddings": 3,
-    "right_max_position_embeddings": 2,
-}
 SPACED = ["wavlm", "wav2vec2-bert", "parakeet"]
 FAMILIES = ["wav2vec2", *SPACED, "whisper"]
 

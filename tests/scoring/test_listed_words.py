@@ -29,11 +29,3 @@ def test_each_error_counts_for_the_word_that_was_said(
     assert found["others"] == {"substitutions": 1, "deletions": 0, "insertions": 1, "length": 4}
     expected = "recall 33.33 % (1 of 3), 2 false alarms; WER of other words 50.00 % (2 of 4)"
     assert expected in capsys.readouterr().out
-
-
-def test_a_list_without_words_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    heard = Hypothesis("1", "s", 1.0, "a", [], [], [], "a", "character")
-    write_hypotheses(tmp_path / "hyp.jsonl", [heard])
-    (tmp_path / "names.txt").write_text("\n")
-    assert main(["score", str(tmp_path), f"hotwords={tmp_path / 'names.txt'}"]) == 1
-    assert "names.txt: expected a phrase per line, found none" in capsys.readouterr().err
