@@ -19,6 +19,7 @@ from asr.records.run_folder import HYPOTHESES, SCORE
 from asr.report.figure import data_uri
 from asr.scoring.alignment import Edit
 from asr.scoring.hypotheses import read_hypotheses
+from asr.scoring.options import ScoreOptions
 from asr.scoring.run import read_score
 from asr.scoring.score import Metric, Score, UtteranceScore, badness, score
 from asr.scoring.word_filter import WordFilterRules
@@ -75,7 +76,7 @@ def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
         rules = summary.get("word_filter")
         word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
         spoken = {x.id: x.reference or "" for x in hypotheses}
-        return score(hypotheses, filter_words=word_filter, samples=1), spoken
+        return score(hypotheses, ScoreOptions(samples=1), word_filter), spoken
     except UserError as error:
         log.warning("report: %s", error)
         return None

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.console import Console
 from asr.errors import UserError
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.options import ScoreOptions
 from asr.scoring.score import Score, score
 from asr.scoring.stm import Stm, StmSegment, write_stm
 from asr.scoring.trn import BY_SCLITE, check_same_ids, distinct_names, ident_key, is_trn, literal, pair_trn
@@ -27,19 +29,10 @@ def are_plain(paths: Sequence[Path]) -> bool:
     )
 
 
-def score_files(
-    paths: Sequence[Path],
-    *,
-    align: str = "unit",
-    text: str = "lower",
-    language: str = "",
-    samples: int = 1000,
-    seed: int = 0,
-    console: Console | None = None,
-) -> Score:
+def score_files(paths: Sequence[Path], options: ScoreOptions, console: Console) -> Score:
     """Score two files, `hyp.trn ref.trn`; or `ref hyp` of plain text, and print how these are read.
 
-    Files named `.hyp` and `.ref` may be in any order. trn is scored with sclite's costs, text with `align`.
+    Files named `.hyp` and `.ref` may be in any order. trn is always scored with sclite's costs.
 
     Raises:
         UserError: the files are CTM and STM, which sclite scores; they are malformed; or an utterance is in
@@ -54,18 +47,11 @@ def score_files(
         hypotheses = pair_trn(hypothesis, reference)
     else:
         hypotheses, layout = pair_text(reference, hypothesis)
-    if console and layout:
+    if layout:
         line = f"reference {reference}, hypotheses {hypothesis}: read {layout}"
         console.print(line, soft_wrap=True, markup=False)
     try:
-        return score(
-            hypotheses,
-            align="sclite" if trn else align,
-            text=text,
-            language=language,
-            samples=samples,
-            seed=seed,
-        )
+        return score(hypotheses, replace(options, align="sclite") if trn else options)
     except UserError as error:
         raise UserError(f"{reference}: {error}") from error
 

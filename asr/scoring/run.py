@@ -75,15 +75,7 @@ def score_paths(
     files = [Path(path) for path in paths]
     if are_plain(files):
         check_effect(options, paths=TRN if files[0].suffix == ".trn" else TEXT)
-        result = score_files(
-            files,
-            align=options.align,
-            text=options.text,
-            language=options.language,
-            samples=options.samples,
-            seed=options.seed,
-            console=console,
-        )
+        result = score_files(files, options, console)
         hypothesis, _ = in_order(files)
         print_score(console, hypothesis, result, details=options.details)
         return [result]
@@ -171,7 +163,7 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
     utterances = [utterance for utterance in result.utterances if utterance.id in idents]
     if len(utterances) == len(result.utterances):
         return result
-    return pooled(utterances, align=options.align, samples=options.samples, seed=options.seed)
+    return pooled(utterances, options)
 
 
 def rates_line(folder: Path) -> str:
@@ -202,15 +194,7 @@ def _scored(
     if options.word_filter and about.word_filter:
         rules = WordFilterRules.from_dict(about.word_filter, str(folder / DECODING))
     try:
-        result = score(
-            hypotheses,
-            align=options.align,
-            filter_words=rules,
-            text=options.text,
-            language=options.language,
-            samples=options.samples,
-            seed=options.seed,
-        )
+        result = score(hypotheses, options, rules)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     counts = None

@@ -12,6 +12,7 @@ from asr.errors import UserError
 from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.options import ScoreOptions
 from asr.text.known_words import KnownWords
 from asr.text.normalise import lower, normalise, plain_text
 from asr.text.numbers import check_numbers
@@ -121,13 +122,8 @@ class Score:
 
 def score(
     hypotheses: Sequence[Hypothesis],
-    *,
-    align: str = "unit",
+    options: ScoreOptions | None = None,
     filter_words: WordFilter | None = None,
-    text: str = "lower",
-    language: str = "",
-    samples: int = 1000,
-    seed: int = 0,
 ) -> Score:
     """Score hypotheses against their references.
 
@@ -137,12 +133,8 @@ def score(
 
     Args:
         hypotheses: hypotheses of one corpus, all with the same unit.
-        align: costs of the alignment: unit | sclite.
+        options: how to align and compare, and the bootstrap; None: the defaults of `asr score`.
         filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
-        text: rule of `normalise` applied to texts before comparison; `lower` compares as sclite does.
-        language: code of the language; for `spoken`, English if empty.
-        samples: number of bootstrap samples for the 95 % intervals.
-        seed: random seed for the bootstrap.
 
     Raises:
         UserError: there are no hypotheses, an utterance is repeated, an utterance lacks a reference or words
@@ -151,30 +143,20 @@ def score(
     if not hypotheses:
         raise UserError("expected hypotheses to score, found none")
     _check_ids_and_units(hypotheses)
-    alignments_of = {
-        metric: align_all(*pair, align)
-        for metric, pair in _tokens(hypotheses, filter_words, text, language).items()
-    }
+    options = options or ScoreOptions()
+    tokens = _tokens(hypotheses, filter_words, options.text, options.language)
+    alignments_of = {metric: align_all(*pair, options.align) for metric, pair in tokens.items()}
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
         alignments = {metric: alignments_of[metric][position] for metric in alignments_of}
         counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
         utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
     audio_s = sum(hypothesis.duration_s for hypothesis in hypotheses)
-    return pooled(utterances, align=align, audio_s=audio_s, samples=samples, seed=seed)
+    return pooled(utterances, options, audio_s)
 
 
-def pooled(
-    utterances: Sequence[UtteranceScore],
-    *,
-    align: str,
-    audio_s: float = 0.0,
-    samples: int = 1000,
-    seed: int = 0,
-) -> Score:
-    """Return the pooled error rates of aligned utterances; `align` names the costs of the alignment.
-
-    The other arguments are as in `score`.
+def pooled(utterances: Sequence[UtteranceScore], options: ScoreOptions, audio_s: float = 0.0) -> Score:
+    """Return the pooled error rates of utterances that were aligned with these options.
 
     Raises:
         UserError: the corpus has no reference token.
@@ -187,11 +169,11 @@ def pooled(
                 f"for {metric.upper()}, found none in {counted(len(utterances), 'utterance')}"
             )
     rates = {
-        metric: error_rate([utterance.counts[metric] for utterance in utterances], samples=samples, seed=seed)
+        metric: error_rate([x.counts[metric] for x in utterances], samples=options.samples, seed=options.seed)
         for metric in metrics
     }
     worst_first = sorted(utterances, key=lambda entry: badness(entry, metrics[0]))
-    return Score(rates, _by_speaker(utterances), worst_first, audio_s, alignment=align)
+    return Score(rates, _by_speaker(utterances), worst_first, audio_s, alignment=options.align)
 
 
 def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
@@ -259,7 +241,7 @@ def scored_words(
     rule: str = "lower",
     language: str = "",
 ) -> list[list[str]]:
-    """Return the words of each text that WER counts, normalised by `rule`; arguments as in `score`."""
+    """Return the words of each text that WER counts, normalised by `rule`, the option `text`."""
     if rule == "spoken":
         check_numbers(language or "en")
     kept = [" ".join((filter_words or list)(plain_text(text or "").split())) for text in texts]

@@ -31,6 +31,7 @@ from asr.experiment.speech import item_errors
 from asr.measure import Seconds
 from asr.report import theme
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.options import ScoreOptions
 from asr.scoring.score import score
 
 INJECTION = "<script>alert(1)</script>"
@@ -246,7 +247,7 @@ def _evaluation(
     hypotheses = [_heard(random, reference, rate) for reference in references]
     place = f"evaluations/{name}/{seed}/test/{other}-greedy"
     write_hypotheses(folder / place / "hyp.jsonl", hypotheses)
-    found = score(hypotheses, samples=100)
+    found = score(hypotheses, ScoreOptions(samples=100))
     rates = {metric: rate.as_dict() for metric, rate in found.rates.items()}
     evaluation = Evaluation(
         candidate=LABELS.get(name, name),

@@ -10,6 +10,7 @@ from test_sclite_parity import needs_sclite, report
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.options import ScoreOptions
 from asr.scoring.plain_files import write_ctm_and_stm
 from asr.scoring.score import score
 from asr.scoring.trn import write_trn
@@ -42,7 +43,7 @@ def exported(folder) -> list[Hypothesis]:
 
 def test_marks_in_exported_words_are_words(tmp_path):
     """`{`, `;`, `@`, `\\` and parentheses stood as they are: other words were counted, or none."""
-    expected = score(exported(tmp_path), align="sclite", samples=1)
+    expected = score(exported(tmp_path), ScoreOptions(align="sclite", samples=1))
     (found,) = scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"], samples=1)
     assert found.rates["wer"].counts == expected.rates["wer"].counts
     assert len(found.utterances) == 150
@@ -51,7 +52,7 @@ def test_marks_in_exported_words_are_words(tmp_path):
 @needs_sclite
 @pytest.mark.parametrize("formats", [("trn", "trn"), ("stm", "ctm")])
 def test_sclite_counts_the_same_words(formats, tmp_path):
-    counts = score(exported(tmp_path), align="sclite", samples=1).rates["wer"].counts
+    counts = score(exported(tmp_path), ScoreOptions(align="sclite", samples=1)).rates["wer"].counts
     total = re.search(r"Sum +\| *150 +(\d+) *\|(.*?)\|", report(tmp_path, *formats, "rsum"))
     assert total is not None
     right = counts.length - counts.substitutions - counts.deletions

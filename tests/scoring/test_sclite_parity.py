@@ -12,6 +12,7 @@ import pytest
 from asr.scoring.alignment import align_sclite
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.options import ScoreOptions
 from asr.scoring.score import score
 from asr.scoring.significance import matched_pairs
 from asr.scoring.trn import write_trn
@@ -87,7 +88,7 @@ def counts_by_utterance(report: str) -> dict[str, ErrorCounts]:
 def test_counts_equal_those_of_jiwer_on_random_pairs(vocabulary):
     """Scored as a corpus of tokens, and by jiwer one string after the other."""
     hypotheses = random_pairs(500, vocabulary, seed=7)
-    result = score(hypotheses, samples=1)
+    result = score(hypotheses, ScoreOptions(samples=1))
     ours = {utterance.id: utterance.counts for utterance in result.utterances}
     for pair in hypotheses:
         words = jiwer.process_words(pair.reference, pair.text)
@@ -109,7 +110,7 @@ def test_counts_equal_those_of_sclite_on_1000_random_pairs(tmp_path):
     ]
     theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
     assert len(theirs) == 1000
-    for utterance in score(hypotheses, align="sclite", samples=1).utterances:
+    for utterance in score(hypotheses, ScoreOptions(align="sclite", samples=1)).utterances:
         assert utterance.counts["wer"] == theirs[utterance.id], utterance.id
 
 
@@ -118,7 +119,7 @@ def test_counts_equal_those_of_sclite_on_recorded_prompts(tmp_path):
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     hypotheses = [spoken(str(i), *(side.strip() for side in line.split("|"))) for i, line in enumerate(lines)]
     theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
-    result = score(hypotheses, align="sclite", samples=1)
+    result = score(hypotheses, ScoreOptions(align="sclite", samples=1))
     assert {utterance.id: utterance.counts["wer"] for utterance in result.utterances} == theirs
     assert result.rates["wer"].counts.errors > 100
 

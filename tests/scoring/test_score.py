@@ -5,6 +5,7 @@ import pytest
 from asr.errors import UserError
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.options import ScoreOptions
 from asr.scoring.score import score, scored_phones, scored_words
 
 
@@ -70,7 +71,7 @@ def test_validation_tuning_and_scoring_count_the_same_errors():
     words = [scored_words([text], without_noise) for text in (utterance.reference, utterance.text)]
     for metric, tokens in (("per", phones), ("wer", words)):
         assert result.rates[metric].counts == ErrorCounts.between(*tokens) == ErrorCounts(5, 0, 0, 5)
-    official = score([utterance], align="sclite", filter_words=without_noise)
+    official = score([utterance], ScoreOptions(align="sclite"), without_noise)
     assert official.rates["per"].counts == official.rates["wer"].counts == ErrorCounts(0, 3, 3, 5)
     assert (result.as_dict()["alignment"], official.as_dict()["alignment"]) == ("unit", "sclite")
 
@@ -108,7 +109,7 @@ def test_words_are_filtered_on_both_sides_and_compared_case_insensitively():
     result = score([utterance], filter_words=without_noise)
     assert result.rates["wer"].counts == ErrorCounts(0, 0, 0, 2)
     assert result.rates["cer"].counts == ErrorCounts(0, 0, 0, 5)
-    assert score([utterance], filter_words=without_noise, text="none").rates["wer"].rate == 1.0
+    assert score([utterance], ScoreOptions(text="none"), without_noise).rates["wer"].rate == 1.0
 
 
 def test_the_worst_utterances_come_first_by_rate_then_errors():
