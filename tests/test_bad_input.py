@@ -174,8 +174,32 @@ def test_decoding_without_checkpoint_or_split(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "no checkpoint (expected" in fails(capsys, main(["decode", str(tmp_path)]))
+    line = fails(capsys, main(["decode", str(trained.parent)]))
+    assert f"{trained.parent}: no checkpoint (the runs there: {trained.name}" in line
+    line = fails(capsys, main(["decode", str(tmp_path / "nowhere")]))
+    assert line == f"asr: {tmp_path}/nowhere: no checkpoint (no such file or folder)"
+    line = fails(capsys, main(["align", str(trained), "split=evaluation"]))
+    assert "evaluation.cuts.jsonl.gz: expected a manifest, found no such file (the splits there: " in line
     assert "evaluation.cuts.jsonl.gz" in fails(capsys, main(["decode", str(trained), "split=evaluation"]))
     assert "decoder=bream: expected one of" in fails(capsys, main(["decode", str(trained), "decoder=bream"]))
+
+
+def test_a_run_in_place_of_a_configuration_or_of_results(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asr compare model=<run>` without data= expected a YAML file, found none."""
+    line = fails(capsys, main(["compare", f"model={trained}", "attentions=full"]))
+    assert "expected a YAML file, found a run: " in line
+    assert "asr compare model=<run> data=<folder> runs it" in line
+    wrong = trained.with_name(f"{trained.name}x")
+    line = fails(capsys, main(["train", f"model={wrong}"]))
+    assert line == f"asr: model={wrong}: expected a YAML file, found none (did you mean '{trained}'?)"
+    line = fails(capsys, main(["report", str(wrong)]))
+    assert line.endswith(f"expected a folder of asr train or compare, found none (did you mean '{trained}'?)")
+    (tmp_path / "broken.yaml").write_text("layers: 2\nheads: [\n")
+    line = fails(capsys, main(["train", f"model={tmp_path}/broken.yaml"]))
+    assert "broken.yaml: expected YAML, found in line 3: " in line  # "found while parsing a flow node"
+    assert "(did you mean 'check'?)" in fails(capsys, main(["attention", "chek", "full"]))
 
 
 def test_closed_standard_input_chunks_and_folders_without_audio(

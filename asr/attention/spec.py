@@ -208,13 +208,13 @@ def _split_head(head: str, name: str, mechanisms: Mapping[str, type[Description]
 
 def _near(head: str, mechanisms: Mapping[str, type[Description]]) -> str:
     """Return `` (did you mean 'i-clustered-25'?)``, with the given number or the default one."""
-    mechanism, _, digits = head.rpartition("-")
-    given = digits.isascii() and digits.isdigit()
-    close = difflib.get_close_matches(mechanism if given else head, mechanisms, n=1)
+    mechanism = re.sub(r"-?[0-9]+$", "", head)
+    digits = head.removeprefix(mechanism).strip("-")
+    close = difflib.get_close_matches(mechanism, mechanisms, n=1)
     if not close:
         return ""
     size = number(mechanisms[close[0]].options)
-    return f" (did you mean '{close[0]}{f'-{digits if given else default_of(size.field)}' if size else ''}'?)"
+    return f" (did you mean '{close[0]}{f'-{digits or default_of(size.field)}' if size else ''}'?)"
 
 
 def _allowed(schema: type) -> str:

@@ -10,7 +10,7 @@ from asr.attention.spec import allowed_values, number, pattern
 from asr.attention.table import MECHANISMS, exchange, given_name, mechanism_class
 from asr.config.names import split_name
 from asr.console import Column, Table, open_console, progress
-from asr.errors import UserError
+from asr.errors import UserError, did_you_mean
 
 CHECK = "check"
 LINK = re.compile(r"\[(.*?)\]\((.*?)\)")  # in Markdown
@@ -61,6 +61,8 @@ def check(name: str) -> None:
 def _mechanism(name: str) -> str:
     """Return the mechanism that a name stands for; number and options may be missing."""
     mechanism = split_name(own.load(name))[0]
+    if ":" not in mechanism and mechanism not in {*MECHANISMS, *own.entry_points()}:
+        raise UserError(f"unknown attention {name!r}{did_you_mean(mechanism, [*MECHANISMS, CHECK])}")
     mechanism_class(mechanism)  # raises UserError if it doesn't exist
     return mechanism
 

@@ -28,7 +28,13 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     """
     source = Path(paths[0])
     by_suffix = {suffix: name for name, suffix in EXPORTS.items() if suffix}
-    form = options.format or by_suffix.get(Path(options.out).suffix, "safetensors")
+    ending = Path(options.out).suffix
+    if not options.format and ending[1:].isalpha() and ending not in by_suffix:
+        raise UserError(
+            f"out={options.out}: expected a folder, or a file that ends in {' or '.join(by_suffix)}, found "
+            f"{ending}; format=safetensors makes a folder of this name"
+        )
+    form = options.format or by_suffix.get(ending, "safetensors")
     suffix = EXPORTS[form]
     if not options.out and on_the_hub(source):
         raise UserError(
@@ -74,5 +80,6 @@ def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     ):
         console.print(ROUNDING, soft_wrap=True, markup=False)
     for file in files:
-        print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+        size = file.stat().st_size
+        print(f"{file}  {size / 1e6:.1f} MB" if size >= 1e5 else f"{file}  {size / 1e3:.1f} kB")
     return files

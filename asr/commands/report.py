@@ -9,7 +9,7 @@ from asr.config import refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.experiment.results import read_results
-from asr.files import is_locked
+from asr.files import is_locked, near_path
 from asr.records.run_folder import RunFolder
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
@@ -26,6 +26,8 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
         UserError: no results in the folder, or an option that cannot be used.
     """
     path = Path(paths[0])
+    if not path.exists():
+        raise UserError(f"{path}: expected a folder of asr train or compare, found none{near_path(path)}")
     if path.is_dir() and not (path / "results.json").exists():
         if not RunFolder(path).options.exists():
             if is_locked(path):

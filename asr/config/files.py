@@ -8,7 +8,7 @@ import yaml
 
 from asr.config.keys import config_groups, configurations, folder, is_file_choice
 from asr.errors import UserError, did_you_mean
-from asr.files import require_file
+from asr.files import near_path, require_file
 
 RECIPE = "recipe"  # the group whose configurations set options of all groups
 DEFAULTS = "defaults"  # key of the configurations that a file starts from, `{recipe: wsj, optimizer: adamw}`
@@ -83,7 +83,10 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path}: expected YAML, found {str(error).strip().splitlines()[0]}") from None
+        reason = str(error).strip().splitlines()[0]
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+            reason = f"in line {error.problem_mark.line + 1}: {error.problem}"
+        raise UserError(f"{path}: expected YAML, found {reason}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected options, found {str(values)[:60]!r}")
     _check_keys(values, path)
@@ -146,6 +149,10 @@ def _place(group: str, choice: Any, searched: Sequence[Path]) -> Path:
     path = Path(name)
     if not path.is_file():
         inside = path / f"{path.name}.yaml"
-        found = f"a folder: use {group}={inside}" if inside.is_file() else "none"
+        found = f"none{near_path(path)}"
+        if (path / "config.yaml").is_file():
+            found = "a run: init_from=<run> starts from it, asr compare model=<run> data=<folder> runs it"
+        elif inside.is_file():
+            found = f"a folder: use {group}={inside}"
         raise UserError(f"{group}={name}: expected a YAML file, found {found}")
     return path

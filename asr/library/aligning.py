@@ -58,13 +58,13 @@ class Alignment:
                 raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
             manifest = manifest_path(options.data or training_folder(run_folder), options.split)
             assert self.recognizer.file is not None
+            self.utterances = transcribed_cuts(read_cuts(manifest))
             self.origin = origin_of(self.recognizer.model, self.recognizer.file, manifest, options)
             inputs["data"] = self.origin["data"]
             place = place_in_run(manifest, run_folder)
             self.folder = Path(options.output or RunFolder(run_folder).aligned(place))
             check_replaced(self.folder / ALIGNING, self.origin, chosen=bool(options.output))
             self.name = split_of(manifest)
-            self.utterances = transcribed_cuts(read_cuts(manifest))
         check_writable(self.folder / self.table)
         shard = parse_shard(options.shard)
         job = Job.in_folder(

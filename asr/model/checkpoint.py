@@ -59,7 +59,8 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected tensors and plain data only, found other objects") from error
     except Exception as error:  # a damaged file raises anything
         raise UserError(
-            f"{path}: expected a checkpoint, found a file that can't be read (truncated or damaged?)"
+            f"{path}: expected a checkpoint, found a file that can't be read "
+            f"({'truncated or damaged?' if path.suffix == '.ckpt' else 'of another kind, or damaged?'})"
         ) from error
     if damaged is not None:
         raise UserError(f"{path}: expected a checkpoint as it was written, found changed bytes in {damaged}")

@@ -147,7 +147,10 @@ def difference(folder: Path, record: Prepared, recipe: str, options: Any, digest
     now = effective_options(options)
     before = {key: record.options.get(key) for key in now}
     if changed := differences(before, now):
-        words = ", ".join(f"{key}={was} (now {is_now})" for key, (was, is_now) in changed.items())
+        words = ", ".join(
+            f"{key}={was} (now {'nothing' if is_now in ('', None, []) else is_now})"
+            for key, (was, is_now) in changed.items()
+        )
         return f"prepared before with {words}"
     if not record.fingerprint:
         return "an earlier preparation was interrupted"

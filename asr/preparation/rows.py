@@ -176,7 +176,8 @@ def fitted(row: Row, facts: Sequence[int]) -> Row:
     length_s = samples / rate
     if row.channel is None and channels > 1:
         raise UserError(
-            f"{row.where}: {row.audio} has {channels} channels: expected one, or a channel for {row.name}"
+            f"{row.where}: {row.audio} has {channels} channels: expected one, or the number of "
+            f"the channel of {row.name} (channel=, or a column channel; the first is 0)"
         )
     if row.channel is not None and not 0 <= row.channel < channels:
         raise UserError(

@@ -202,8 +202,7 @@ class RunFolder:
         """
         files = {file.stem: file for file in self.saved()}
         if not files:
-            near = near_path(self.path) or f" (expected {self.checkpoints}/*.ckpt)"
-            raise UserError(f"{self.path}: no checkpoint{near}")
+            raise UserError(f"{self.path}: no checkpoint{self._near()}")
         aliases = {stem: stem for stem in files}
         if best := self.best():
             aliases["best"] = best[0].stem
@@ -213,6 +212,13 @@ class RunFolder:
         if which not in aliases:
             raise UserError(f"{self.path}: no checkpoint {which!r} (found: {', '.join(aliases)})")
         return files[aliases[which]]
+
+    def _near(self) -> str:
+        """Return what there is instead of checkpoints, in brackets."""
+        if not self.path.exists():
+            return near_path(self.path) or " (no such file or folder)"
+        runs = sorted(x.parent.name for x in self.path.glob("*/config.yaml"))
+        return f" (the runs there: {', '.join(runs)})" if runs else f" (expected {self.checkpoints}/*.ckpt)"
 
     def begun(self) -> bool:
         """Return whether the training has taken a step."""

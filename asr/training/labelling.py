@@ -124,7 +124,10 @@ def load_task(run: str, attention: str = "", device: str = "cpu") -> tuple[Label
     options = run_options(folder)
     module = recipe_task(options.recipe.name)
     if module is None:
-        raise UserError(f"{folder.options}: expected a recipe with its own task, found {options.recipe.name}")
+        raise UserError(
+            f"{folder.options}: expected a recipe with its own task, found {options.recipe.name} "
+            "(asr decode and asr score evaluate its models)"
+        )
     task, data = cast(tuple[LabelTask, NumberedBatches], module.build(options, resuming=True))
     restore(task.model, checkpoint.load(folder.checkpoint())["model"], options.backend)
     if attention:

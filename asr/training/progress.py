@@ -25,7 +25,8 @@ def position(task: lightning.LightningModule) -> tuple[float, float]:
     """Return the completed and the total length of training: seconds with a time budget, otherwise steps."""
     assert isinstance(task, TrainingTask)
     if budget := task.plan.budget:
-        return task.spent * budget.seconds, budget.seconds
+        share = max(task.spent, task.global_step / task.plan.steps)  # whichever ends training
+        return share * budget.seconds, budget.seconds
     return float(task.global_step), float(task.plan.steps)
 
 

@@ -136,8 +136,8 @@ def check_processes(options: TrainerConfig) -> None:
         )
     if not started and options.devices > cores and pick_device(options.accelerator) == "cpu":
         raise UserError(
-            f"trainer.devices={options.devices}: expected at most {cores} processes, as many as this machine "
-            "has cores, or GPUs"
+            f"trainer.devices={options.devices}: expected at most {counted(cores, 'process', 'processes')}, "
+            "as many as this machine has cores, or GPUs"
         )
 
 

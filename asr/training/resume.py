@@ -70,6 +70,8 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
     if not paths:
         if used and run.summary.exists():
             raise UserError(f"{run.last}: expected the resume point of a finished run, found no file")
+        if options.resume == "auto" and run.begun():
+            log.warning("%s: no checkpoint to resume from: training begins again", folder)
         return None
     _check_options(options, run)
     environment = run.read_environment("the inputs of the run to resume")

@@ -1,6 +1,7 @@
 """Recipe `demo`: synthesise the embedded corpus and write its manifests and lexicon."""
 
 import dataclasses
+import errno
 import importlib.metadata
 import json
 import os
@@ -145,6 +146,8 @@ def _speak(name: str, draft: Path) -> dict[str, int]:
         os.close(held)
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
+        if f"[Errno {errno.ENOSPC}]" in reason:  # no problem of this shard alone
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(draft))
         raise UserError(f"shard {name}: espeak-ng failed: {reason}")
     return dict(json.loads(run.stdout))
 

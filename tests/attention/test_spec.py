@@ -44,6 +44,8 @@ def test_values_in_turn_are_a_grid() -> None:
     assert canonical(["full*3,local-8/16*2"]) == ["full*3,local-8*2", "full*3,local-16*2"]
     with pytest.raises(UserError, match=r"'iclustered-25' \(did you mean 'i-clustered-25'\?\): expected one"):
         parse_name("iclustered-25")
+    with pytest.raises(UserError, match=r"'near25' \(did you mean 'near-25'\?\)"):  # not near-100
+        parse_name("near25")
     with pytest.raises(UserError, match=r"'fulll' \(did you mean 'full'\?\)"):
         parse_name("fulll")
     with pytest.raises(UserError, match="unknown attention 'i-clustered-x'"):

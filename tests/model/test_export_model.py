@@ -122,6 +122,10 @@ def test_changed_settings_are_rejected(folder):
 def test_errors_name_the_argument_or_option(folder, tmp_path):
     with pytest.raises(UserError, match=r"expected a file that ends in \.onnx"):
         export.run([folder], ExportOptions(format="onnx", out=str(tmp_path / "a.pt")))
+    with pytest.raises(
+        UserError, match=r"a\.onxx: expected a folder, or a file that ends in \.pt2 or \.onnx"
+    ):
+        export.run([folder], ExportOptions(out=str(tmp_path / "a.onxx")))  # became a folder
     options = ExportOptions(format="onnx", attention="lsh-1", out=str(tmp_path / "a.onnx"))
     write_portable(tiny("shared-full").state(), tmp_path / "shared")
     with pytest.raises(UserError, match=r"attention 'lsh-1.*' can't be exported as a graph"):

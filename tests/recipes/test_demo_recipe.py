@@ -145,6 +145,14 @@ def test_a_corpus_of_another_seed_is_not_replaced_in_silence(corpus, tmp_path, c
     )
 
 
+def test_a_full_disk_is_no_damage_to_leave_out(tmp_path, monkeypatch):
+    """It was a problem of each shard, and allow_partial=damaged_audio would have accepted it."""
+    failed = subprocess.CompletedProcess([], 1, "", "OSError: [Errno 28] No space left on device")
+    monkeypatch.setattr(subprocess, "run", lambda *given, **options: failed)
+    with pytest.raises(OSError, match="No space left on device"):
+        demo.prepare(tiny(), tmp_path / "demo")
+
+
 def test_synthesis_ends_with_the_process_that_started_it(tmp_path):
     """The shard of a killed run was spoken to its end, into the folder of the next run."""
     waiting, held = os.pipe()

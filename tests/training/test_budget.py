@@ -45,6 +45,16 @@ def test_the_learning_rate_decays_with_the_budget(a: float, b: float, step: int)
     assert rate_factor(1000, 1, options, 1.0) == pytest.approx(0.01)
 
 
+def test_the_time_left_ends_with_the_last_step(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a budget, too, which most of was left, training seemed to take until its end."""
+    asked = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.budget=10min"]
+    train(train_options([*asked, "trainer.max_steps=4", "trainer.validate_every=4"]))
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("step 4 ")]
+    assert line.endswith("  0 s left")
+
+
 class Clock:
     """Replaces `time`: each reading is a second after the previous one, so a step or a wait takes 1 s."""
 

@@ -407,7 +407,9 @@ def test_an_extended_run_that_is_killed_is_not_finished(tone_corpus: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_killed_before_its_first_resume_point_starts_again(tone_corpus: Path, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_resume_point_starts_again(
+    tone_corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The killed run's best checkpoint was taken for the new run's, which may have other options."""
     with killed(4):
         run(tone_corpus, tmp_path, "trainer.validate_every=2")
@@ -416,6 +418,7 @@ def test_a_run_killed_before_its_first_resume_point_starts_again(tone_corpus: Pa
     with pytest.raises(UserError, match="already contains a run"):
         run(tone_corpus, tmp_path)
     run(tone_corpus, tmp_path, "resume=auto", "seed=3", "trainer.max_steps=6")
+    assert "no checkpoint to resume from: training begins again" in caplog.text
     assert checkpoint.foreign(tmp_path) is None
     assert not list(tmp_path.rglob("*.partial"))
 

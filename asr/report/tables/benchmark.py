@@ -42,7 +42,8 @@ def _times(results: Results, rows: list[Evaluation]) -> Table:
         lines.append([_number(str(row.length)), name, *map(_number, numbers), _look_ahead(results, row)])
     notes = [f"{name}: {where}" for name, where in crossings(rows, baseline, clock).items()]
     notes += fastest_by_length(rows, baseline, clock) if model else []
-    names = ("batch", *rows[0].parts_s, unit, "quartiles", f"speed-up over {baseline}")
+    parts = [part if model else f"{part}, s" for part in rows[0].parts_s]
+    names = ("batch", *parts, unit, "quartiles", f"speed-up over {baseline}")
     return Table(
         key=f"times-{rows[0].passes}",
         label="Times",
