@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import torch
 
+from asr.attention.products import keep_packed
 from asr.attention.table import given_name
 from asr.config import check, check_effect, parse
 from asr.config.given import values_of
@@ -121,6 +122,7 @@ class Recognizer:
         else:
             recognizer = cls._own(place, checkpoint, backend)
         target = pick_device(device)
+        keep_packed(recognizer.model)
         recognizer.model.to(target).precision = pick_precision(precision, target, recognising=True)
         if attention:
             recognizer.set_attention(attention)

@@ -127,14 +127,7 @@ def _projected(x: Tensor, layers: Sequence[nn.Linear]) -> list[Tensor]:
     if x.device.type != "cpu" or not plain:
         return [layer(x) for layer in layers]
     # A single product takes 7 to 25 % less time than several, which read x repeatedly and add its gradients.
-    weights: list[Tensor] = [layer.weight for layer in layers]
-    given: list[Tensor | None] = [layer.bias for layer in layers]
-    bias = None
-    if any(x is not None for x in given):  # Whisper's keys have none
-        pairs = zip(weights, given, strict=True)
-        bias = torch.cat([w.new_zeros(len(w)) if x is None else x for w, x in pairs])
-    outputs = linear(x, torch.cat(weights), bias)
-    return list(outputs.chunk(len(layers), dim=-1))
+    return list(linear(x, layers).chunk(len(layers), dim=-1))
 
 
 def shared_keys(q_BHND: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from asr.attention.gated_bias import biased_attention
 from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.multihead import SelfAttention
+from asr.attention.products import linear
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padding
 from asr.attention.table import build_mechanism
 from asr.errors import UserError
@@ -54,6 +55,15 @@ def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer
     layer.query, layer.key = attention.q_proj, attention.k_proj
     layer.value, layer.output = attention.v_proj, attention.out_proj
     return layer
+
+
+def feed_forward(module: Any, x: Tensor) -> Tensor:
+    """Apply a feed-forward module of transformers, [B, T, M] to [B, T, M], on the faster products."""
+    if not hasattr(module, "intermediate_dense"):  # Parakeet's
+        y: Tensor = module(x)
+        return y
+    y = module.intermediate_dropout(linear(x, [module.intermediate_dense], module.intermediate_act_fn))
+    return module.output_dropout(module.output_dense(y))
 
 
 class BiasedAttention(SelfAttentionLayer):

@@ -1,11 +1,16 @@
-"""Linear layers in float32 on the faster of PyTorch's two libraries for a CPU.
+"""Linear layers on the fastest of PyTorch's products for a CPU.
 
-PyTorch multiplies matrices of float32 with MKL, which uses AVX-512 on Intel's processors only, and computes
-convolutions with oneDNN, which uses it on all. On AMD's processors with AVX-512, a layer takes 0.5 to 0.6 of
-the time as a convolution over single positions (docs/kernels.md).
+PyTorch multiplies matrices of float32 with MKL, which uses AVX-512 on Intel's processors only. oneDNN uses it
+on all: on AMD's processors with AVX-512, a layer takes 0.5 to 0.6 of the time. In training, oneDNN computes
+it as a convolution over single positions. Without gradients, in float32 there and in bfloat16 everywhere,
+oneDNN's product adds the bias and applies the activation as it writes. A recogniser converts its weights and
+lays them out for it once instead of in each call (docs/kernels.md).
 """
 
+from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -15,24 +20,85 @@ from asr.environment import processor
 
 # Below, starting a convolution costs more than it saves.
 LEAST_ROWS, LEAST_PRODUCTS = 256, 1 << 23
+LEAST_PRODUCTS_ONCE = 1 << 20  # the same for oneDNN's product, without gradients
+ACTIVATIONS: dict[object, str] = {F.gelu: "gelu", nn.ReLU: "relu", nn.SiLU: "swish"}  # oneDNN's names
 
 
 class Linear(nn.Linear):
-    """A linear layer that is a convolution where that is faster."""
+    """A linear layer on the faster product.
+
+    Attributes:
+        keeps_packed: whether to keep a copy of the weights, laid out for oneDNN; see `keep_packed`.
+    """
+
+    keeps_packed = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., M] to [..., K]."""
-        return linear(x, self.weight, self.bias)
+        return linear(x, [self])
+
+    def train(self, mode: bool = True) -> "Linear":
+        """Set the mode; a layer in training mode packs nothing any more, because its weights will change."""
+        if mode:
+            self.keeps_packed = False
+            _packed.pop(self, None)
+        return super().train(mode)
 
 
-def linear(x: Tensor, weight_KM: Tensor, bias_K: Tensor | None) -> Tensor:
-    """Map [..., M] to [..., K], as `torch.nn.functional.linear`, up to rounding."""
-    if not _faster_as_convolution(x, weight_KM):
-        return F.linear(x, weight_KM, bias_K)
-    channels_last = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
-    # PyTorch leaves a convolution of one position to MKL, but not if it is dilated, which means nothing here.
-    y = F.conv2d(channels_last, weight_KM[:, :, None, None], bias_K, dilation=2)
-    return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+class Activated(nn.Sequential):
+    """A linear layer, an activation, and what follows; the first two in one pass where that is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., M] to [..., K]."""
+        layer, activation, *rest = self.children()
+        y = linear(x, [cast("nn.Linear", layer)], activation)
+        for module in rest:
+            y = module(y)
+        return y
+
+
+class Packed(NamedTuple):
+    """Weights of one or several layers for oneDNN, and the parameters that they come from.
+
+    Holding the parameters keeps others from taking their place in memory, and their versions.
+    """
+
+    parameters: list[Tensor]
+    versions: list[tuple[int, int, int]]
+    weight_KM: Tensor
+    bias_K: Tensor | None
+
+
+_packed: WeakKeyDictionary[nn.Linear, dict[tuple[torch.dtype, int], Packed]] = WeakKeyDictionary()
+
+
+def linear(x: Tensor, layers: Sequence[nn.Linear], activation: nn.Module | None = None) -> Tensor:
+    """Apply linear layers to the same input, and perhaps an activation, up to rounding.
+
+    Args:
+        x: [..., M].
+        layers: one layer or several; with an activation, one of any type.
+        activation: an activation.
+
+    Returns:
+        The outputs side by side, [..., ΣK].
+    """
+    name = ""
+    if activation is not None:
+        name = _fused_name(activation)
+        if not name or type(layers[0]) is not Linear:  # peft's updates come before the activation
+            y: Tensor = activation(layers[0](x))
+            return y
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    if _faster_on_onednn(x, layers, dtype):
+        weight_KM, bias_K = _operands(layers, dtype)
+        # Private, but what PyTorch's compiler calls. No public function takes packed weights or fuses an
+        # activation (what compilation costs: recipes/map/results/archive.md#precision-on-a-cpu).
+        return torch.ops.mkldnn._linear_pointwise(x.to(dtype), weight_KM, bias_K, name or "none", [], "none")
+    weight_KM, bias_K = _joined(layers)
+    product = _as_convolution if _faster_as_convolution(x, weight_KM) else F.linear
+    y = product(x, weight_KM, bias_K)
+    return y if activation is None else activation(y)
 
 
 def use_faster_products(model: nn.Module) -> None:
@@ -42,11 +108,57 @@ def use_faster_products(model: nn.Module) -> None:
             module.__class__ = Linear
 
 
+def keep_packed(model: nn.Module) -> None:
+    """Let the linear layers keep a packed copy of their weights once they are used without gradients.
+
+    This is for models in evaluation mode: a copy isn't renewed after a step of a fused optimiser, because
+    PyTorch doesn't count it as a change.
+    """
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.keeps_packed = True
+
+
 @cache
 def products_lack_avx512() -> bool:
     """Return whether the processor has AVX-512 and MKL doesn't use it."""
     libraries = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     return libraries and processor().startswith("AMD") and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+@cache
+def onednn_serves(dtype: torch.dtype) -> bool:
+    """Return whether this PyTorch has oneDNN's product for a type, as it is called here."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    operators = torch.ops.mkldnn
+    x, weight_KM, bias_K = (torch.ones(*shape, dtype=dtype) for shape in ((1, 2), (3, 2), (3,)))
+    try:
+        if dtype == torch.bfloat16 and not operators._is_mkldnn_bf16_supported():
+            return False
+        packed_KM = operators._reorder_linear_weight(weight_KM, None)
+        y = operators._linear_pointwise(x, packed_KM, bias_K, "relu", [], "none")
+    except (AttributeError, RuntimeError):  # another PyTorch
+        return False
+    return bool((y == 3).all())
+
+
+def _fused_name(activation: nn.Module) -> str:
+    """Return oneDNN's name for an activation, empty if it has none."""
+    if isinstance(activation, nn.GELU):
+        return ACTIVATIONS[F.gelu] if activation.approximate == "none" else ""
+    return ACTIVATIONS.get(getattr(activation, "act", type(activation)), "")  # transformers' GELU has `act`
+
+
+def _faster_on_onednn(x: Tensor, layers: Sequence[nn.Linear], dtype: torch.dtype) -> bool:
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu" or not x.numel():
+        return False
+    if type(x) is not Tensor or not {x.dtype, layers[0].weight.dtype} <= {torch.float32, torch.bfloat16}:
+        return False
+    if dtype == torch.bfloat16:
+        return onednn_serves(dtype)
+    large = x.numel() * sum(layer.out_features for layer in layers) >= LEAST_PRODUCTS_ONCE
+    return dtype == torch.float32 and large and products_lack_avx512() and onednn_serves(dtype)
 
 
 def _faster_as_convolution(x: Tensor, weight_KM: Tensor) -> bool:
@@ -55,3 +167,41 @@ def _faster_as_convolution(x: Tensor, weight_KM: Tensor) -> bool:
     rows = x.numel() // x.shape[-1]
     large = rows >= LEAST_ROWS and x.numel() * len(weight_KM) >= LEAST_PRODUCTS
     return large and products_lack_avx512() and not torch.is_autocast_enabled("cpu")
+
+
+def _as_convolution(x: Tensor, weight_KM: Tensor, bias_K: Tensor | None) -> Tensor:
+    channels_last = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
+    # PyTorch leaves a convolution of one position to MKL, but not if it is dilated, which means nothing here.
+    y = F.conv2d(channels_last, weight_KM[:, :, None, None], bias_K, dilation=2)
+    return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+
+
+def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of several layers as one, and their biases."""
+    if len(layers) == 1:
+        return layers[0].weight, layers[0].bias
+    weights: list[Tensor] = [layer.weight for layer in layers]
+    given: list[Tensor | None] = [layer.bias for layer in layers]
+    bias = None
+    if any(x is not None for x in given):  # Whisper's keys have none
+        pairs = zip(weights, given, strict=True)
+        bias = torch.cat([w.new_zeros(len(w)) if x is None else x for w, x in pairs])
+    return torch.cat(weights), bias
+
+
+def _operands(layers: Sequence[nn.Linear], dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Return weights and biases for oneDNN, packed if the first layer keeps them."""
+    parameters = [x for layer in layers for x in (layer.weight, layer.bias) if x is not None]
+    # Without versions, changed weights would go unnoticed.
+    keeps = getattr(layers[0], "keeps_packed", False) and not any(x.is_inference() for x in parameters)
+    kept = _packed.setdefault(layers[0], {}) if keeps else {}
+    versions = [(id(x), x.data_ptr(), x._version) for x in parameters] if keeps else []
+    found = kept.get((dtype, len(layers)))
+    if found and found.versions == versions:
+        return found.weight_KM, found.bias_K
+    weight_KM, bias_K = _joined(layers)
+    weight_KM, bias_K = weight_KM.to(dtype), None if bias_K is None else bias_K.to(dtype)
+    if keeps:
+        weight_KM = torch.ops.mkldnn._reorder_linear_weight(weight_KM.contiguous(), None)
+        kept[dtype, len(layers)] = Packed(parameters, versions, weight_KM, bias_K)
+    return weight_KM, bias_K

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
-from asr.attention.products import Linear
+from asr.attention.products import Activated, Linear
 from asr.attention.softmax import filled_lengths, without_padding
 from asr.lengths import keep_mask, zero_padding
 
@@ -32,8 +32,8 @@ class SummaryMixing(OwnParameterLayer):
         self, name: str, backend: str, model_dim: int, heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(name, backend)
-        self.local = nn.Sequential(Linear(model_dim, model_dim), nn.GELU())  # f
-        self.summary = nn.Sequential(Linear(model_dim, model_dim), nn.GELU())  # s
+        self.local = Activated(Linear(model_dim, model_dim), nn.GELU())  # f
+        self.summary = Activated(Linear(model_dim, model_dim), nn.GELU())  # s
         self.combine = Linear(2 * model_dim, model_dim)  # c
         self.dropout = nn.Dropout(dropout)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from asr.attention import build_mechanism, build_self_attention
 from asr.attention.clustered import ClusteredAttention
+from asr.attention.products import keep_packed
 from asr.experiment.options import GROUPING
 from asr.experiment.peers import Attend, build_peer
 from asr.experiment.random_input import MEL_BINS, VOCABULARY, Problem, markov_labels
@@ -129,7 +130,7 @@ class MeasuredModel(nn.Module):
         generator = torch.Generator().manual_seed(problem.seed)
         training = markov_labels(TRAINING_UTTERANCES, problem.labels, generator).tolist()
         self.loss = build_loss(loss, VOCABULARY, training)
-        self.to(problem.device)
+        keep_packed(self.to(problem.device))
         parameters = [*self.encoder.parameters(), *self.head.parameters()]
         self.optimizer = torch.optim.RAdam(
             parameters, lr=1e-4, weight_decay=0.01, decoupled_weight_decay=True

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from asr.attention import build_self_attention
 from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.none import NoAttention
-from asr.attention.products import Linear
+from asr.attention.products import Activated, Linear
 from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
 from asr.model.options import BlockConfig
@@ -56,7 +56,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
+        self.layers = Activated(
             Linear(config.size, config.feedforward),
             LAYERS[config.activation](),
             Dropout(config.dropout),
@@ -119,7 +119,7 @@ class GatingMLP(nn.Module):
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         half = config.feedforward // 2
-        self.input = nn.Sequential(Linear(config.size, config.feedforward), LAYERS[config.activation]())
+        self.input = Activated(Linear(config.size, config.feedforward), LAYERS[config.activation]())
         self.norm = nn.LayerNorm(half)
         self.depthwise = DepthwiseConvolution(half, config.convolution_kernel)
         self.dropout = Dropout(config.dropout)

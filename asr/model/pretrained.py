@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
-from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
+from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer, feed_forward
 from asr.attention.table import layer_names
 from asr.config.schedule import Factor
 from asr.lengths import keep_mask, zero_padding
@@ -180,9 +180,9 @@ class PretrainedBlock(nn.Module):
         """Map [B, T, M] with [B] lengths to [B, T, M]; `bias` and `rate` go to the attention."""
         if not self.stable:
             x = self.attention_norm(x + self.dropout(self.attention(x, lengths, **bias)))
-            return self.feedforward_norm(x + self.feedforward(x))
+            return self.feedforward_norm(x + feed_forward(self.feedforward, x))
         x = x + self.dropout(self.attention(self.attention_norm(x), lengths, **bias))
-        x = x + self.feedforward(self.feedforward_norm(x))
+        x = x + feed_forward(self.feedforward, self.feedforward_norm(x))
         return x if self.adapter is None else x + self.adapter(x)
 
 

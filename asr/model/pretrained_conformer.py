@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
+from asr.attention.pretrained_layers import feed_forward
 from asr.attention.relative import RelativeAttention, conformer_attention
 from asr.attention.table import layer_names
 from asr.config.schedule import Factor
@@ -87,10 +88,10 @@ class ConformerBlock(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor, **positions: Any) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]; `positions` and `rate` go to the attention."""
-        x = x + 0.5 * self.dropout(self.feedforward(self.feedforward_norm(x)))
+        x = x + 0.5 * self.dropout(feed_forward(self.feedforward, self.feedforward_norm(x)))
         x = x + self.attention_dropout(self.attention(self.attention_norm(x), lengths, **positions))
         x = x + self.dropout(self.convolution(self.convolution_norm(x), lengths))
-        x = x + 0.5 * self.dropout(self.last_feedforward(self.last_feedforward_norm(x)))
+        x = x + 0.5 * self.dropout(feed_forward(self.last_feedforward, self.last_feedforward_norm(x)))
         normed: Tensor = self.norm(x)
         return normed
 

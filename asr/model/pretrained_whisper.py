@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.layer import FrameRate
 from asr.attention.pretrained_layers import adapted_layer
+from asr.attention.products import Activated
 from asr.attention.table import layer_names
 from asr.config.schedule import Factor
 from asr.errors import UserError
@@ -106,7 +107,7 @@ class WhisperBlock(nn.Module):
         self.attention, self.dropout = attention, Dropout(layer.dropout)
         self.attention_norm, self.feedforward_norm = layer.self_attn_layer_norm, layer.final_layer_norm
         inner = Dropout(layer.activation_dropout)
-        self.feedforward = nn.Sequential(layer.fc1, layer.activation_fn, inner, layer.fc2)
+        self.feedforward = Activated(layer.fc1, layer.activation_fn, inner, layer.fc2)
 
     def forward(self, x: Tensor, lengths: Tensor, **rate: FrameRate) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]; `rate` goes to the attention."""
@@ -162,7 +163,8 @@ class WhisperEncoder(nn.Module):
         """
         x = features
         for convolution in self.convolutions:
-            x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
+            assert isinstance(convolution, nn.Conv1d)
+            x = F.gelu(_over_time(convolution, zero_padding(x, lengths)))
             lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
         x = self.dropout(zero_padding(x + self._positions(x.shape[1]), lengths))
         run_BT = None
@@ -185,3 +187,10 @@ class WhisperEncoder(nn.Module):
                 f"{frames}"
             )
         return self.positions.weight[:frames]
+
+
+def _over_time(convolution: nn.Conv1d, x: Tensor) -> Tensor:
+    """Map [B, T, F] to [B, T', K], in two dimensions: only there does PyTorch keep channels innermost."""
+    weight, stride, padding = convolution.weight.unsqueeze(2), convolution.stride[0], convolution.padding[0]
+    y = F.conv2d(x.mT.unsqueeze(2), weight, convolution.bias, (1, stride), (0, int(padding)))
+    return y.squeeze(2).mT

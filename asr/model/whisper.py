@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
-from asr.attention.products import use_faster_products
+from asr.attention.products import keep_packed, use_faster_products
 from asr.attention.table import layer_names
 from asr.attention.transformers_adapter import import_transformers, quiet, refuse_adapter
 from asr.config.schedule import MERGED_PADDING, layer_factors
@@ -74,6 +74,7 @@ class Whisper:
         self._check()
         self.model.eval().to(device)
         use_faster_products(self.model)
+        keep_packed(self.model)
         config = self.model.config
         self.rate: int = self.extractor.sampling_rate
         self.longest_s: float = self.extractor.chunk_length

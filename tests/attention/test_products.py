@@ -1,11 +1,29 @@
-"""Linear layers as convolutions, where those are faster."""
+"""Linear layers on oneDNN, where that is faster."""
+
+import copy
+import io
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention import products
-from asr.attention.products import LEAST_ROWS, Linear
+from asr.attention.products import LEAST_ROWS, Activated, Linear, keep_packed, linear, onednn_serves
+
+needs_bf16 = pytest.mark.skipif(
+    not onednn_serves(torch.bfloat16), reason="oneDNN doesn't multiply in bfloat16 on this processor"
+)
+
+
+class Gelu(nn.Module):
+    """The GELU of transformers."""
+
+    act = staticmethod(F.gelu)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x)
 
 
 def outcomes(layer: nn.Module, x: Tensor) -> list[Tensor]:
@@ -14,6 +32,12 @@ def outcomes(layer: nn.Module, x: Tensor) -> list[Tensor]:
     y = layer(x)
     gradients = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
     return [y, *gradients]
+
+
+def operators(call: Callable[[], object]) -> set[str]:
+    with torch.profiler.profile() as profile:
+        call()
+    return {event.key for event in profile.key_averages()}
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -31,15 +55,109 @@ def test_convolutions_are_linear_layers(
     products.use_faster_products(plain)
     assert type(plain[0]) is Linear
     assert list(plain.state_dict()) == state
-    with torch.profiler.profile() as profile:
-        found = outcomes(plain, x)
-    assert "aten::mkldnn_convolution" in {event.key for event in profile.key_averages()}
-    for one, other in zip(found, expected, strict=True):
+    assert "aten::mkldnn_convolution" in operators(lambda: outcomes(plain, x))
+    for one, other in zip(outcomes(plain, x), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("x", [torch.randn(8, 64), torch.randn(512, 64).double()])
 def test_short_inputs_and_other_types_are_products(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "products_lack_avx512", lambda: True)
-    weight = torch.randn(64, 64, dtype=x.dtype)
-    assert torch.equal(products.linear(x, weight, None), x @ weight.mT)
+    layer = Linear(64, 64, bias=False, dtype=x.dtype)
+    assert torch.equal(layer(x), x @ layer.weight.mT)
+    with torch.no_grad():
+        assert torch.equal(layer(x), x @ layer.weight.mT)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
+@pytest.mark.parametrize(
+    "activation", [None, nn.GELU(), nn.GELU("tanh"), Gelu(), nn.ReLU(), nn.SiLU(), nn.Tanh()]
+)
+def test_layers_without_gradients_are_the_same_layers(
+    activation: nn.Module | None, dtype: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One product for several layers; oneDNN applies the activations that it knows."""
+    monkeypatch.setattr(products, "products_lack_avx512", lambda: True)
+    torch.manual_seed(0)
+    layers = nn.ModuleList([Linear(96, 100, bias=bias) for bias in (True, False, True)])
+    chosen = list(layers) if activation is None else [layers[0]]
+    x = torch.randn(3, 96, 70).mT  # not contiguous
+    with torch.no_grad():
+        expected = torch.cat([copy.deepcopy(layer).double()(x.double()) for layer in chosen], dim=-1)
+        expected = expected if activation is None else activation(expected)
+    if packed:
+        keep_packed(layers)
+    with torch.inference_mode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        for _ in range(2):
+            found = linear(x, chosen, activation)
+            assert found.dtype == dtype
+            tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+        assert "mkldnn::_linear_pointwise" in operators(lambda: linear(x, chosen, activation))
+
+
+@needs_bf16
+def test_changed_weights_are_packed_again() -> None:
+    torch.manual_seed(0)
+    layer, x = Linear(32, 32), torch.randn(4, 32)
+
+    def found() -> Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            return layer(x).float()
+
+    def expected() -> Tensor:
+        return F.linear(x, layer.weight, layer.bias).detach()
+
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)  # leaves versions as they are
+    torch.testing.assert_close(found(), expected(), rtol=2e-2, atol=5e-2)
+    for change in range(4):
+        keep_packed(layer)
+        before = found()
+        if change == 0:
+            layer.train()(x).sum().backward()
+            optimizer.step()
+            layer.eval()
+        elif change == 1:
+            layer.load_state_dict(Linear(32, 32).state_dict())
+        elif change == 2:
+            layer.weight = nn.Parameter(torch.randn(32, 32))
+        else:
+            layer.to(torch.float64).to(torch.float32)
+            with torch.no_grad():
+                layer.bias += 1
+        torch.testing.assert_close(found(), expected(), rtol=2e-2, atol=5e-2)
+        assert not torch.allclose(found(), before, atol=0.2)
+
+
+@needs_bf16
+def test_packed_weights_are_no_part_of_a_model() -> None:
+    model = Activated(Linear(16, 16), nn.GELU(), nn.Dropout(0.5), Linear(16, 16)).eval()
+    keep_packed(model)
+    x, state = torch.randn(3, 16), list(model.state_dict())
+
+    def found(model: nn.Module) -> Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    expected = found(model)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        assert list(other.state_dict()) == state
+        assert torch.equal(found(other), expected)
+
+
+def test_layers_with_an_update_are_activated_after_it() -> None:
+    """Peft adds its update to the output of the layer."""
+
+    class Updated(nn.Module):
+        weight = torch.zeros(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return -x
+
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        assert torch.equal(Activated(Updated(), nn.ReLU())(x), (-x).relu())
