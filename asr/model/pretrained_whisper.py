@@ -190,7 +190,10 @@ class WhisperEncoder(nn.Module):
 
 
 def _over_time(convolution: nn.Conv1d, x: Tensor) -> Tensor:
-    """Map [B, T, F] to [B, T', K], in two dimensions: only there does PyTorch keep channels innermost."""
+    """Map [B, T, F] to [B, T', K]."""
+    if torch.compiler.is_compiling():  # two dimensions would tie a graph to batches of one, or of several
+        y: Tensor = convolution(x.mT)
+        return y.mT
+    # Only in two dimensions does PyTorch keep channels innermost.
     weight, stride, padding = convolution.weight.unsqueeze(2), convolution.stride[0], convolution.padding[0]
-    y = F.conv2d(x.mT.unsqueeze(2), weight, convolution.bias, (1, stride), (0, int(padding)))
-    return y.squeeze(2).mT
+    return F.conv2d(x.mT.unsqueeze(2), weight, convolution.bias, (1, stride), (0, int(padding))).squeeze(2).mT
