@@ -57,7 +57,7 @@ def test_errors_are_one_line(
 
 def test_linear_layers_are_measured(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert speed.main(["linear", "rows=[8]", "sizes=[16]", "rounds=1"]) == 0
-    assert capsys.readouterr().out.count("16 → ") == 4
+    assert capsys.readouterr().out.count("16 → ") == 8
 
 
 def quoted(command: str) -> list[list[str]]:

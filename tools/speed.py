@@ -7,7 +7,8 @@ full: CPU time of `full` and of PyTorch's attention (SDPA) on the same random in
 and with the backward pass. `padded` sequences have 0.6 to 1 of the positions; SDPA masks the others. The last
 column is the time of `full` over that of SDPA: above 1.05, `full` is no baseline to compare anything with.
 
-linear: CPU time of a linear layer in float32 and of PyTorch's, in the same way.
+linear: CPU time of a linear layer and of PyTorch's, in the same way; bf16 is autocast. Forward, the layer is
+that of a recogniser, with packed weights.
 """
 
 import statistics
@@ -23,7 +24,7 @@ from rich.table import Table
 
 from asr import config
 from asr.attention import build_mechanism
-from asr.attention.products import Linear
+from asr.attention.products import Linear, keep_packed
 from asr.cli import help_table
 from asr.config import option
 from asr.console import open_console
@@ -32,6 +33,7 @@ from asr.errors import UserError, did_you_mean, run_program
 from asr.measure import in_turns, time_of, torch_threads
 from attention_ext.library import instruction_set, why_unavailable
 
+PRODUCTS = 1 << 28  # least of a turn: a single call of a small layer would find empty caches
 PADDINGS, PASSES = ("none", "padded"), ("forward", "with backward")
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,7 +54,8 @@ class Full:
 class Layers:
     """Options of `linear`."""
 
-    rows: list[int] = option([256, 900, 3000], help="positions of a batch", affects="result", minimum=1)
+    rows: list[int] = option([64, 256, 900, 3000], help="positions of a batch", affects="result", minimum=1)
+    precisions: list[str] = option(["fp32", "bf16"], help="types", affects="result", choices=["fp32", "bf16"])
     sizes: list[int] = option(
         [144, 192, 384], help="model sizes, M; layers are M → M and M → 4·M", affects="result", minimum=1
     )
@@ -96,26 +99,35 @@ def full_works(
 
 
 def measure_linear(options: Layers) -> None:
-    """Print a line per number of rows, layer and pass."""
-    table = Table("rows", "layer", "pass", "PyTorch, ms", "ours, ms", "ours / PyTorch")
+    """Print a line per type, number of rows, layer and pass."""
+    table = Table("type", "rows", "layer", "pass", "PyTorch, ms", "ours, ms", "ours / PyTorch")
     with torch_threads(1):
-        for rows, size, factor, passes in product(options.rows, options.sizes, (1, 4), PASSES):
+        cases = product(options.precisions, options.rows, options.sizes, (1, 4), PASSES)
+        for precision, rows, size, factor, passes in cases:
             x = torch.randn(rows, size, requires_grad=passes == "with backward")
             layers = {"PyTorch": torch.nn.Linear(size, factor * size), "ours": Linear(size, factor * size)}
-
-            def work(layer: torch.nn.Module, x: torch.Tensor = x) -> None:
-                with torch.set_grad_enabled(x.requires_grad):
-                    out = layer(x)
-                if out.requires_grad:
-                    out.sum().backward()
-
-            turns = {way: partial(time_of, partial(work, layer)) for way, layer in layers.items()}
+            keep_packed(layers["ours"])
+            calls, half = max(1, PRODUCTS // (x.numel() * factor * size)), precision == "bf16"
+            turns = {
+                way: partial(time_of, partial(_use_layer, layer, x, half, calls))
+                for way, layer in layers.items()
+            }
             times = in_turns(turns, options.rounds, collect=True)
-            theirs, ours = (1000 * statistics.median(x.cpu_s for x in times[way]) for way in layers)
-            name = f"{size} → {factor * size}"
-            table.add_row(str(rows), name, passes, f"{theirs:.2f}", f"{ours:.2f}", f"{ours / theirs:.2f}")
+            medians = (statistics.median(x.cpu_s for x in times[way]) for way in layers)
+            theirs, ours = (1000 * median / calls for median in medians)
+            case = precision, str(rows), f"{size} → {factor * size}", passes
+            table.add_row(*case, f"{theirs:.3f}", f"{ours:.3f}", f"{ours / theirs:.2f}")
     print(processor())
     open_console().print(table)
+
+
+def _use_layer(layer: torch.nn.Module, x: torch.Tensor, half: bool, calls: int) -> None:
+    for _ in range(calls):
+        # As in a model, whose passes each convert a layer's weights.
+        with torch.set_grad_enabled(x.requires_grad), torch.autocast("cpu", enabled=half):
+            out = layer(x)
+        if out.requires_grad:
+            out.sum().backward()
 
 
 MEASUREMENTS: dict[str, tuple[type, Callable[[Any], None]]] = {
