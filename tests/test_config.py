@@ -516,3 +516,9 @@ def test_a_name_that_is_not_utf8_is_refused_at_once(override: str) -> None:
         train_options(["recipe=demo", "init_from=a\udcff"])
     # What is written there doesn't name it.
     assert config.parse(DecodePartOptions, ["output=\udcff"]).output == "\udcff"
+
+
+def test_a_group_in_place_of_its_options_names_some_of_them() -> None:
+    """`asr train recipe=demo data=data/folder` was asked whether it meant `data.dev`."""
+    with pytest.raises(UserError, match=r"unknown option 'data' \(a group: data\.train, data\.dev, "):
+        train_options(["recipe=demo", "data=data/folder"])

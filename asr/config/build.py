@@ -200,7 +200,7 @@ def _merged(
     options = {}
     for key, value in values.items():
         if key not in kinds:
-            raise UserError(f"{where}unknown option {key!r}{did_you_mean(key, list(kinds))}")
+            raise UserError(f"{where}unknown option {key!r}{_near(key, list(kinds))}")
         if read:
             _check_value(key, value, kinds[key])
         try:
@@ -279,7 +279,13 @@ def _check_places(options: Any, given: Mapping[str, Any]) -> None:
 
 def _check_key(key: str, known: Collection[str]) -> None:
     if key not in known:
-        raise UserError(f"unknown option {key!r}{did_you_mean(key, list(known))}")
+        raise UserError(f"unknown option {key!r}{_near(key, list(known))}")
+
+
+def _near(key: str, known: list[str]) -> str:
+    """Return the nearest known key in brackets, or for a group without a value of its own some of its keys."""
+    inside = [x for x in known if x.startswith(f"{key}.")]
+    return f" (a group: {', '.join(inside[:3])}, …)" if len(inside) > 3 else did_you_mean(key, known)
 
 
 def _check_names(config: DictConfig, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> None:
