@@ -283,7 +283,7 @@ def _check_key(key: str, known: Collection[str]) -> None:
 
 
 def _near(key: str, known: list[str]) -> str:
-    """Return the nearest known key in brackets, or for a group without a value of its own some of its keys."""
+    """Return the nearest known key in brackets, or some of the keys of a group without a value of its own."""
     inside = [x for x in known if x.startswith(f"{key}.")]
     return f" (a group: {', '.join(inside[:3])}, …)" if len(inside) > 3 else did_you_mean(key, known)
 
