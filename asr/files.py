@@ -192,8 +192,11 @@ def check_writable(path: str | Path) -> None:
     """
     path = Path(path)
     try:
+        place = next(place for place in path.parents if place.exists())
+        if not place.is_dir():
+            raise UserError(f"{place}: expected a folder to write to, found a {kind_of(place)}")
         # A folder created here would remain, empty, if the work failed.
-        with tempfile.TemporaryFile(dir=next(place for place in path.parents if place.exists())):
+        with tempfile.TemporaryFile(dir=place):
             _check_regular(path)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", str(error))

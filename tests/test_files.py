@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_written_is_noticed_beforehand(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     for path, message in [
-        (tmp_path / "file" / "out.json", "can't be written"),
+        (tmp_path / "file" / "out.json", "file: expected a folder to write to, found a file"),
         (tmp_path, "found a folder"),
         (tmp_path / "pipe", "found a pipe"),
         (tmp_path / ("x" * 300), "can't be written .File name too long"),

@@ -93,9 +93,16 @@ class OwnDataOptions(PreparationOptions):
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
 
     def check(self) -> None:
-        """Raise UserError if the manifest of `split` would lie in another folder."""
+        """Raise UserError if the manifest of `split` would lie in another folder, or for no language code."""
+        check_language(self.language)
         if not is_split(self.split):
             raise UserError(f"split={self.split}: expected the name of a split")
+
+
+def check_language(language: str) -> None:
+    """Raise UserError for a language that isn't a code, such as `german`: no rule knows it."""
+    if language and not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
+        raise UserError(f"language={language}: expected a code such as en, de or pt-BR")
 
 
 def is_split(name: str) -> bool:

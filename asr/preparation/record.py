@@ -140,6 +140,10 @@ def recorded_outputs(folder: Path) -> list[str]:
     return [str(name) for name in names if not name.is_absolute() and ".." not in name.parts]
 
 
+def _written(value: Any) -> Any:
+    return "nothing" if value in ("", None, []) else value
+
+
 def difference(folder: Path, record: Prepared, recipe: str, options: Any, digest: str) -> str:
     """Return the first reason why the folder has to be prepared again; empty if it is up to date."""
     if record.recipe != recipe:
@@ -148,8 +152,7 @@ def difference(folder: Path, record: Prepared, recipe: str, options: Any, digest
     before = {key: record.options.get(key) for key in now}
     if changed := differences(before, now):
         words = ", ".join(
-            f"{key}={was} (now {'nothing' if is_now in ('', None, []) else is_now})"
-            for key, (was, is_now) in changed.items()
+            f"{key}={_written(was)} (now {_written(is_now)})" for key, (was, is_now) in changed.items()
         )
         return f"prepared before with {words}"
     if not record.fingerprint:

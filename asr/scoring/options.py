@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation.options import TEXT_RULES
+from asr.preparation.options import TEXT_RULES, check_language
 
 # unit is the default because validation and tuning use it, so that a hypothesis has a single error rate.
 COSTS = ("unit", "sclite")
@@ -92,6 +92,7 @@ class ScoreOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError for a language that has no effect, because texts aren't normalised."""
+        """Raise UserError for no language code, or one without effect, because texts aren't normalised."""
+        check_language(self.language)
         if self.language and self.text == "none":
             raise UserError(f"language={self.language}: has no effect with text=none")

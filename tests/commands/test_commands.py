@@ -251,7 +251,7 @@ def test_transcribe_reports_full_memory_and_unwritable_files(
     wav = str(tone_corpus / "wav" / "test-0.wav")
     (tmp_path / "file").write_text("")
     assert main(["transcribe", str(trained), wav, f"output={tmp_path / 'file' / 'folder'}"]) == 1
-    assert "test-0.txt: can't be written" in capsys.readouterr().err
+    assert "file: expected a folder to write to, found a file" in capsys.readouterr().err
     for error in (MemoryError("Unable to allocate 6 GiB"), RuntimeError("you can't allocate memory: 6 GiB")):
         monkeypatch.setattr("asr.transcription.sources.read_recording", mock.Mock(side_effect=error))
         assert main(["transcribe", str(trained), wav]) == 1
@@ -427,7 +427,7 @@ def test_outputs_are_tried_before_the_work(
     arguments = [x.format(run=trained, file=tmp_path / "file") for x in arguments]
     assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "can't be written (Not a directory)" in line or "can't be written (File exists)" in line
+    assert "file: expected a folder to write to, found a file" in line or "(File exists)" in line
 
 
 def test_output_is_a_folder_and_no_subtitle_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,6 +202,8 @@ def test_language_gives_the_pairs_of_upper_and_lower_case(tmp_path):
     assert result.rates["wer"].counts.errors == 0
     with pytest.raises(UserError, match="language=tr: has no effect with text=none"):
         ScoreOptions(language="tr", text="none").check()
+    with pytest.raises(UserError, match="language=turkish: expected a code such as"):  # had no effect
+        ScoreOptions(language="turkish").check()
 
 
 def test_errors_name_file_and_utterance(tmp_path):
