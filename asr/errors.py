@@ -134,7 +134,7 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
         except BaseException as error:
             # A library may turn an interrupted import into another error.
             if not received and not isinstance(error, KeyboardInterrupt):
-                if lack := LIMITS.search(" ".join(map(str, _with_causes(error)))):
+                if lack := LIMITS.search(" ".join(map(str, with_causes(error)))):
                     limit = f"a limit of the system or its memory is reached ({lack[0]}): see ulimit -a"
                     return report(limit, 1)
                 raise
@@ -144,7 +144,7 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
             return report("terminated" if number == signal.SIGTERM else "interrupted", 128 + number)
 
 
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+def with_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and the errors that it hides: cleaning up after an error may fail, too."""
     while error is not None:
         yield error

@@ -21,10 +21,10 @@ An invalid call must raise a Python exception. Calls with NaN or infinity must o
 
 import argparse
 import contextlib
-import importlib.util
 import itertools
 import os
 import random
+import runpy
 import subprocess
 import sys
 import threading
@@ -562,14 +562,10 @@ def sanitized(folder: Path) -> dict[str, str]:
     compiler = os.environ.get("CXX", "c++")
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
     os.environ |= {"CXX": f"{compiler} {flags}", "CXXFLAGS": "-O1 -g1 -fno-omit-frame-pointer"}
-    spec = importlib.util.spec_from_file_location("kernel_build", REPOSITORY / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     before = Path.cwd()
     os.chdir(REPOSITORY)
-    module.build_cpu(module.find_torch(), folder / "objects", folder / "kernels_cpu.so")
+    build = runpy.run_path("setup.py")
+    build["build_cpu"](build["find_torch"](), folder / "objects", folder / "kernels_cpu.so")
     os.chdir(before)
     # The C++ library too, because the sanitizer looks for its functions before Python has loaded it.
     names = [[*compiler.split(), f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]

@@ -12,11 +12,11 @@ rivals are FlexAttention, compiled, with a window of 64 and with the keys of the
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
 import re
+import runpy
 import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from asr.environment import git_commit
 from asr.files import write_text
-from asr.measure import Seconds, in_turns, time_of
+from asr.measure import Seconds, in_turns, peak_allocated_bytes, time_of
 from attention_ext import why_unavailable
 from attention_ext.clustered_attention.native import clustered_attention
 from attention_ext.flash import flash_attention
@@ -180,15 +180,6 @@ def calls_for(attend: Attend, inputs: list[Tensor], grad: Tensor) -> dict[str, C
     return {"forward": forward, "forward+backward": both}
 
 
-def peak_bytes(call: Callable[[], object]) -> int:
-    """Return the peak memory of a call beyond the memory allocated before."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    return torch.cuda.max_memory_allocated() - before
-
-
 def calls_of(
     rows: Mapping[str, Attend], inputs: list[Tensor], graphs: bool
 ) -> tuple[dict[tuple[str, str, str], Callable[[], object]], dict[str, str]]:
@@ -232,7 +223,7 @@ def measure(
         row = setting | {"attention": name, "pass": part, "launch": launch}
         row |= {"median_ms": median, "quartiles_ms": [low, high], "rounds": len(values)}
         if device == "cuda" and launch == "eager":
-            row["peak_bytes"] = peak_bytes(calls[name, part, launch])
+            row["peak_bytes"] = peak_allocated_bytes(calls[name, part, launch], "cuda")
         results.append(row)
     return results
 
@@ -343,13 +334,9 @@ def build() -> None:
     Raises:
         SystemExit: the CUDA kernels can't be built or loaded.
     """
-    spec = importlib.util.spec_from_file_location("kernel_build", "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     # Objects are kept; those for another GPU don't run on this one.
-    module.build_kernels(Path("attention_ext"), Path("build/gpu_check", os.environ["TORCH_CUDA_ARCH_LIST"]))
+    objects = Path("build/gpu_check", os.environ["TORCH_CUDA_ARCH_LIST"])
+    runpy.run_path("setup.py")["build_kernels"](Path("attention_ext"), objects)
     reason = why_unavailable("cuda")
     if reason is not None:
         raise SystemExit(reason)

@@ -16,7 +16,7 @@ from asr import config
 from asr.console import counted
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, device_words
-from asr.errors import UserError
+from asr.errors import UserError, with_causes
 from asr.files import locked, write_record
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
@@ -173,7 +173,7 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         # PyTorch's signal handler raises it wherever the process is, so a library may have wrapped it.
-        died = any("DataLoader worker (pid" in str(x) for x in _with_causes(error))
+        died = any("DataLoader worker (pid" in str(x) for x in with_causes(error))
         if died or isinstance(error, EOFError | ConnectionError):
             raise UserError(
                 f"{folder}: a data-loading process died (out of memory?): lower "
@@ -184,13 +184,6 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
         raise
     finally:
         threading.excepthook = print_failure
-
-
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause of that, and so on."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def check_training(options: TrainConfig) -> None:

@@ -89,7 +89,7 @@ def improved_clustered_weights(
     """Return the dense [B, H, N, S] weights W that `improved_clustered_attention` implies: output = W @ v."""
     sizes = query_lengths_B, key_lengths_B, clusters, topk
     weights = _weights(q_BHND, k_BHSD, groups_BHN, *sizes, None, products_in_blocks)
-    top_BHNK = keys_of_queries(weights.top_BHCK, groups_BHN)
+    top_BHNK = keys_of_queries(weights.top_BHCK, weights.groups_BHN)
     shared_BHNS = weights.members_BHNC @ weights.rest_BHCS
     return zero_padding(shared_BHNS.scatter_add(3, top_BHNK, weights.exact_BHNK), query_lengths_B)
 
@@ -170,6 +170,7 @@ class _Weights(NamedTuple):
         members_BHNC: cluster membership, see `membership`.
         exact_BHNK: weights of each query on its cluster's top keys; arbitrary at padding.
         top_BHCK: positions of the top keys.
+        groups_BHN: cluster of each query; 0 at padding.
         weigh: see `Products`.
     """
 
@@ -177,6 +178,7 @@ class _Weights(NamedTuple):
     members_BHNC: Tensor
     exact_BHNK: Tensor
     top_BHCK: Tensor
+    groups_BHN: Tensor
     weigh: Callable[[Tensor, Tensor], Tensor]
 
 
@@ -196,16 +198,17 @@ def _weights(
     q_BHND = zero_padding(q_BHND, query_lengths_B).to(dtype)
     k_BHSD = zero_padding(k_BHSD, key_lengths_B).to(dtype)
     members_BHNC = membership(groups_BHN, query_lengths_B, clusters, dtype)
+    groups_BHN = zero_padding(groups_BHN.unsqueeze(-1), query_lengths_B).squeeze(-1)
     scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B, bias)
     rest_BHCS, mass_BHC, top_BHCK = split_weights(scores_BHCS, key_lengths_B, topk)
     scaled_BHND = q_BHND * q_BHND.shape[-1] ** -0.5
     scores_BHNK, weigh = products(scaled_BHND, k_BHSD, top_BHCK, groups_BHN, members_BHNC)
     if bias is not None:
         scores_BHNK = scores_BHNK + bias.of_keys(keys_of_queries(top_BHCK, groups_BHN))
-    mass_BHN1 = mass_BHC.gather(2, groups_BHN.clamp(min=0).long()).unsqueeze(-1)
+    mass_BHN1 = mass_BHC.gather(2, groups_BHN.long()).unsqueeze(-1)
     # The top keys fill the first min(K, length) slots, so that the key lengths mask unused slots.
     exact_BHNK = mass_BHN1 * masked_softmax(scores_BHNK, key_lengths_B)
-    return _Weights(rest_BHCS, members_BHNC, exact_BHNK, top_BHCK, weigh)
+    return _Weights(rest_BHCS, members_BHNC, exact_BHNK, top_BHCK, groups_BHN, weigh)
 
 
 def gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:
@@ -215,8 +218,8 @@ def gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:
 
 
 def keys_of_queries(top_BHCK: Tensor, groups_BHN: Tensor) -> Tensor:
-    """Return the top keys of each query's cluster, [B, H, N, K]; arbitrary ones at padding."""
-    index_BHN1 = groups_BHN.clamp(min=0).long().unsqueeze(-1)
+    """Return the top keys of each query's cluster, [B, H, N, K]."""
+    index_BHN1 = groups_BHN.long().unsqueeze(-1)
     return top_BHCK.gather(2, index_BHN1.expand(-1, -1, -1, top_BHCK.shape[-1]))
 
 

@@ -1,28 +1,18 @@
 """The report of tools/gpu_check.sh."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools/gpu_check.py"
+from tools import gpu_check
+
+TOOL = Path(gpu_check.__file__)
 
 
-@pytest.fixture
-def gpu_check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_check", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_step_that_ran_no_test_is_not_ok(gpu_check: ModuleType, tmp_path: Path) -> None:
+def test_a_step_that_ran_no_test_is_not_ok(tmp_path: Path) -> None:
     """Where the build had failed, pytest skipped all GPU tests and succeeded: the report said "tests ok"."""
     steps = {
         "build": (124, "c++ -std=c++20 …"),
@@ -40,9 +30,7 @@ def test_a_step_that_ran_no_test_is_not_ok(gpu_check: ModuleType, tmp_path: Path
     assert "commit" in text
 
 
-def test_each_gpu_has_its_own_objects(
-    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_gpu_has_its_own_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkout shared by an A100 and an H100 kept the first GPU's object, which no other GPU can run."""
     (tmp_path / "setup.py").write_text("def build_kernels(package, objects): objects.mkdir(parents=True)")
     monkeypatch.chdir(tmp_path)
