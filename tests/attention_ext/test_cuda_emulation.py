@@ -22,17 +22,15 @@ from kernel_cases import (
     problem,
     valid_calls,
 )
-from test_cuda_gpu import PROBLEMS, SETTINGS, Settings, problem_of
+from test_cuda_gpu import LIMITS, PROBLEMS, SETTINGS, Settings, oracle, problem_of, run
 from test_near_kernels import PEAKED, cancelling, check, diagonal, peaked
 from torch import Tensor
 
-from attention_ext.clustered_attention.reference import clustered_attention
 from attention_ext.clusters.reference import centroid_scores, membership
 from attention_ext.hashing.reference import hash_sign, subtract_mean
-from attention_ext.improved_clustered_attention.reference import improved_clustered_attention, top_keys
+from attention_ext.improved_clustered_attention.reference import top_keys
 from attention_ext.key_grouping.reference import key_groups
 from attention_ext.kmeans.reference import hamming_kmeans
-from attention_ext.near_attention.reference import near_attention
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow  # half a minute of CPU time, for kernels that few changes touch
@@ -213,19 +211,6 @@ def sequences(B: int, H: int, N: int, D: int, E: int, C: int, lengths: list[int]
     return problem(B, H, N, N, D, E, C, lengths, lengths)
 
 
-def reference(p: Problem, K: Settings, inputs: list[Tensor]) -> list[Tensor]:
-    """Return the reference's output and gradients, in the inputs' type."""
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
-    if K is None:
-        out = clustered_attention(*leaves, *sizes)
-    elif isinstance(K, tuple):
-        out = near_attention(*leaves, p.groups, p.query_lengths, p.clusters, *K)
-    else:
-        out = improved_clustered_attention(*leaves, *sizes, K)
-    return [out.detach(), *torch.autograd.grad(out, leaves, p.grad.to(out.dtype))]
-
-
 def emulate(
     ops: Any,
     p: Problem,
@@ -263,8 +248,8 @@ def test_attention(ops: Any, name: str) -> None:
     """In float32 the error is at most twice the reference's; padding is NaN."""
     K, make = CASES[name]
     p = make()
-    exact = reference(p, K, padded(p, torch.float64))
-    rounded = reference(p, K, padded(p, torch.float32))
+    exact = run(oracle(p, K), p, torch.float64, "cpu")
+    rounded = run(oracle(p, K), p, torch.float32, "cpu")
     found = emulate(ops, p, K, padded(p, torch.float32))
     for ours, theirs, truth in zip(found, rounded, exact, strict=True):
         assert error(ours, truth) <= 2 * error(theirs, truth) + 2e-7
@@ -286,7 +271,7 @@ def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) ->
     K, make = CASES[name]
     p = make()
     p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
-    exact = reference(p, K, padded(p, torch.float64))
+    exact = run(oracle(p, K), p, torch.float64, "cpu")
     found = emulate(ops, p, K, padded(p, dtype))
     for ours, truth in zip(found, exact, strict=True):
         rounding = error(truth.to(dtype), truth)
@@ -371,7 +356,7 @@ def test_one_cluster_with_all_queries(ops: Any, K: Settings) -> None:
     p = problem(1, 1, 300, 300 if isinstance(K, tuple) else 40, 8, 8, 4)
     p.groups = torch.full_like(p.groups, 2)
     inputs = padded(p, torch.float32)
-    exact = reference(p, K, padded(p, torch.float64))
+    exact = run(oracle(p, K), p, torch.float64, "cpu")
     for ours, truth in zip(emulate(ops, p, K, inputs), exact, strict=True):
         assert error(ours, truth) < 2e-6
     p.groups[0, 0, 7] = 9
@@ -419,22 +404,13 @@ def test_positions_out_of_range_in_top_keys_are_ignored(ops: Any, name: str) -> 
         assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"D": 257}, "head sizes must lie in 1 … 256 on CUDA, found 257 and 8"),
-        ({"C": 1025}, "clusters must lie in 1 … 1024, found 1025"),
-        ({"K": 1025}, "topk must lie in 1 … 1024 on CUDA, found 1025"),
-        ({"K": (1025, 1)}, "topk must lie in 1 … 1024 on CUDA, found 1025"),
-        ({"dtype": torch.float64}, "q must be float32, float16 or bfloat16 on CUDA"),
-    ],
-)
-def test_errors_name_the_limit(ops: Any, change: dict[str, Any], message: str) -> None:
-    sizes: dict[str, Any] = {"D": 8, "C": 3, "K": 2, "dtype": torch.float32} | change
-    p = problem(1, 1, 9, 9, sizes["D"], 8, 3)
-    p.clusters = sizes["C"]
+@pytest.mark.parametrize(("D", "settings", "dtype", "message"), LIMITS)
+def test_errors_name_the_limit(
+    ops: Any, D: int, settings: Settings, dtype: torch.dtype, message: str
+) -> None:
+    p = problem(1, 1, 9, 9, D, 8, 3)
     with pytest.raises(RuntimeError, match=message):
-        emulate(ops, p, sizes["K"], padded(p, sizes["dtype"]))
+        emulate(ops, p, settings, padded(p, dtype))
 
 
 @pytest.mark.parametrize("settings", SETTINGS[1:])

@@ -43,6 +43,13 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 # None: clustered attention; K: improved clustered attention; K and W: near attention.
 Settings = int | tuple[int, ...] | None
 SETTINGS: list[Settings] = [None, 32, (32, 16)]
+# Head size, settings and type that CUDA lacks, and the message.
+LIMITS: list[tuple[int, Settings, torch.dtype, str]] = [
+    (257, 2, torch.float32, "head sizes must lie in 1 … 256 on CUDA, found 257 and 8"),
+    (8, 1025, torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
+    (8, (1025, 1), torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
+    (8, 2, torch.float64, "q must be float32, float16 or bfloat16 on CUDA"),
+]
 MODULES = {
     "native": (clustered_native, improved_native, near_native),
     "reference": (clustered_reference, improved_reference, near_reference),
@@ -355,15 +362,7 @@ def test_memory_grows_with_the_length(settings: Settings) -> None:
     assert peak(65536) < 8.5 * peak(8192)
 
 
-@pytest.mark.parametrize(
-    ("D", "settings", "dtype", "message"),
-    [
-        (257, 2, torch.float32, "head sizes must lie in 1 … 256 on CUDA, found 257"),
-        (8, 1025, torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
-        (8, (1025, 1), torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
-        (8, 2, torch.float64, "float32, float16 or bfloat16 on CUDA"),
-    ],
-)
+@pytest.mark.parametrize(("D", "settings", "dtype", "message"), LIMITS)
 def test_errors_name_the_limit(D: int, settings: Settings, dtype: torch.dtype, message: str) -> None:
     p = problem(1, 1, 9, 9, D, 8, 3)
     with pytest.raises(RuntimeError, match=message):
