@@ -30,7 +30,7 @@ def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
         raise UserError(f"{path}: expected a folder of asr train or compare, found none{near_path(path)}")
     if path.is_dir() and not (path / "results.json").exists():
         if not RunFolder(path).options.exists():
-            if is_locked(path):
+            if is_locked(path) or (path / "trainings").is_dir():
                 raise UserError(
                     f"{path}: no results yet: a comparison writes them after its first evaluation, or at its "
                     "end if it runs a trained model"

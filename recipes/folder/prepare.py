@@ -98,7 +98,7 @@ def _tables(transcripts: Path, columns: dict[str, str], output: Path) -> list[Ta
     if transcripts.suffix.lower() == ".parquet":
         return _parquet_tables([transcripts], transcripts.parent, output)
     if transcripts.suffix.lower() not in SUFFIXES:
-        raise UserError(f"transcripts={transcripts}: expected one of {', '.join(SUFFIXES)} or a folder")
+        raise UserError(f"transcripts={transcripts}: expected {', '.join(SUFFIXES)}, .parquet or a folder")
     return [Table(transcripts, "", read_table)]
 
 

@@ -330,6 +330,9 @@ def test_a_comparison_that_has_just_begun_has_no_report_yet(tmp_path: Path) -> N
         report.run([tmp_path], ReportOptions())
     with pytest.raises(UserError, match=r"neither config\.yaml nor results\.json"):
         report.run([tmp_path], ReportOptions())
+    (tmp_path / "trainings").mkdir()  # interrupted
+    with pytest.raises(UserError, match="no results yet"):
+        report.run([tmp_path], ReportOptions())
 
 
 @pytest.mark.slow
