@@ -171,13 +171,16 @@ def test_a_run_is_not_overwritten(
 
 
 def test_decoding_without_checkpoint_or_split(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "no checkpoint (expected" in fails(capsys, main(["decode", str(tmp_path)]))
     line = fails(capsys, main(["decode", str(trained.parent)]))
     assert f"{trained.parent}: no checkpoint (the runs there: {trained.name}" in line
     line = fails(capsys, main(["decode", str(tmp_path / "nowhere")]))
     assert line == f"asr: {tmp_path}/nowhere: no checkpoint (no such file or folder)"
+    manifest = tone_corpus / "dev.cuts.jsonl.gz"
+    line = fails(capsys, main(["decode", str(trained), f"data={manifest}", "split=train"]))
+    assert line == f"asr: split=train: has no effect with data={manifest}, which is a manifest"
     line = fails(capsys, main(["align", str(trained), "split=evaluation"]))
     assert "evaluation.cuts.jsonl.gz: expected a manifest, found no such file (the splits there: " in line
     assert "evaluation.cuts.jsonl.gz" in fails(capsys, main(["decode", str(trained), "split=evaluation"]))

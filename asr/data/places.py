@@ -43,6 +43,18 @@ def prepared_folder(place: str) -> Path:
     return path.parent if is_manifest(path) or shards(path) else path
 
 
+def chosen_manifest(data: str, split: str, run_folder: Path) -> Path:
+    """Return the manifest that the options `data` and `split` name; without data, one of the run's.
+
+    Raises:
+        UserError: the run's data are unknown, or another split is named beside a manifest.
+    """
+    path = manifest_path(data or training_folder(run_folder), split)
+    if path == Path(data) and split not in ("test", split_of(path)):
+        raise UserError(f"split={split}: has no effect with data={data}, which is a manifest")
+    return path
+
+
 def split_of(place: str | Path) -> str:
     """Return the name of a split, given as a name or as a manifest."""
     return Path(place).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".cuts")

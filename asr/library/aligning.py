@@ -8,7 +8,7 @@ from typing import Any
 
 from asr.config import refuse, values_affecting
 from asr.data.manifest import read_cuts
-from asr.data.places import manifest_path, place_in_run, split_of, training_folder
+from asr.data.places import chosen_manifest, place_in_run, split_of
 from asr.errors import UserError
 from asr.files import check_writable, file_state
 from asr.recognizer import Recognizer
@@ -56,7 +56,7 @@ class Alignment:
         else:
             if options.text:
                 raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
-            manifest = manifest_path(options.data or training_folder(run_folder), options.split)
+            manifest = chosen_manifest(options.data, options.split, run_folder)
             assert self.recognizer.file is not None
             self.utterances = transcribed_cuts(read_cuts(manifest))
             self.origin = origin_of(self.recognizer.model, self.recognizer.file, manifest, options)

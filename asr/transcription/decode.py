@@ -13,7 +13,7 @@ from asr.config import values_affecting
 from asr.console import counted, duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import read_cuts
-from asr.data.places import is_manifest, manifest_path, place_in_run, split_beside, training_folder
+from asr.data.places import chosen_manifest, is_manifest, place_in_run, split_beside
 from asr.environment import git_commit
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
@@ -90,7 +90,7 @@ def decode_split(
             the default folder has hypotheses of other data.
     """
     weights_in = weights_in or run_folder
-    split = _Split.read(manifest_path(options.data or training_folder(run_folder), options.split))
+    split = _Split.read(chosen_manifest(options.data, options.split, run_folder))
     references = split.pronounced(tokenizer, options.g2p)
     run = RunFolder(run_folder)
     name = system_name(_variant(model, checkpoint, run), options.chosen_decoder)
