@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from asr import config
-from asr.console import counted
+from asr.console import counted, duration
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, device_words
 from asr.errors import UserError, with_causes
@@ -174,6 +174,8 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
     except Exception as error:
         # PyTorch's signal handler raises it wherever the process is, so a library may have wrapped it.
         died = any("DataLoader worker (pid" in str(x) for x in with_causes(error))
+        if isinstance(error, BrokenPipeError) and not died:  # nobody reads the output
+            raise
         if died or isinstance(error, EOFError | ConnectionError):
             raise UserError(
                 f"{folder}: a data-loading process died (out of memory?): lower "
@@ -299,8 +301,8 @@ def _finish(
     )
     write_record(asdict(summary), RunFolder(folder).summary)
     print(
-        f"{folder}: trained {counted(steps, 'step')} in {cost.seconds:.0f} s "
-        f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:,.0f} frames/s, "
+        f"{folder}: trained {counted(steps, 'step')} in {duration(cost.seconds)} "
+        f"({duration(summary.seconds_per_epoch)} per epoch, {summary.frames_per_s:,.0f} frames/s, "
         f"{100 * summary.data_wait_share:.1f} % waiting for data)"
     )
     print("\n".join(closing(options, folder, task.error_rate_name)), flush=True)

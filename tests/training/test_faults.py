@@ -283,6 +283,8 @@ def test_a_dead_loading_process_is_named_wherever_its_error_is_raised(tmp_path: 
         raise wrapped
     with pytest.raises(TypeError, match="another"), _named_failures(options, tmp_path):
         raise TypeError("another")
+    with pytest.raises(BrokenPipeError), _named_failures(options, tmp_path):  # asr train | head
+        raise BrokenPipeError
 
 
 @pytest.mark.slow
