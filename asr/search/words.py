@@ -14,6 +14,7 @@ from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import Tokenizer
 
 EDIT = 1000  # unit of costs: a thousandth of an edit
+WORD_PENALTY = 100  # breaks ties in favour of fewer words
 POSITION_BITS = 24  # enough for far more phones than any two segmentations may differ in
 
 
@@ -31,16 +32,10 @@ class WordSearch:
         [Word(word='GO', start=0, end=2), Word(word='ON', start=2, end=4)]
     """
 
-    def __init__(self, lexicon: Lexicon, word_penalty: float = 0.1):
-        """Build the trie of all pronunciations.
-
-        Args:
-            lexicon: lexicon with at least one word.
-            word_penalty: cost per word in edits, 0 … 1; a small penalty breaks ties in favour of fewer words.
-        """
+    def __init__(self, lexicon: Lexicon):
+        """Build the trie of all pronunciations of a lexicon with at least one word."""
         self.vocabulary = list(lexicon)
         self._phone_ids = {phone: index for index, phone in enumerate(lexicon.phones)}
-        self._penalty = round(word_penalty * EDIT)
         self._build_trie(lexicon)
 
     def _build_trie(self, lexicon: Lexicon) -> None:
@@ -169,7 +164,7 @@ class Segmentation:
         best.take(search._ends, out=ends, mode="clip")
         ends += self._to_ends
         end = int(ends.argmin())
-        cost, start = (int(ends[end]) >> self._bits) + search._penalty, int(ends[end]) & self._mask
+        cost, start = (int(ends[end]) >> self._bits) + WORD_PENALTY, int(ends[end]) & self._mask
         outside = self.boundaries[-1][0] + EDIT
         self.boundaries.append((cost, end, start) if cost <= outside else (outside, -1, position))
         # Start a new word here, possibly with deleted phones.

@@ -54,9 +54,10 @@ def test_sdpa_equals_the_reference(name: str, size: int) -> None:
         torch.testing.assert_close(found, truth, rtol=0, atol=1e-11)
 
 
-def test_cross_attention_is_refused() -> None:
-    mechanism = build_mechanism("local-3")
-    with pytest.raises(UserError, match="'local-3' is self-attention only: queries and keys must coincide"):
+@pytest.mark.parametrize("name", ["local-3", "near-3"])
+def test_cross_attention_is_refused(name: str) -> None:
+    mechanism = build_mechanism(name)
+    with pytest.raises(UserError, match=f"'{name}' is self-attention only: queries and keys must coincide"):
         mechanism(torch.zeros(1, 1, 4, 2), *torch.zeros(2, 1, 1, 5, 2))
 
 

@@ -5,7 +5,6 @@ import torch
 from mechanisms import LENGTHS, build, inputs
 
 from asr.attention import build_mechanism, near, parse_name
-from asr.errors import UserError
 from attention_ext import operators
 from attention_ext.improved_clustered_attention.graph import products_per_query
 from attention_ext.improved_clustered_attention.reference import products_in_blocks
@@ -112,12 +111,6 @@ def test_groups_by_keys_are_the_default() -> None:
     assert build("near-5").grouping.needs_keys
     assert parse_name("near-5:grouping=keys").name == "near-5"
     assert parse_name("near-5:grouping=hash,bits=31").name == "near-5:grouping=hash,bits=31"
-
-
-def test_cross_attention_is_refused() -> None:
-    mechanism = build_mechanism("near-3")
-    with pytest.raises(UserError, match="'near-3' is self-attention only: queries and keys must coincide"):
-        mechanism(torch.zeros(1, 1, 4, 2), *torch.zeros(2, 1, 1, 5, 2))
 
 
 def test_kernels_built_before_the_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -356,9 +356,21 @@ def test_the_figures_are_those_of_the_papers() -> None:
         (["passes=[]"], "passes=[]: expected at least one"),
         (["passes=[backward]"], "expected one of forward, forward+backward"),
         (["causal=never"], "expected one of named, both"),
+        (["heads=4", "unit=model"], "heads=4: has no effect with unit=model"),
+        (["model=tiny"], "model=tiny: has no effect with unit=mechanism, only with unit=model"),
+        (["loss.name=mmi"], "loss.name=mmi: has no effect with unit=mechanism, only with unit=model"),
+        (["unit=model", "loss.order=3"], "loss.order=3: has no effect with loss=ctc"),
+        (["unit=model", "loss.consistency=0.2"], "loss.consistency"),
+        (["unit=model", "loss.name=mmi", "passes=[forward]"], "loss.name=mmi: has no effect without passes="),
+        (
+            ["causal=both", "attentions=[lsh-1,near-8]"],
+            "causal=both: has no effect: none of lsh-1, near-8 has",
+        ),
+        (["unit=layer", "passes=[grouping]"], "passes=grouping: expected unit=mechanism"),
+        (["passes=[grouping]"], "attentions=full: expected groups of queries with passes=grouping"),
     ],
 )
-def test_options_that_cannot_be_are_refused(overrides: list[str], message: str) -> None:
+def test_options_that_cannot_be_or_have_no_effect_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         parse(overrides)
     assert message in caught.value.line
@@ -440,26 +452,3 @@ def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
     figure = bench_chart.figure(results)
     assert figure is not None
     assert len(figure.panels) == 1
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["heads=4", "unit=model"], "heads=4: has no effect with unit=model"),
-        (["model=tiny"], "model=tiny: has no effect with unit=mechanism, only with unit=model"),
-        (["loss.name=mmi"], "loss.name=mmi: has no effect with unit=mechanism, only with unit=model"),
-        (["unit=model", "loss.order=3"], "loss.order=3: has no effect with loss=ctc"),
-        (["unit=model", "loss.consistency=0.2"], "loss.consistency"),
-        (["unit=model", "loss.name=mmi", "passes=[forward]"], "loss.name=mmi: has no effect without passes="),
-        (
-            ["causal=both", "attentions=[lsh-1,near-8]"],
-            "causal=both: has no effect: none of lsh-1, near-8 has",
-        ),
-        (["unit=layer", "passes=[grouping]"], "passes=grouping: expected unit=mechanism"),
-        (["passes=[grouping]"], "attentions=full: expected groups of queries with passes=grouping"),
-    ],
-)
-def test_options_without_effect_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse(overrides)
-    assert message in caught.value.line

@@ -182,8 +182,7 @@ def test_a_language_model_of_weight_0_changes_nothing(kind, lms):
         Prefix(lm="x", lm_weight=0.0, word_score=2.0).check()
 
 
-def test_pieces_are_scored_as_words(lms):
-    tokenizer = SentencePieceTokenizer.train(GAME * 20, 8)
+def check_words(lms, tokenizer):
     fusion = build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0)
     assert isinstance(fusion, WordModel)
     context, score = fusion.start(), 0.0
@@ -193,15 +192,14 @@ def test_pieces_are_scored_as_words(lms):
     assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
 
 
+def test_pieces_are_scored_as_words(lms):
+    check_words(lms, SentencePieceTokenizer.train(GAME * 20, 8))
+
+
 def test_words_are_those_of_the_texts_not_of_the_symbols(lms):
     """A published model with capitals as symbols and texts in lower case refused the model of its texts."""
     tokenizer = VocabularyTokenizer(["<pad>", "|", *"GNO"], lower=True)
-    fusion = build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0)
-    context, score = fusion.start(), 0.0
-    for label in tokenizer.encode("no go on"):
-        context, added = fusion.extend(context, label)
-        score += added
-    assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
+    check_words(lms, tokenizer)
     write_arpa(estimate([text.upper().split() for text in GAME], 2), lms / "capitals.arpa")
     with pytest.raises(UserError, match=r"capitals.arpa: .*differ in case from those of the model's texts"):
         build_fusion(str(lms / "capitals.arpa"), tokenizer, 1.0, 0.0)

@@ -8,7 +8,7 @@ from asr.search.path import Word
 from asr.search.words import WordSearch
 from asr.text.lexicon import Lexicon
 
-PENALTY = 0.1
+PENALTY = 0.1  # of a word, in edits
 
 
 def brute_force_cost(lexicon: Lexicon, phones: list[str]) -> float:
@@ -51,7 +51,7 @@ def test_the_cost_of_the_segmentation_equals_brute_force():
         lexicon = random_lexicon(rng)
         entries = sum(map(len, lexicon.pronunciations.values()))
         phones = rng.choices(lexicon.phones, k=rng.randint(0, 4 if entries > 3 else 6))
-        words = WordSearch(lexicon, PENALTY)(phones)
+        words = WordSearch(lexicon)(phones)
         least = brute_force_cost(lexicon, phones)
         assert cost_of(lexicon, phones, words) == pytest.approx(least, abs=1e-9)
         ends = [0, *(word.end for word in words)]
