@@ -275,7 +275,7 @@ def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = Non
     """Hold a folder's lock, the file `lock`; the system releases it however the process ends.
 
     Temporary files left in the folder by killed processes are removed. If the work fails before it has begun,
-    the folders created for it are removed, too.
+    the folders created for it are removed, too, or in another folder the new lock.
 
     Args:
         folder: output folder, created if missing.
@@ -288,6 +288,7 @@ def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = Non
     path = Path(folder, "lock")
     made = [place for place in path.parents if not place.exists()]
     check_writable(path)
+    before = set() if made else set(path.parent.iterdir())
     path.parent.mkdir(parents=True, exist_ok=True)
     held = lock_on(path, functools.partial(_write_name, f" {work}"))
     try:
@@ -307,6 +308,9 @@ def locked(folder: str | Path, work: str, begun: Callable[[], bool] | None = Non
                 left.unlink(missing_ok=True)
         yield
     except BaseException:
+        with suppress(OSError):  # on Windows, the file is open
+            if not made and set(path.parent.iterdir()) == before | {path} != before:
+                path.unlink()  # from a folder of recordings that was named as output by mistake
         if made and not (begun() if begun else list(path.parent.iterdir()) != [path]):
             with suppress(OSError):  # another process has written to one, or on Windows a file is open
                 shutil.rmtree(path.parent)

@@ -153,6 +153,23 @@ def test_refused_work_leaves_no_folder(kept: str, tmp_path: Path) -> None:
     assert (tmp_path / "exp" / "run").exists() == kept.startswith("exp/run")
 
 
+def test_a_folder_that_was_refused_keeps_no_lock(tmp_path: Path) -> None:
+    """`asr prepare folder folder=recordings` left it among the recordings, as one that can't be read."""
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(UserError, match="corpus"), files.locked(tmp_path, "asr prepare"):
+        raise UserError("the corpus itself")
+    assert [x.name for x in tmp_path.iterdir()] == ["a.wav"]
+
+    def fail_later() -> None:
+        with files.locked(tmp_path, "asr prepare"):
+            (tmp_path / "out").touch()
+            raise UserError("the disk")
+
+    with pytest.raises(UserError, match="disk"):
+        fail_later()
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["a.wav", "lock", "out"]
+
+
 def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     message = "another asr train is running"

@@ -89,7 +89,9 @@ def language_model_action(arguments: list[str]) -> str:
     Raises:
         UserError: not exactly one argument, or an unknown one.
     """
-    if len(arguments) != 1 or arguments[0] not in LANGUAGE_MODEL:
+    if len(arguments) > 1 and arguments[0] in LANGUAGE_MODEL:
+        raise UserError(f"asr lm {arguments[0]} takes key=value options only, found {arguments[1]!r}")
+    if not arguments or arguments[0] not in LANGUAGE_MODEL:
         found = arguments[0] if arguments else "none"
         known = list(LANGUAGE_MODEL)
         raise UserError(f"asr lm takes one of {', '.join(known)}, found {found}{did_you_mean(found, known)}")

@@ -170,10 +170,8 @@ def write_program(model: AcousticModel, path: Path) -> None:
 
     It accepts any batch size and any length of at least one frame.
     """
-    with quiet_export():
-        program = export_program(model)
-    with atomic_binary(path) as file:
-        torch.export.save(program, file)
+    with quiet_export(), atomic_binary(path) as file:
+        torch.export.save(export_program(model), file)
 
 
 @contextmanager

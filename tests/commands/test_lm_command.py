@@ -62,6 +62,7 @@ def test_scoring_reports_perplexity_and_unknown_words(
     [
         (["lm"], "takes one of train, score, found none"),
         (["lm", "trian"], "did you mean 'train'"),
+        (["lm", "score", "a.arpa"], "asr lm score takes key=value options only, found 'a.arpa'"),
         (["lm", "train", "out=a.arpa"], "needs text="),
         (["lm", "train", "text={here}/text.txt"], "needs out="),
         (["lm", "train", "text={here}/text.txt", "out={here}/a.lm"], "ends in .arpa"),
