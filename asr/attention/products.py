@@ -89,8 +89,7 @@ def linear(x: Tensor, layers: Sequence[nn.Linear], activation: nn.Module | None 
         if not name or type(layers[0]) is not Linear:  # peft's updates come before the activation
             y: Tensor = activation(layers[0](x))
             return y
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-    if _faster_on_onednn(x, layers, dtype):
+    if dtype := _type_on_onednn(x, layers):
         weight_KM, bias_K = _operands(layers, dtype)
         # Private, but what PyTorch's compiler calls. No public function takes packed weights or fuses an
         # activation (what compilation costs: recipes/map/results/archive.md#precision-on-a-cpu).
@@ -150,15 +149,20 @@ def _fused_name(activation: nn.Module) -> str:
     return ACTIVATIONS.get(getattr(activation, "act", type(activation)), "")  # transformers' GELU has `act`
 
 
-def _faster_on_onednn(x: Tensor, layers: Sequence[nn.Linear], dtype: torch.dtype) -> bool:
+def _type_on_onednn(x: Tensor, layers: Sequence[nn.Linear]) -> torch.dtype | None:
+    """Return the type of oneDNN's product, where that is the fastest; else None."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu" or not x.numel():
-        return False
-    if type(x) is not Tensor or not {x.dtype, layers[0].weight.dtype} <= {torch.float32, torch.bfloat16}:
-        return False
-    if dtype == torch.bfloat16:
-        return onednn_serves(dtype)
+        return None
+    types = {x.dtype, layers[0].weight.dtype}
+    if type(x) is not Tensor or not types <= {torch.float32, torch.bfloat16}:
+        return None
+    if torch.is_autocast_enabled("cpu"):
+        types = {torch.get_autocast_dtype("cpu")}
+    if types == {torch.bfloat16}:
+        return torch.bfloat16 if onednn_serves(torch.bfloat16) else None
     large = x.numel() * sum(layer.out_features for layer in layers) >= LEAST_PRODUCTS_ONCE
-    return dtype == torch.float32 and large and products_lack_avx512() and onednn_serves(dtype)
+    serves = types == {torch.float32} and large and products_lack_avx512() and onednn_serves(torch.float32)
+    return torch.float32 if serves else None
 
 
 def _faster_as_convolution(x: Tensor, weight_KM: Tensor) -> bool:

@@ -74,12 +74,12 @@ class Whisper:
         self._check()
         self.model.eval().to(device)
         use_faster_products(self.model)
-        keep_packed(self.model)
         config = self.model.config
         self.rate: int = self.extractor.sampling_rate
         self.longest_s: float = self.extractor.chunk_length
         self.positions: int = config.max_source_positions
         self.encoder = WhisperEncoder(self.model.model.encoder, "full", "auto").eval()
+        keep_packed(self.encoder)
         self._blocks, self.layers = self.encoder.blocks, len(self.encoder.blocks)
         self._padding, self._precision = 1, "fp32"
         self._own_tokens, self._added = 0, 0.0
