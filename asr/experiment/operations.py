@@ -94,7 +94,7 @@ class Layer(nn.Module):
                 self.layer: nn.Module = Block(config, name, backend)
             else:
                 self.layer = build_self_attention(name, heads * head_dim, heads, head_dim, backend=backend)
-        self.eval().to(problem.device, problem.dtype)
+        keep_packed(self.eval().to(problem.device, problem.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, N, M] to [B, N, M]."""
