@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,14 +77,14 @@ def in_turns(
     collect: bool = False,
     advance: Callable[[], object] = lambda: None,
 ) -> dict[Name, list[Seconds]]:
-    """Return the times of several tasks, each with one turn per round, each first in turn.
+    """Return the times of several tasks, each with one turn per round.
 
     Args:
         turns: tasks by name: functions that do the work and return its time, e.g. from `time_of`.
         rounds: maximum number of timed rounds.
         warm_up: number of additional rounds at the beginning, which don't count.
         limit_s: time after which no further round starts; at least `LEAST_ROUNDS` run.
-        collect: whether to collect garbage before each round, and none during a turn, as in timeit.
+        collect: whether to collect garbage before each turn, and none during it.
         advance: called after each turn, also of the warm-up.
 
     Example:
@@ -94,23 +93,26 @@ def in_turns(
         [2.0, 2.0, 2.0]
     """
     taken: dict[Name, list[Seconds]] = {name: [] for name in turns}
-    order = deque(turns.items())
     started, collects = time.perf_counter(), gc.isenabled()
     if collect:
         gc.disable()
+        # What exists is left out of collections, which would empty the caches before a turn.
+        gc.collect()
+        gc.freeze()
     try:
         for number in range(-warm_up, rounds):
             if number >= LEAST_ROUNDS and time.perf_counter() - started > limit_s:
                 break
-            if collect:
-                gc.collect()
-            for name, turn in order:
+            for name, turn in turns.items():
+                if collect:
+                    gc.collect()
                 seconds = turn()
                 if number >= 0:
                     taken[name].append(seconds)
                 advance()
-            order.rotate(-1)  # the first turn finds empty caches
     finally:
+        if collect:
+            gc.unfreeze()
         if collects:
             gc.enable()
     return taken

@@ -40,7 +40,7 @@ def test_turns_alternate_and_the_warm_up_does_not_count() -> None:
     turns = {name: recorder(calls, name) for name in "ab"}
     found = in_turns(turns, rounds=2, warm_up=1, advance=lambda: done.append(len(calls)))
     assert done == [1, 2, 3, 4, 5, 6]
-    assert calls == ["a", "b", "b", "a", "a", "b"]  # each first in turn, because the first is slower
+    assert calls == ["a", "b"] * 3
     assert [taken.wall_s for taken in found["a"]] == [2.0, 3.0]
     assert sum(found["b"], Seconds()) == Seconds(5.0, 1.0)
     assert [taken.wall_s for taken in in_turns({"a": recorder([], "a")}, 2, warm_up=0)["a"]] == [1.0, 2.0]
@@ -55,7 +55,7 @@ def test_a_time_limit_leaves_rounds_for_a_median(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("collect", [True, False])
-def test_garbage_is_collected_between_rounds_if_asked_for(collect: bool) -> None:
+def test_no_garbage_is_collected_during_a_turn_if_asked_for(collect: bool) -> None:
     def turn() -> Seconds:
         assert gc.isenabled() != collect
         raise ValueError
@@ -63,6 +63,14 @@ def test_garbage_is_collected_between_rounds_if_asked_for(collect: bool) -> None
     with pytest.raises(ValueError):  # noqa: PT011
         in_turns({"a": turn}, 1, collect=collect)
     assert gc.isenabled()
+
+
+def test_each_turn_begins_with_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first of a round did, the baseline's, which found empty caches: 0.3 ms more."""
+    calls: list[str] = []
+    monkeypatch.setattr(measure.gc, "collect", lambda: calls.append("collect"))
+    in_turns({name: recorder(calls, name) for name in "ab"}, 1, warm_up=0, collect=True)
+    assert calls == ["collect", "collect", "a", "collect", "b"]
 
 
 def test_both_clocks_are_read() -> None:

@@ -55,7 +55,10 @@ def test_errors_are_one_line(
     assert shown.count("\n") == 1
 
 
-def test_linear_layers_are_measured(speed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_linear_layers_are_measured(
+    speed: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "PRODUCTS", 1)
     assert speed.main(["linear", "rows=[8]", "sizes=[16]", "rounds=1"]) == 0
     assert capsys.readouterr().out.count("16 → ") == 8
 
