@@ -13,7 +13,7 @@ from asr.experiment.bench import Bench, bench_options
 from asr.experiment.options import FULL, BenchOptions
 from asr.experiment.request import Request
 from asr.experiment.results import Results
-from asr.files import check_writable, write_json
+from asr.files import check_writable, read_record, write_json
 from asr.library import run_comparison
 from asr.report.figure import export
 from asr.report.figures import benchmark
@@ -44,6 +44,28 @@ def parse(given: Given) -> BenchOptions | Request:
     return bench_options(values)
 
 
+def _check_replaced(out: Path) -> None:
+    """Raise UserError if results or figure can't be written, or would replace files of another kind."""
+    figures = [out.with_suffix(suffix) for suffix in (".png", ".pdf", ".txt")]
+    for path in (out, *figures):
+        check_writable(path)
+    other = next((path for path in figures if path.exists()), None)
+    if out.exists():
+        other = None if _is_benchmark(out) else out
+    if other:
+        raise UserError(
+            f"{other}: expected no file, or one of an earlier benchmark, found another: choose another name "
+            "with out=…"
+        )
+
+
+def _is_benchmark(path: Path) -> bool:
+    try:
+        return "bench" in (read_record(path).get("protocol") or ())
+    except UserError:
+        return False
+
+
 def run(options: BenchOptions, console: Console | None = None) -> Results:
     """Measure, print the tables, and write the results as JSON and as a plot.
 
@@ -51,8 +73,7 @@ def run(options: BenchOptions, console: Console | None = None) -> Results:
         UserError: see `Bench`; a file that can't be written.
     """
     out, console = Path(options.out), console or open_console()
-    for path in (out, *(out.with_suffix(suffix) for suffix in (".png", ".pdf"))):
-        check_writable(path)
+    _check_replaced(out)
     bench = Bench(options)
     if options.precision == "auto":
         console.print(f"precision={bench.precision.name}, because {bench.precision.reason}")

@@ -106,6 +106,15 @@ class Preparation:
         self._sources: tuple[Path, ...] = ()
         self._first: dict[str, Any] = {}  # identity before the corpus is read
 
+    def _check_replaced(self, names: Iterable[str]) -> None:
+        """Raise UserError for a file that no preparation has written, in a folder without a data card."""
+        others = sorted(name for name in names if (self.folder / name).exists())
+        if others and not (self.folder / "README.md").exists():
+            raise UserError(
+                f"{self.folder / others[0]}: expected no file, or one of an earlier preparation, found "
+                "another: choose another output folder with folder=…"
+            )
+
     def is_done(self, sources: Iterable[str | Path] = ()) -> bool:
         """Return whether the folder is up to date, and print a line if it is.
 
@@ -246,7 +255,12 @@ class Preparation:
         counts = count_kinds(problems)
         kinds = ",".join(kind for kind in KINDS if kind in self.accepted | counts.keys())
         hint = f"allow_partial={kinds} leaves such parts out"
-        fetched = [str(source) for source in self._sources if source.is_relative_to(self.folder)]
+        given = set(map(str, vars(self.options).values()))  # the user's own files, perhaps in the same folder
+        fetched = [
+            str(source)
+            for source in self._sources
+            if source.is_relative_to(self.folder) and given.isdisjoint(map(str, (source, *source.parents)))
+        ]
         if damaged := [source for source in fetched if source in first]:
             hint += f"; delete {damaged[0]} to fetch it again"
         if count == 1:
@@ -335,6 +349,7 @@ class Preparation:
                     "run the command again"
                 )
             former = recorded_outputs(self.folder)
+            self._check_replaced(drafts.names - {*former, PROBLEMS})
             # If the run is killed from here on, this record tells the next one which files to remove.
             both = dict.fromkeys([*former, *drafts.names], "")
             record = Prepared(self.recipe, effective_options(self.options), "", {}, both, {})

@@ -452,3 +452,18 @@ def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
     figure = bench_chart.figure(results)
     assert figure is not None
     assert len(figure.panels) == 1
+
+
+@pytest.mark.parametrize("theirs", ["bench.json", "bench.txt"])
+def test_files_of_other_kinds_are_not_replaced(theirs: str, tmp_path: Path) -> None:
+    """`out=<run>/training.json` lost the run's summary, `out=transcripts.json` the transcripts.txt beside it."""
+    (tmp_path / theirs).write_text('{"steps": 5}')
+    message = f"{theirs}: expected no file, or one of an earlier benchmark"
+    asked = ["attentions=[full]", "lengths=[8]", "passes=[forward]", "peak_memory=false", *SMALL]
+    options = parse([*asked, f"out={tmp_path / 'bench.json'}"])
+    with pytest.raises(UserError, match=message):
+        run(options, console=quiet())
+    assert (tmp_path / theirs).read_text() == '{"steps": 5}'
+    (tmp_path / theirs).unlink()
+    for _ in range(2):  # its own results are replaced
+        assert run(options, console=quiet()).evaluations

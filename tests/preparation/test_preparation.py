@@ -264,6 +264,16 @@ def test_outputs_of_a_previous_run_are_removed_and_other_files_kept(start, wav, 
     assert names == ["README.md", "excluded.tsv", "lm/own.txt", "preparation.json", "train.cuts.jsonl.gz"]
 
 
+def test_the_user_s_own_files_are_not_overwritten(start, wav, tmp_path):
+    """With folder=., a lexicon beside the recordings was replaced by that of the corpus."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/lexicon.txt").write_text("hello HH AH L OW\n")
+    with pytest.raises(UserError, match=r"data/lexicon.txt: expected no file, .*folder=…"):
+        start().finish({"train": [cut(wav)]}, lexicon=LEXICON)
+    assert contents(tmp_path / "data").keys() == {"lexicon.txt"}
+    assert (tmp_path / "data/lexicon.txt").read_text() == "hello HH AH L OW\n"
+
+
 def test_a_readme_that_is_not_a_data_card_is_not_overwritten(start, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/README.md").write_text("My thesis\n")

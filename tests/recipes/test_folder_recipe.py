@@ -303,7 +303,7 @@ GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
         (GOOD, {"audio": "nowhere"}, "audio=nowhere: expected a folder with recordings, found none"),
         (GOOD, {"lexicon": "nowhere"}, "nowhere: expected a text file, found none"),
         (GOOD, {"transcripts": "no.tsv"}, r"no\.tsv: expected a table or a folder, found none"),
-        (GOOD, {"transcripts": "audio/a.wav"}, r"a\.wav: expected one of \.tsv"),
+        (GOOD, {"transcripts": "audio/a.wav"}, r"a\.wav: expected \.tsv, \.csv"),
     ],
 )
 def test_bad_input_is_reported(tmp_path, monkeypatch, rows, options, message):
