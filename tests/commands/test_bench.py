@@ -456,10 +456,17 @@ def test_groups_of_queries_are_measured_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("theirs", ["bench.json", "bench.txt"])
 def test_files_of_other_kinds_are_not_replaced(theirs: str, tmp_path: Path) -> None:
-    """`out=<run>/training.json` lost the run's summary, `out=transcripts.json` the transcripts.txt beside it."""
+    """`out=<run>/training.json` lost the run's summary, `out=words.json` the words.txt beside it."""
     (tmp_path / theirs).write_text('{"steps": 5}')
     message = f"{theirs}: expected no file, or one of an earlier benchmark"
-    asked = ["attentions=[full]", "lengths=[8]", "passes=[forward]", "peak_memory=false", *SMALL]
+    asked = [
+        "attentions=[full]",
+        "unit=layer",
+        "lengths=[8]",
+        "passes=[forward]",
+        "peak_memory=false",
+        *SMALL,
+    ]
     options = parse([*asked, f"out={tmp_path / 'bench.json'}"])
     with pytest.raises(UserError, match=message):
         run(options, console=quiet())
