@@ -67,6 +67,11 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
             f"{folder} already contains a run: continue it with resume=auto, or choose another folder "
             "with run=<folder>"
         )
+    if not used and run.options.exists() and "trainer" not in run.read_options():
+        raise UserError(
+            f"{run.options}: expected no file, or the options of a run, found another: choose another folder "
+            "with run=<folder>"
+        )
     if not paths:
         if used and run.summary.exists():
             raise UserError(f"{run.last}: expected the resume point of a finished run, found no file")

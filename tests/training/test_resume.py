@@ -423,6 +423,14 @@ def test_a_run_killed_before_its_first_resume_point_starts_again(
     assert not list(tmp_path.rglob("*.partial"))
 
 
+def test_a_configuration_of_the_user_is_not_replaced(tone_corpus: Path, tmp_path: Path) -> None:
+    """With run=., it was."""
+    (tmp_path / "config.yaml").write_text("site: mine\n")
+    with pytest.raises(UserError, match=r"config\.yaml: expected no file, or the options of a run"):
+        run(tone_corpus, tmp_path)
+    assert (tmp_path / "config.yaml").read_text() == "site: mine\n"
+
+
 @pytest.mark.slow
 def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Path) -> None:
     """A finished run without training.json, e.g. after a kill, went on training."""
