@@ -21,7 +21,8 @@ def read_value(text: str, kind: str) -> Any:
     """Return a typed value as text, None, or a list of texts, which OmegaConf converts.
 
     Args:
-        text: value as typed; a list may lack its brackets, because shells such as zsh expand them.
+        text: value as typed; a list may lack its brackets, because shells such as zsh expand them. Entries
+            in quotes stay apart, others may be parts of one; see `join_options`.
         kind: type of the option, as from `asr.config.describe`; `Any`: any YAML value.
 
     Raises:
@@ -30,6 +31,8 @@ def read_value(text: str, kind: str) -> Any:
     Example:
         >>> read_value("full,lsh-4:chunk=16,buckets=8", "list[str]"), read_value("0,1", "list[int]")
         (['full', 'lsh-4:chunk=16,buckets=8'], ['0', '1'])
+        >>> read_value("[1,2*]", "list[str]"), read_value("[1,'2*']", "list[str]")
+        (['1,2*'], ['1', '2*'])
     """
     if kind == "Any":
         return yaml.load(text, ANY)
@@ -40,7 +43,10 @@ def read_value(text: str, kind: str) -> Any:
     bracketed = text if text.startswith("[") else f"[{text}]"
     value = yaml.load(bracketed, ANY if kind.startswith("list[Any") else LOADER)
     if kind.startswith("list[str]") and isinstance(value, list) and all(isinstance(x, str) for x in value):
-        return join_options(value)
+        quoted = [x.style in ("'", '"') for x in yaml.compose(bracketed, LOADER).value]
+        runs = itertools.groupby(zip(quoted, value, strict=True), lambda x: x[0])
+        parts = [(apart, [entry for _, entry in run]) for apart, run in runs]
+        return [x for apart, entries in parts for x in (entries if apart else join_options(entries))]
     return value
 
 
