@@ -1,10 +1,10 @@
 """Linear layers on the fastest of PyTorch's products for a CPU.
 
 PyTorch multiplies matrices of float32 with MKL, which uses AVX-512 on Intel's processors only. oneDNN uses it
-on all: on AMD's processors with AVX-512, a layer takes 0.5 to 0.6 of the time. In training, oneDNN computes
-it as a convolution over single positions. Without gradients, in float32 there and in bfloat16 everywhere,
-oneDNN's product adds the bias and applies the activation as it writes. A recogniser converts its weights and
-lays them out for it once instead of in each call (docs/kernels.md).
+on all: on AMD's processors with AVX-512, a layer takes 0.5 to 0.8 of the time. There, float32 runs on oneDNN:
+in training as a convolution over single positions, without gradients as a product that adds the bias and
+applies the activation as it writes. Without gradients, bfloat16 runs on this product on all processors. A
+recogniser converts its weights and lays them out for oneDNN once instead of in each call (docs/kernels.md).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from asr.environment import processor
 # Below, starting a convolution costs more than it saves.
 LEAST_ROWS, LEAST_PRODUCTS = 256, 1 << 23
 LEAST_PRODUCTS_ONCE = 1 << 20  # the same for oneDNN's product, without gradients
-ACTIVATIONS: dict[object, str] = {F.gelu: "gelu", nn.ReLU: "relu", nn.SiLU: "swish"}  # oneDNN's names
+# oneDNN's names. Its ReLU would return 0 for NaN.
+ACTIVATIONS: dict[object, str] = {F.gelu: "gelu", nn.SiLU: "swish"}
 
 
 class Linear(nn.Linear):
@@ -60,7 +61,7 @@ class Activated(nn.Sequential):
 class Packed(NamedTuple):
     """Weights of one or several layers for oneDNN, and the parameters that they come from.
 
-    Holding the parameters keeps others from taking their place in memory, and their versions.
+    Because it holds the parameters, no new one can have the same identity.
     """
 
     parameters: list[Tensor]
@@ -110,8 +111,8 @@ def use_faster_products(model: nn.Module) -> None:
 def keep_packed(model: nn.Module) -> None:
     """Let the linear layers keep a packed copy of their weights once they are used without gradients.
 
-    This is for models in evaluation mode: a copy isn't renewed after a step of a fused optimiser, because
-    PyTorch doesn't count it as a change.
+    This is for models in evaluation mode: a copy isn't renewed after a change that PyTorch doesn't count,
+    such as a step of a fused optimiser or a write through `.data` or NumPy. `train()` drops the copies.
     """
     for module in model.modules():
         if isinstance(module, Linear):
@@ -131,7 +132,7 @@ def onednn_serves(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     operators = torch.ops.mkldnn
-    x, weight_KM, bias_K = (torch.ones(*shape, dtype=dtype) for shape in ((1, 2), (3, 2), (3,)))
+    x, weight_KM, bias_K = (torch.ones(*shape, dtype=dtype, device="cpu") for shape in ((1, 2), (3, 2), (3,)))
     try:
         if dtype == torch.bfloat16 and not operators._is_mkldnn_bf16_supported():
             return False
@@ -144,9 +145,12 @@ def onednn_serves(dtype: torch.dtype) -> bool:
 
 def _fused_name(activation: nn.Module) -> str:
     """Return oneDNN's name for an activation, empty if it has none."""
-    if isinstance(activation, nn.GELU):
+    if type(activation) is nn.GELU:
         return ACTIVATIONS[F.gelu] if activation.approximate == "none" else ""
-    return ACTIVATIONS.get(getattr(activation, "act", type(activation)), "")  # transformers' GELU has `act`
+    kind = type(activation)
+    if kind.__module__ == "transformers.activations":  # its GELU has `act`
+        return ACTIVATIONS.get(getattr(activation, "act", kind), "")
+    return ACTIVATIONS.get(kind, "")
 
 
 def _type_on_onednn(x: Tensor, layers: Sequence[nn.Linear]) -> torch.dtype | None:
@@ -155,6 +159,8 @@ def _type_on_onednn(x: Tensor, layers: Sequence[nn.Linear]) -> torch.dtype | Non
         return None
     types = {x.dtype, layers[0].weight.dtype}
     if type(x) is not Tensor or not types <= {torch.float32, torch.bfloat16}:
+        return None
+    if x.shape[-1] != layers[0].in_features:  # PyTorch's error is clearer
         return None
     if torch.is_autocast_enabled("cpu"):
         types = {torch.get_autocast_dtype("cpu")}
@@ -168,7 +174,7 @@ def _type_on_onednn(x: Tensor, layers: Sequence[nn.Linear]) -> torch.dtype | Non
 def _faster_as_convolution(x: Tensor, weight_KM: Tensor) -> bool:
     if torch.compiler.is_compiling() or x.dtype != torch.float32 or x.device.type != "cpu":
         return False
-    rows = x.numel() // x.shape[-1]
+    rows = x.shape[:-1].numel()
     large = rows >= LEAST_ROWS and x.numel() * len(weight_KM) >= LEAST_PRODUCTS
     return large and products_lack_avx512() and not torch.is_autocast_enabled("cpu")
 

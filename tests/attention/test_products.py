@@ -2,6 +2,7 @@
 
 import copy
 import io
+import re
 from collections.abc import Callable
 
 import pytest
@@ -17,13 +18,18 @@ needs_bf16 = pytest.mark.skipif(
 )
 
 
-class Gelu(nn.Module):
-    """The GELU of transformers."""
+class Doubled(nn.Module):
+    """Holds GELU as transformers' activations do, and does more."""
 
     act = staticmethod(F.gelu)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(x)
+        return 2 * self.act(x)
+
+
+class DoubledGelu(nn.GELU):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
 
 
 def outcomes(layer: nn.Module, x: Tensor) -> list[Tensor]:
@@ -72,7 +78,8 @@ def test_short_inputs_and_other_types_are_products(x: Tensor, monkeypatch: pytes
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
 @pytest.mark.parametrize(
-    "activation", [None, nn.GELU(), nn.GELU("tanh"), Gelu(), nn.ReLU(), nn.SiLU(), nn.Tanh()]
+    "activation",
+    [None, nn.GELU(), nn.GELU("tanh"), Doubled(), DoubledGelu(), nn.ReLU(), nn.SiLU(), nn.Tanh()],
 )
 def test_layers_without_gradients_are_the_same_layers(
     activation: nn.Module | None, dtype: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +102,49 @@ def test_layers_without_gradients_are_the_same_layers(
             tolerance = 1e-5 if dtype == torch.float32 else 2e-2
             torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
         assert "mkldnn::_linear_pointwise" in operators(lambda: linear(x, chosen, activation))
+
+
+@needs_bf16
+@pytest.mark.parametrize("activation", [nn.GELU(), nn.ReLU(), nn.SiLU()])
+def test_nan_stays_nan(activation: nn.Module) -> None:
+    """The ReLU of oneDNN returned 0."""
+    x = torch.tensor([[torch.nan] * 32, [1.0] * 32])
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, [Linear(32, 32)], activation).isnan().all(dim=1).tolist() == [True, False]
+
+
+@needs_bf16
+def test_gelu_of_transformers_is_applied_by_onednn() -> None:
+    activations = pytest.importorskip("transformers.activations")
+    x, layer, gelu = torch.randn(4, 32), Linear(32, 32), activations.ACT2FN["gelu"]
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        found = linear(x, [layer], gelu)
+        torch.testing.assert_close(found, gelu(layer(x)), rtol=2e-2, atol=2e-2)
+        assert "aten::gelu" not in operators(lambda: linear(x, [layer], gelu))
+
+
+@needs_bf16
+def test_wrong_sizes_are_errors_of_pytorch() -> None:
+    """The error of oneDNN named no size."""
+    message = re.escape("(4x30 and 32x16)")
+    with (
+        torch.inference_mode(),
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(RuntimeError, match=message),
+    ):
+        Linear(32, 16)(torch.randn(4, 30))
+
+
+def test_empty_sizes_are_those_of_pytorch() -> None:
+    for size, outputs in ((0, 3), (3, 0)):
+        assert torch.equal(Linear(size, outputs, bias=False)(torch.ones(2, size)), torch.zeros(2, outputs))
+
+
+def test_the_default_device_changes_nothing() -> None:
+    expected = onednn_serves(torch.bfloat16)
+    onednn_serves.cache_clear()
+    with torch.device("meta"):
+        assert onednn_serves(torch.bfloat16) == expected
 
 
 @needs_bf16
