@@ -18,7 +18,8 @@ def run(paths: list[Path], options: AlignOptions) -> None:
     if fits := work.fits():
         fit, worst = min(fits)
         least = f"fit {fit:.2f}" if work.total == 1 else f"least fit {fit:.2f} ({worst})"
-        print(f"aligned {len(fits)} of {counted(work.total, 'utterance')}: {work.folder}; {least}")
+        place = work.folder / f"{work.name}.*" if len(paths) == 2 else work.folder
+        print(f"aligned {len(fits)} of {counted(work.total, 'utterance')}: {place}; {least}")
     if unknown := work.unknown():
         log.warning(
             "unreliable times for words outside the model's vocabulary (%d): %s",

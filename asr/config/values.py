@@ -103,11 +103,16 @@ def join_options(entries: list[str]) -> list[str]:
         ['checkpoint=best', 'jobs=2']
         >>> join_options(["1", "2", "2*"]), join_options(["1", "2"]), join_options(["1", "1,2*"])
         (['1,2,2*'], ['1', '2'], ['1', '1,2*'])
+        >>> join_options(["near-25 frames=1", "2*", "full"])
+        ['near-25 frames=1,2*', 'full']
     """
     parts: list[str] = []
     for are_factors, run in itertools.groupby(entries, lambda x: bool(FACTOR.fullmatch(x))):
         same = list(run)
-        parts += [",".join(same)] if are_factors and any("*" in x for x in same) else same
+        if are_factors and parts and re.search(r" frames=\d+(\*\d*)?$", parts[-1]):
+            parts[-1] = ",".join([parts[-1], *same])
+        else:
+            parts += [",".join(same)] if are_factors and any("*" in x for x in same) else same
     names: list[list[str]] = []  # parts of each name
     for entry in parts:
         if names and WITH_OPTIONS.match(names[-1][0]) and OPTION.fullmatch(entry):
