@@ -157,6 +157,11 @@ def layer_runs(name: str) -> list[tuple[Spec, int]]:
 
 def _divided(name: str) -> list[tuple[str, int]]:
     """Return the mechanisms in a name, as written, with their numbers of layers; 0: all."""
+    if axis := re.search(r" (\w+=.*)", name):
+        raise UserError(
+            f"attention {name!r}: expected a mechanism without {axis[1]}, which is an option of its own "
+            "(asr compare: frames=, precisions=, layers=, or candidates=['…'])"
+        )
     if "*" not in name:
         return [(name, 0)]
     entries = re.findall(r"([^*]+)\*([1-9]\d{0,3})(?:,|$)", name)

@@ -33,6 +33,8 @@ def read_value(text: str, kind: str) -> Any:
         (['full', 'lsh-4:chunk=16,buckets=8'], ['0', '1'])
         >>> read_value("[1,2*]", "list[str]"), read_value("[1,'2*']", "list[str]")
         (['1,2*'], ['1', '2*'])
+        >>> read_value("full frames=1,2", "list[Any]"), read_value("[{attention: full}, lsh-4]", "list[Any]")
+        (['full frames=1,2'], [{'attention': 'full'}, 'lsh-4'])
     """
     if kind == "Any":
         return yaml.load(text, ANY)
@@ -42,7 +44,9 @@ def read_value(text: str, kind: str) -> Any:
         return join_options([entry.strip() for entry in text.split(",")] if text else [])
     bracketed = text if text.startswith("[") else f"[{text}]"
     value = yaml.load(bracketed, ANY if kind.startswith("list[Any") else LOADER)
-    if kind.startswith("list[str]") and isinstance(value, list) and all(isinstance(x, str) for x in value):
+    names = kind.startswith(("list[str]", "list[Any")) and isinstance(value, list)
+    if names and all(isinstance(x, str | int) for x in value):
+        value = list(map(str, value))
         quoted = [x.style in ("'", '"') for x in yaml.compose(bracketed, LOADER).value]
         runs = itertools.groupby(zip(quoted, value, strict=True), lambda x: x[0])
         parts = [(apart, [entry for _, entry in run]) for apart, run in runs]

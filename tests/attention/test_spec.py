@@ -48,6 +48,8 @@ def test_values_in_turn_are_a_grid() -> None:
         parse_name("near25")
     with pytest.raises(UserError, match=r"'fulll' \(did you mean 'full'\?\)"):
         parse_name("fulll")
+    with pytest.raises(UserError, match=r"expected a mechanism without frames=1,2\*, which is an option"):
+        canonical(["near-25 frames=1,2*"])
     with pytest.raises(UserError, match="unknown attention 'i-clustered-x'"):
         canonical(["i-clustered-10/x"])
 
