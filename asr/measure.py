@@ -96,7 +96,7 @@ def in_turns(
     started, collects = time.perf_counter(), gc.isenabled()
     if collect:
         gc.disable()
-        # What exists is left out of collections, which would empty the caches before a turn.
+        # Later collections skip what exists now: going through it would empty the caches before a turn.
         gc.collect()
         gc.freeze()
     try:
@@ -187,7 +187,7 @@ def peak_resident_bytes(call: Callable[[], object]) -> int:
 
 @contextmanager
 def nothing_kept() -> Iterator[None]:
-    """Let glibc's malloc return what it keeps, and what is freed in the block, to the system.
+    """Make glibc's malloc give the system the memory that it keeps and what the block frees.
 
     Otherwise a call would reuse kept memory unnoticed, and its peak would depend on what ran before.
     """

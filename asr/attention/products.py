@@ -3,8 +3,9 @@
 PyTorch multiplies matrices of float32 with MKL, which uses AVX-512 on Intel's processors only. oneDNN uses it
 on all: on AMD's processors with AVX-512, a layer takes 0.5 to 0.8 of the time. There, float32 runs on oneDNN:
 in training as a convolution over single positions, without gradients as a product that adds the bias and
-applies the activation as it writes. Without gradients, bfloat16 runs on this product on all processors. A
-recogniser converts its weights and lays them out for oneDNN once instead of in each call (docs/kernels.md).
+applies the activation as it writes. Without gradients, bfloat16 runs on this product on other processors,
+too. A recogniser converts its weights and lays them out for oneDNN once instead of in each call
+(docs/kernels.md).
 """
 
 from collections.abc import Sequence

@@ -80,9 +80,9 @@ def dense(
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("biased", [False, True])
 def test_errors_are_those_of_pytorch_in_bfloat16(name: str, biased: bool) -> None:
+    """With addends, which frames of unequal size have, errors were 1.83 times as large for one draw of 40."""
     shape, lengths, window = CASES[name]
     p, lengths_B = inputs(shape), torch.tensor(lengths)
-    """With addends, which frames of unequal size have, errors were 1.83 times as large for one draw of 40."""
     generator, most = torch.Generator().manual_seed(1), 2.0 if biased else 1.5
     bias = torch.rand(shape[0], shape[2], generator=generator).bfloat16().float() * 2 if biased else None
     exact = run(dense(lengths_B, window, bias), p, torch.float64)
