@@ -299,7 +299,7 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().out
     assert (tmp_path / "report.html").is_file()
     assert main(["report", str(tmp_path / "nothing")]) == 1
-    assert "expected results of asr compare" in capsys.readouterr().err
+    assert "expected a folder of asr train or compare, found none" in capsys.readouterr().err
 
 
 @pytest.mark.slow
