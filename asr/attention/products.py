@@ -88,7 +88,7 @@ def linear(x: Tensor, layers: Sequence[nn.Linear], activation: nn.Module | None 
     name = ""
     if activation is not None:
         name = _fused_name(activation)
-        if not name or type(layers[0]) is not Linear:  # peft's updates come before the activation
+        if not name or not is_plain(layers[0]):
             y: Tensor = activation(layers[0](x))
             return y
     if dtype := _type_on_onednn(x, layers):
@@ -100,6 +100,12 @@ def linear(x: Tensor, layers: Sequence[nn.Linear], activation: nn.Module | None 
     product = _as_convolution if _faster_as_convolution(x, weight_KM) else F.linear
     y = product(x, weight_KM, bias_K)
     return y if activation is None else activation(y)
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Return whether a layer is only its product: it has no update of peft, and no hook."""
+    hooks = layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks
+    return type(layer) in (nn.Linear, Linear) and not any(hooks)
 
 
 def use_faster_products(model: nn.Module) -> None:

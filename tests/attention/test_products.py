@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
-from asr.attention import products
+from asr.attention import build_mechanism, products
+from asr.attention.multihead import SelfAttention
 from asr.attention.products import LEAST_ROWS, Activated, Linear, keep_packed, linear, onednn_serves
 
 needs_bf16 = pytest.mark.skipif(
@@ -197,6 +199,32 @@ def test_packed_weights_are_no_part_of_a_model() -> None:
     for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
         assert list(other.state_dict()) == state
         assert torch.equal(found(other), expected)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_hooks_of_layers_are_called(grad: bool) -> None:
+    feedforward, attention = (
+        Activated(Linear(16, 16), nn.GELU()),
+        SelfAttention(build_mechanism("full"), 16, 2, 8),
+    )
+    called: list[nn.Module] = []
+    hooked = [feedforward[0], attention.query]
+    for layer in hooked:
+        layer.register_forward_hook(lambda layer, *_: called.append(layer))
+    with torch.set_grad_enabled(grad):
+        attention(feedforward(torch.randn(1, 4, 16)))
+    assert called == hooked
+
+
+def test_pruned_layers_are_trained() -> None:
+    """A hook masks the weights in each call. Without it, the second step failed."""
+    model = Activated(Linear(16, 16), nn.GELU(), Linear(16, 16))
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(2):
+        model(torch.randn(4, 16)).sum().backward()
+        optimizer.step()
+    assert (model[0].weight == 0).sum() == 128
 
 
 def test_layers_with_an_update_are_activated_after_it() -> None:
