@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from asr.environment import processor
 
@@ -59,6 +60,26 @@ class Activated(nn.Sequential):
         return y
 
 
+class Conv1d(nn.Conv1d):
+    """A convolution over time that computes in two dimensions on a CPU: only there are channels innermost.
+
+    PyTorch's own takes 2 to 6 times as long for wav2vec 2.0's positions, and 6 to 50 times for depthwise
+    convolutions (recipes/map/results/archive.md#convolutions-over-time). Input and output are [B, C, T] as in
+    `nn.Conv1d`; the output is stored as [B, T, C], as layers before and after need it.
+    """
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        plain = x.device.type != "cpu" or x.dim() != 3 or self.padding_mode != "zeros"
+        # A graph would be tied to batches of one, or of several. With one channel, there is nothing to store.
+        if plain or self.in_channels == 1 or isinstance(self.padding, str) or torch.compiler.is_compiling():
+            return super()._conv_forward(x, weight, bias)
+        x = x.mT.contiguous()
+        if (self.kernel_size, self.stride, self.padding, self.groups) == ((1,), (1,), (0,), 1):
+            return _product(x, weight.squeeze(2), bias).mT
+        steps = (1, *self.stride), (0, *self.padding), (1, *self.dilation)
+        return F.conv2d(x.mT.unsqueeze(2), weight.unsqueeze(2), bias, *steps, self.groups).squeeze(2)
+
+
 class Packed(NamedTuple):
     """Weights of one or several layers for oneDNN, and the parameters that they come from.
 
@@ -96,9 +117,7 @@ def linear(x: Tensor, layers: Sequence[nn.Linear], activation: nn.Module | None 
         # Private, but what PyTorch's compiler calls. No public function takes packed weights or fuses an
         # activation (what compilation costs: recipes/map/results/archive.md#precision-on-a-cpu).
         return torch.ops.mkldnn._linear_pointwise(x.to(dtype), weight_KM, bias_K, name or "none", [], "none")
-    weight_KM, bias_K = _joined(layers)
-    product = _as_convolution if _faster_as_convolution(x, weight_KM) else F.linear
-    y = product(x, weight_KM, bias_K)
+    y = _product(x, *_joined(layers))
     return y if activation is None else activation(y)
 
 
@@ -109,10 +128,15 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def use_faster_products(model: nn.Module) -> None:
-    """Make linear layers of another library's model `Linear`, in place."""
+    """Make linear layers and convolutions of another library's model `Linear` and `Conv1d`, in place."""
     for module in model.modules():
-        if type(module) is nn.Linear:  # not subclasses, which may add to the product
+        kind = type(module)
+        if kind is nn.Linear:  # not subclasses, which may add to the product
             module.__class__ = Linear
+        elif kind is nn.Conv1d:
+            module.__class__ = Conv1d
+        elif is_parametrized(module) and kind.__bases__ == (nn.Conv1d,):
+            kind.__bases__ = (Conv1d,)  # PyTorch makes a class for each such module
 
 
 def keep_packed(model: nn.Module) -> None:
@@ -184,6 +208,11 @@ def _faster_as_convolution(x: Tensor, weight_KM: Tensor) -> bool:
     rows = x.shape[:-1].numel()
     large = rows >= LEAST_ROWS and x.numel() * len(weight_KM) >= LEAST_PRODUCTS
     return large and products_lack_avx512() and not torch.is_autocast_enabled("cpu")
+
+
+def _product(x: Tensor, weight_KM: Tensor, bias_K: Tensor | None) -> Tensor:
+    product = _as_convolution if _faster_as_convolution(x, weight_KM) else F.linear
+    return product(x, weight_KM, bias_K)
 
 
 def _as_convolution(x: Tensor, weight_KM: Tensor, bias_K: Tensor | None) -> Tensor:

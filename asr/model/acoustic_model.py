@@ -97,7 +97,8 @@ class AcousticModel(AttentionModel):
         if config.pretrained:
             encoder = pretrained.encoder if pretrained else empty_model(config.pretrained, model)
             parts = pretrained_parts(encoder, config.pretrained, *attention)
-            use_faster_products(parts[2])
+            for part in parts:
+                use_faster_products(part)
             self.front_end, self.normalisation, self.encoder = parts
             self.encoder.factors = self._factors(model.frames)
             if (

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from asr.attention import build_self_attention
 from asr.attention.layer import FrameRate, SelfAttentionLayer
 from asr.attention.none import NoAttention
-from asr.attention.products import Activated, Linear
+from asr.attention.products import Activated, Conv1d, Linear
 from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
 from asr.model.options import BlockConfig
@@ -81,7 +81,7 @@ class DepthwiseConvolution(nn.Module):
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
-        self.convolution = nn.Conv1d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+        self.convolution = Conv1d(channels, channels, kernel, padding=kernel // 2, groups=channels)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, channels] with [B] lengths to [B, T, channels]."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
-from asr.attention.products import Linear
+from asr.attention.products import Conv1d, Linear
 from asr.attention.table import layer_names
 from asr.config.schedule import layer_factors
 from asr.lengths import zero_padding
@@ -34,7 +34,7 @@ class Subsampling(nn.Module):
         super().__init__()
         kernels = {1: [], 2: [5], 4: [5, 3], 8: [5, 3, 3]}[factor]
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(bins if i == 0 else size, size, kernel, stride=2, padding=kernel // 2)
+            Conv1d(bins if i == 0 else size, size, kernel, stride=2, padding=kernel // 2)
             for i, kernel in enumerate(kernels)
         )
         self.projection = nn.Identity() if kernels else Linear(bins, size)
@@ -102,7 +102,7 @@ class ConvolutionalPositions(nn.Module):
 
     def __init__(self, size: int, groups: int, kernel: int) -> None:
         super().__init__()
-        self.convolution = nn.Conv1d(size, size, kernel, padding=kernel // 2, groups=groups)
+        self.convolution = Conv1d(size, size, kernel, padding=kernel // 2, groups=groups)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""

@@ -163,8 +163,7 @@ class WhisperEncoder(nn.Module):
         """
         x = features
         for convolution in self.convolutions:
-            assert isinstance(convolution, nn.Conv1d)
-            x = F.gelu(_over_time(convolution, zero_padding(x, lengths)))
+            x = F.gelu(convolution(zero_padding(x, lengths).mT)).mT
             lengths = lengths if convolution is self.convolutions[0] else self.lengths(lengths)
         x = self.dropout(zero_padding(x + self._positions(x.shape[1]), lengths))
         run_BT = None
@@ -187,13 +186,3 @@ class WhisperEncoder(nn.Module):
                 f"{frames}"
             )
         return self.positions.weight[:frames]
-
-
-def _over_time(convolution: nn.Conv1d, x: Tensor) -> Tensor:
-    """Map [B, T, F] to [B, T', K]."""
-    if torch.compiler.is_compiling():  # two dimensions would tie a graph to batches of one, or of several
-        y: Tensor = convolution(x.mT)
-        return y.mT
-    # Only in two dimensions does PyTorch keep channels innermost.
-    weight, stride, padding = convolution.weight.unsqueeze(2), convolution.stride[0], convolution.padding[0]
-    return F.conv2d(x.mT.unsqueeze(2), weight, convolution.bias, (1, stride), (0, int(padding))).squeeze(2).mT

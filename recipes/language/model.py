@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from asr.attention.products import Linear
+from asr.attention.products import Conv1d, Linear
 from asr.attention.table import is_causal
 from asr.errors import UserError
 from asr.model.attention_model import AttentionModel
@@ -33,7 +33,7 @@ class CausalConvolution(nn.Module):
     def __init__(self, size: int, kernel: int) -> None:
         super().__init__()
         self.kernel = kernel
-        self.convolution = nn.Conv1d(size, size, kernel)
+        self.convolution = Conv1d(size, size, kernel)
         # As in the author's program: PyTorch's random biases would drown the small token embeddings.
         nn.init.kaiming_uniform_(self.convolution.weight, nonlinearity="relu")
         nn.init.zeros_(self.convolution.bias)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import copy
 import io
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -239,3 +240,38 @@ def test_layers_with_an_update_are_activated_after_it() -> None:
     x = torch.randn(4, 8)
     with torch.no_grad():
         assert torch.equal(Activated(Updated(), nn.ReLU())(x), (-x).relu())
+
+
+@pytest.mark.parametrize("weight_normed", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "out", "options"),
+    [
+        (12, 12, {"kernel_size": 7, "padding": 3, "groups": 12}),  # depthwise
+        (12, 24, {"kernel_size": 8, "padding": 4, "groups": 4}),
+        (12, 24, {"kernel_size": 3, "stride": 2, "bias": False}),
+        (12, 24, {"kernel_size": 3, "dilation": 2, "padding": 1}),
+        (12, 24, {"kernel_size": 1}),
+        (12, 24, {"kernel_size": 3, "padding": "same"}),
+        (12, 24, {"kernel_size": 3, "padding": 1, "padding_mode": "circular"}),
+        (1, 24, {"kernel_size": 5, "stride": 3}),
+    ],
+)
+def test_convolutions_in_two_dimensions_are_convolutions_over_time(
+    channels: int, out: int, options: dict[str, Any], weight_normed: bool
+) -> None:
+    torch.manual_seed(0)
+    plain: nn.Module = nn.Conv1d(channels, out, **options)
+    if weight_normed:
+        plain = nn.utils.parametrizations.weight_norm(plain, dim=2)
+    x = torch.randn(3, 40, channels).mT
+    expected = outcomes(plain, x)
+    state = list(plain.state_dict())
+    products.use_faster_products(plain)
+    assert list(plain.state_dict()) == state
+    for one, other in zip(outcomes(plain, x), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    if channels > 1 and options.get("padding") != "same" and "padding_mode" not in options:
+        assert plain(x).mT.is_contiguous()
+        for batch in (1, 3):  # channels innermost is no default for a batch of one
+            with torch.inference_mode():
+                assert plain(x[:batch]).mT.is_contiguous()
