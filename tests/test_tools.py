@@ -41,9 +41,9 @@ def test_help_names_every_measurement(speed: ModuleType, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["linea"], "speed: linea: unknown measurement (did you mean 'linear'?)"),
-        (["linear", "rows=[0]"], "speed: rows=0: expected a number ≥ 1"),
-        (["linear", "files=3"], "files"),
+        (["layer"], "speed: layer: unknown measurement (did you mean 'layers'?)"),
+        (["layers", "rows=[0]"], "speed: rows=0: expected a number ≥ 1"),
+        (["layers", "files=3"], "files"),
     ],
 )
 def test_errors_are_one_line(
@@ -55,11 +55,11 @@ def test_errors_are_one_line(
     assert shown.count("\n") == 1
 
 
-def test_linear_layers_are_measured(
+def test_layers_are_measured(
     speed: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speed, "PRODUCTS", 1)
-    assert speed.main(["linear", "rows=[8]", "sizes=[16]", "rounds=1"]) == 0
+    assert speed.main(["layers", "rows=[8]", "sizes=[16]", "rounds=1"]) == 0
     assert capsys.readouterr().out.count("16 → ") == 8
 
 

@@ -1,14 +1,14 @@
-"""Measure speed on the CPU beside PyTorch: full attention, and linear layers.
+"""Measure speed on the CPU beside PyTorch: full attention, linear layers and convolutions.
 
     python tools/speed.py full
-    python tools/speed.py linear
+    python tools/speed.py layers
 
 full: CPU time of `full` and of PyTorch's attention (SDPA) on the same random input, on one thread, forward
 and with the backward pass. `padded` sequences have 0.6 to 1 of the positions; SDPA masks the others. The last
 column is the time of `full` over that of SDPA: above 1.05, `full` is no baseline to compare anything with.
 
-linear: CPU time of a linear layer and of PyTorch's, in the same way; bf16 is autocast. Forward, the layer is
-that of a recogniser, with packed weights.
+layers: CPU time of linear layers, of a Conformer's and wav2vec 2.0's convolutions over time, and of PyTorch's
+own, in the same way; bf16 is autocast. Forward, linear layers are those of a recogniser, with packed weights.
 """
 
 import statistics
@@ -24,7 +24,7 @@ from rich.table import Table
 
 from asr import config
 from asr.attention import build_mechanism
-from asr.attention.products import Linear, keep_packed
+from asr.attention.products import Conv1d, Linear, keep_packed
 from asr.cli import help_table
 from asr.config import option
 from asr.console import open_console
@@ -34,6 +34,23 @@ from asr.measure import in_turns, time_of, torch_threads
 from attention_ext.library import instruction_set, why_unavailable
 
 PRODUCTS = 1 << 28  # least of a turn: a single call of a small layer would find empty caches
+# A Conformer's with the `demo`'s size and with its small model's, wav2vec 2.0's positions and front end.
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    f"{name} {channels} × {kernel}": {
+        "in_channels": channels,
+        "out_channels": channels,
+        "kernel_size": kernel,
+        "groups": groups,
+        "padding": kernel // 2,
+        "stride": stride,
+    }
+    for name, channels, kernel, groups, stride in (
+        ("depthwise", 144, 31, 144, 1),
+        ("depthwise", 256, 31, 256, 1),
+        ("positions", 768, 128, 16, 1),
+        ("front end", 512, 3, 1, 2),
+    )
+}
 PADDINGS, PASSES = ("none", "padded"), ("forward", "with backward")
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,12 +69,12 @@ class Full:
 
 @dataclass
 class Layers:
-    """Options of `linear`."""
+    """Options of `layers`."""
 
     rows: list[int] = option([64, 256, 900, 3000], help="positions of a batch", affects="result", minimum=1)
     precisions: list[str] = option(["fp32", "bf16"], help="types", affects="result", choices=["fp32", "bf16"])
     sizes: list[int] = option(
-        [144, 192, 384], help="model sizes, M; layers are M → M and M → 4·M", affects="result", minimum=1
+        [144, 384], help="model sizes, M; linear layers are M → M and M → 4·M", affects="result", minimum=1
     )
     rounds: int = option(25, help="measured rounds", affects="result", minimum=1)
 
@@ -98,16 +115,24 @@ def full_works(
     return {way: partial(work, attend) for way, attend in ways.items()}
 
 
-def measure_linear(options: Layers) -> None:
-    """Print a line per type, number of rows, layer and pass."""
-    table = Table("type", "rows", "layer", "pass", "PyTorch, ms", "ours, ms", "ours / PyTorch")
+def measure_layers(options: Layers) -> None:
+    """Print a line per layer, type, number of rows and pass."""
+    table = Table("layer", "type", "rows", "pass", "PyTorch, ms", "ours, ms", "ours / PyTorch")
+    linear = [(size, factor * size) for size in options.sizes for factor in (1, 4)]
+    pairs: dict[str, tuple[torch.nn.Module, torch.nn.Module]] = {
+        f"{size} → {out}": (torch.nn.Linear(size, out), Linear(size, out)) for size, out in linear
+    } | {name: (torch.nn.Conv1d(**sizes), Conv1d(**sizes)) for name, sizes in CONVOLUTIONS.items()}
     with torch_threads(1):
-        cases = product(options.precisions, options.rows, options.sizes, (1, 4), PASSES)
-        for precision, rows, size, factor, passes in cases:
-            x = torch.randn(rows, size, requires_grad=passes == "with backward")
-            layers = {"PyTorch": torch.nn.Linear(size, factor * size), "ours": Linear(size, factor * size)}
+        cases = product(pairs, options.precisions, options.rows, PASSES)
+        for name, precision, rows, passes in cases:
+            layers = dict(zip(("PyTorch", "ours"), pairs[name], strict=True))
             keep_packed(layers["ours"])
-            calls, half = max(1, PRODUCTS // (x.numel() * factor * size)), precision == "bf16"
+            weight = layers["ours"].weight
+            assert isinstance(weight, torch.Tensor)
+            conv = layers["ours"].in_channels if isinstance(layers["ours"], Conv1d) else 0
+            x = torch.randn(1, rows, conv).mT if conv else torch.randn(rows, weight.shape[1])
+            x.requires_grad_(passes == "with backward")
+            calls, half = max(1, PRODUCTS // (rows * weight.numel())), precision == "bf16"
             turns = {
                 way: partial(time_of, partial(_use_layer, layer, x, half, calls))
                 for way, layer in layers.items()
@@ -115,7 +140,7 @@ def measure_linear(options: Layers) -> None:
             times = in_turns(turns, options.rounds, collect=True)
             medians = (statistics.median(x.cpu_s for x in times[way]) for way in layers)
             theirs, ours = (1000 * median / calls for median in medians)
-            case = precision, str(rows), f"{size} → {factor * size}", passes
+            case = name, precision, str(rows), passes
             table.add_row(*case, f"{theirs:.3f}", f"{ours:.3f}", f"{ours / theirs:.2f}")
     print(processor())
     open_console().print(table)
@@ -132,7 +157,7 @@ def _use_layer(layer: torch.nn.Module, x: torch.Tensor, half: bool, calls: int) 
 
 MEASUREMENTS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "full": (Full, measure_full),
-    "linear": (Layers, measure_linear),
+    "layers": (Layers, measure_layers),
 }
 
 
