@@ -34,7 +34,7 @@ from asr.measure import in_turns, time_of, torch_threads
 from attention_ext.library import instruction_set, why_unavailable
 
 PRODUCTS = 1 << 28  # least of a turn: a single call of a small layer would find empty caches
-# A Conformer's with the `demo`'s size and with its small model's, wav2vec 2.0's positions and front end.
+# Depthwise as in Conformers, positions and front end of wav2vec 2.0.
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     f"{name} {channels} × {kernel}": {
         "in_channels": channels,

@@ -10,19 +10,22 @@ too. A recogniser converts its weights and lays them out for oneDNN once instead
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.utils.parametrize import is_parametrized
 
 from asr.environment import processor
+from attention_ext.autograd import needs_gradient
 
 # Below, starting a convolution costs more than it saves.
 LEAST_ROWS, LEAST_PRODUCTS = 256, 1 << 23
 LEAST_PRODUCTS_ONCE = 1 << 20  # the same for oneDNN's product, without gradients
+LEAST_POSITIONS = 512  # of a batch, for a convolution in two dimensions
 # oneDNN's names. Its ReLU would return 0 for NaN.
 ACTIVATIONS: dict[object, str] = {F.gelu: "gelu", nn.SiLU: "swish"}
 
@@ -61,23 +64,67 @@ class Activated(nn.Sequential):
 
 
 class Conv1d(nn.Conv1d):
-    """A convolution over time that computes in two dimensions on a CPU: only there are channels innermost.
+    """A convolution over time that computes in two dimensions where that is faster.
 
-    PyTorch's own takes 2 to 6 times as long for wav2vec 2.0's positions, and 6 to 50 times for depthwise
-    convolutions (recipes/map/results/archive.md#convolutions-over-time). Input and output are [B, C, T] as in
-    `nn.Conv1d`; the output is stored as [B, T, C], as layers before and after need it.
+    Only in two dimensions does PyTorch keep channels innermost on a CPU: depthwise convolutions take a
+    twentieth of the time, wav2vec 2.0's positions half (docs/kernels.md). Input and output are [B, C, T] as
+    in `nn.Conv1d`; the output is stored as [B, T, C].
     """
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        plain = x.device.type != "cpu" or x.dim() != 3 or self.padding_mode != "zeros"
-        # A graph would be tied to batches of one, or of several. With one channel, there is nothing to store.
-        if plain or self.in_channels == 1 or isinstance(self.padding, str) or torch.compiler.is_compiling():
+        # A graph would be tied to batches of one, or of several.
+        if x.device.type != "cpu" or x.dim() != 3 or torch.compiler.is_compiling():
             return super()._conv_forward(x, weight, bias)
-        x = x.mT.contiguous()
+        if self.padding_mode != "zeros" or isinstance(self.padding, str) or self.in_channels == 1:
+            return super()._conv_forward(x, weight, bias)
+        depthwise = self.groups == self.in_channels == self.out_channels
+        # Each call rearranges the weights, of which depthwise convolutions have few.
+        if not depthwise and len(x) * x.shape[2] < LEAST_POSITIONS:
+            return super()._conv_forward(x, weight, bias)
+        x_BTC = x.mT.contiguous()
         if (self.kernel_size, self.stride, self.padding, self.groups) == ((1,), (1,), (0,), 1):
-            return _product(x, weight.squeeze(2), bias).mT
+            return _product(x_BTC, weight.squeeze(2), bias).mT
+        plain = depthwise and self.stride == self.dilation == (1,) and self.padding < self.kernel_size
+        if plain and needs_gradient(*(y for y in (x_BTC, weight, bias) if y is not None)):
+            dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+            given = (y if y is None else y.to(dtype) for y in (x_BTC, weight, bias))
+            y_BTC: Tensor = _Depthwise.apply(*given, self.padding[0])  # type: ignore[no-untyped-call]
+            return y_BTC.mT
         steps = (1, *self.stride), (0, *self.padding), (1, *self.dilation)
-        return F.conv2d(x.mT.unsqueeze(2), weight.unsqueeze(2), bias, *steps, self.groups).squeeze(2)
+        return F.conv2d(x_BTC.mT.unsqueeze(2), weight.unsqueeze(2), bias, *steps, self.groups).squeeze(2)
+
+
+class _Depthwise(torch.autograd.Function):
+    """A depthwise convolution over time, [B, T, C] with kernels [C, 1, W] and padding P to [B, T', C].
+
+    PyTorch's gradients take four times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BTC: Tensor, kernel_C1W: Tensor, bias_C: Tensor | None, padding: int) -> Tensor:
+        ctx.save_for_backward(x_BTC, kernel_C1W)
+        ctx.padding, ctx.has_bias = padding, bias_C is not None
+        return _depthwise(x_BTC, kernel_C1W, bias_C, padding)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        x_BTC, kernel_C1W = ctx.saved_tensors
+        grad_BTC, width, padding = grad_BTC.contiguous(), kernel_C1W.shape[2], ctx.padding
+        grad_x_BTC = _depthwise(grad_BTC, kernel_C1W.flip(2), None, width - 1 - padding)
+        dtype = torch.promote_types(x_BTC.dtype, torch.float32)
+        wide_BTC, frames = grad_BTC.to(dtype), grad_BTC.shape[1]
+        padded_BTC = F.pad(x_BTC.to(dtype), (0, 0, padding, padding))
+        taps = [(padded_BTC[:, tap : tap + frames] * wide_BTC).sum((0, 1)) for tap in range(width)]
+        grad_kernel_C1W = torch.stack(taps, dim=-1).unsqueeze(1).to(kernel_C1W.dtype)
+        grad_bias_C = wide_BTC.sum((0, 1)).to(kernel_C1W.dtype) if ctx.has_bias else None
+        return grad_x_BTC, grad_kernel_C1W, grad_bias_C, None
+
+
+def _depthwise(x_BTC: Tensor, kernel_C1W: Tensor, bias_C: Tensor | None, padding: int) -> Tensor:
+    x_BC1T, kernel_C11W = x_BTC.mT.unsqueeze(2), kernel_C1W.unsqueeze(2)
+    y_BC1T = F.conv2d(x_BC1T, kernel_C11W, bias_C, padding=(0, padding), groups=len(kernel_C1W))
+    return y_BC1T.squeeze(2).mT
 
 
 class Packed(NamedTuple):

@@ -247,6 +247,10 @@ def test_layers_with_an_update_are_activated_after_it() -> None:
     ("channels", "out", "options"),
     [
         (12, 12, {"kernel_size": 7, "padding": 3, "groups": 12}),  # depthwise
+        (12, 12, {"kernel_size": 4, "padding": 1, "groups": 12, "bias": False}),
+        (12, 12, {"kernel_size": 4, "padding": 5, "groups": 12}),
+        (12, 12, {"kernel_size": 5, "stride": 2, "groups": 12}),
+        (12, 24, {"kernel_size": 5, "groups": 12}),
         (12, 24, {"kernel_size": 8, "padding": 4, "groups": 4}),
         (12, 24, {"kernel_size": 3, "stride": 2, "bias": False}),
         (12, 24, {"kernel_size": 3, "dilation": 2, "padding": 1}),
@@ -257,8 +261,9 @@ def test_layers_with_an_update_are_activated_after_it() -> None:
     ],
 )
 def test_convolutions_in_two_dimensions_are_convolutions_over_time(
-    channels: int, out: int, options: dict[str, Any], weight_normed: bool
+    channels: int, out: int, options: dict[str, Any], weight_normed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(products, "LEAST_POSITIONS", 1)
     torch.manual_seed(0)
     plain: nn.Module = nn.Conv1d(channels, out, **options)
     if weight_normed:
@@ -275,3 +280,14 @@ def test_convolutions_in_two_dimensions_are_convolutions_over_time(
         for batch in (1, 3):  # channels innermost is no default for a batch of one
             with torch.inference_mode():
                 assert plain(x[:batch]).mT.is_contiguous()
+
+
+def test_gradients_of_depthwise_convolutions_under_autocast() -> None:
+    torch.manual_seed(0)
+    layer, x = products.Conv1d(6, 6, 5, padding=2, groups=6), torch.randn(2, 30, 6)
+    expected = outcomes(layer, x.mT)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = outcomes(layer, x.mT)
+    assert [y.dtype for y in found] == [torch.bfloat16, *[torch.float32] * 3]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2 * other.abs().max().item())
