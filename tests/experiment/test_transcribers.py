@@ -64,7 +64,7 @@ def test_an_exact_exchange_changes_nothing_and_a_window_does(
     assert main(arguments(published, voices, tmp_path, names, precise, "join_s=2")) == 0
     found = rows(tmp_path)
     for row in found.values():
-        assert set(row["rates"]) == {"wer", "nll", "kl", "changed"}
+        assert set(row["rates"]) == {"cer", "wer", "nll", "kl", "changed"}
     values = {name: {x: row["rates"][x]["rate"] for x in row["rates"]} for name, row in found.items()}
     assert values["full"]["kl"] == values["full"]["changed"] == 0
     assert values[EXACT]["kl"] < 1e-6
