@@ -1,11 +1,11 @@
-"""Linear layers on the fastest of PyTorch's products for a CPU.
+"""Linear layers, and convolutions over time, on the fastest of PyTorch's products for a CPU.
 
 PyTorch multiplies matrices of float32 with MKL, which uses AVX-512 on Intel's processors only. oneDNN uses it
 on all: on AMD's processors with AVX-512, a layer takes 0.5 to 0.8 of the time. There, float32 runs on oneDNN:
 in training as a convolution over single positions, without gradients as a product that adds the bias and
 applies the activation as it writes. Without gradients, bfloat16 runs on this product on other processors,
-too. A recogniser converts its weights and lays them out for oneDNN once instead of in each call
-(docs/kernels.md).
+too. A recogniser converts its weights and lays them out for oneDNN once instead of in each call. Measurements
+are in recipes/map/results/archive.md#linear-layers.
 """
 
 from collections.abc import Sequence
@@ -162,7 +162,7 @@ def linear(x: Tensor, layers: Sequence[nn.Linear], activation: nn.Module | None 
     if dtype := _type_on_onednn(x, layers):
         weight_KM, bias_K = _operands(layers, dtype)
         # Private, but what PyTorch's compiler calls. No public function takes packed weights or fuses an
-        # activation (what compilation costs: recipes/map/results/archive.md#precision-on-a-cpu).
+        # activation (what compilation costs: recipes/map/results/archive.md#linear-layers).
         return torch.ops.mkldnn._linear_pointwise(x.to(dtype), weight_KM, bias_K, name or "none", [], "none")
     y = _product(x, *_joined(layers))
     return y if activation is None else activation(y)
